@@ -1,0 +1,69 @@
+"""The exception tree: every error a user can cause derives from :class:`CohortError`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "CohortError",
+    "InputError",
+    "Problem",
+    "RunStateError",
+    "SegmentError",
+    "ShapeError",
+    "StorageFullError",
+    "UnsupportedModelError",
+]
+
+
+class CohortError(Exception):
+    """Base of all errors raised on purpose by Cohort (exit code 1 unless a subclass says otherwise)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with the user's input.
+
+    Attributes:
+        where: File, ``file:line`` or dotted key (``task.yaml: search.space.r``).
+        found: What was there, quoted.
+        allowed: What would be accepted.
+        mend: What to do now, as one imperative sentence.
+    """
+
+    where: str
+    found: str
+    allowed: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: found {self.found}; allowed: {self.allowed}. {self.mend}"
+
+
+class InputError(CohortError):
+    """The user's input is wrong (exit code 2). Carries every problem found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem] | Problem) -> None:
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class UnsupportedModelError(InputError):
+    """The base model's architecture is not one of the supported families."""
+
+
+class ShapeError(CohortError, ValueError):
+    """A tensor's width disagrees with its neighbour."""
+
+
+class SegmentError(CohortError, ValueError):
+    """A segment table does not fit the stream it is used with."""
+
+
+class RunStateError(CohortError):
+    """A run directory cannot be read, continued or written."""
+
+
+class StorageFullError(RunStateError):
+    """No space is left where the run writes; the state so far is safe."""
