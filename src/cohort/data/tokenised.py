@@ -19,7 +19,7 @@ class Sample:
 
     Attributes:
         tokens: int32 [L], at least 2 tokens.
-        trained: bool [L]; True where the token is a training target. Entry 0 is always False, since nothing predicts it.
+        trained: bool [L]; True where the token is a training target. Entry 0 is always False, as nothing predicts it.
     """
 
     sample_id: int

@@ -1,0 +1,66 @@
+# Everything sets itself up in .venv; nothing but Python 3.11 or newer is needed.
+#   make demo       the main job on examples/quickstart
+#   make test       set up, check, and run the tests (no GPU, no network beyond the package index)
+#   make check      ruff, mypy, import layers, sizes
+#   make bench      CPU benchmarks
+#   make test-gpu   tests marked gpu
+#   make soak       full counts of the kill, fault and property tests
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH := $(shell grep '^torch==' constraints.txt)
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+# One thread a process: two processes use two cores better than two threads each would.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+
+.PHONY: help demo test check bench test-gpu soak clean
+
+help:
+	@sed -n '2,7p' Makefile | cut -c3-
+
+# torch goes first and alone, with its exact version: left to a resolver that looks at ranges, pip may fetch a larger
+# build than the one this machine has at hand.
+$(VENV)/.ready-run: pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3"; exit 1; fi
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(PIP) -c constraints.txt "$(TORCH)"
+	@$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready-run
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.ready-run
+	@$(BIN)/python examples/quickstart/demo.py
+
+test: check
+	$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+check: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_sizes.py
+
+bench: $(VENV)/.ready-dev
+	$(BIN)/python benchmarks/run.py
+
+test-gpu: $(VENV)/.ready-dev
+	TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+soak: $(VENV)/.ready-dev
+	$(TEST_ENV) $(BIN)/python -m pytest -q -m "slow and not gpu" --timeout=3600 $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) .demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
