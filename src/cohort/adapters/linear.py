@@ -1,0 +1,73 @@
+"""The linear that a decoder calls: one frozen product, one or several named adapted parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cohort.kernels.packed_linear import FrozenProduct, LoraPart, SlotTable, packed_linear
+from cohort.kernels.segments import SegmentTable
+
+__all__ = ["LinearPart", "LoraContext", "PackedLinear"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearPart:
+    """A named linear within a fused frozen product.
+
+    Attributes:
+        name: Full module path as PEFT writes it, such as ``model.layers.3.self_attn.q_proj``.
+        out_features: Its output width N.
+    """
+
+    name: str
+    out_features: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraContext:
+    """Everything the linears of one pass need to know about the pack. Passed explicitly, never kept as module state.
+
+    Attributes:
+        factors: Stacked factors by full module path; linears that are not in it run frozen.
+        slots: Ranks, scales and dropout of the bank's slots.
+        segments: Rows of each slot and sample of the stream.
+        row_keys_T: Dropout keys of the stream's rows; None where nothing is dropped.
+    """
+
+    factors: Mapping[str, LoraPart]
+    slots: SlotTable
+    segments: SegmentTable
+    row_keys_T: Tensor | None = None
+
+
+class PackedLinear:
+    """``y = x W^T (+ bias)`` plus each resident adapter's term on its own rows, for sibling linears that share ``x``."""
+
+    def __init__(self, frozen: FrozenProduct, *, parts: tuple[LinearPart, ...]) -> None:
+        """Wrap ``frozen``, whose output columns are the parts side by side."""
+        self.frozen = frozen
+        self.parts = parts
+
+    def __call__(self, x_TK: Tensor, lora: LoraContext | None) -> Tensor:
+        """Return y [T, N]; with ``lora`` None, or no part in it, the frozen product alone (still differentiable in x)."""
+        adapted = [] if lora is None else [lora.factors[p.name] for p in self.parts if p.name in lora.factors]
+        if lora is None or not adapted:
+            return packed_linear(x_TK, frozen=self.frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
+        return packed_linear(
+            x_TK,
+            frozen=self.frozen,
+            parts=adapted,
+            slots=lora.slots,
+            segments=lora.segments,
+            row_keys_T=lora.row_keys_T,
+        )
+
+
+_NO_SLOTS = SlotTable(row_starts=(), ranks=(), scales=(), dropouts=())
+
+
+def _no_segments(x_TK: Tensor) -> SegmentTable:
+    return SegmentTable(num_rows=x_TK.shape[0], offsets=(0,), samples=())

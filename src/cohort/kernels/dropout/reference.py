@@ -1,0 +1,79 @@
+"""Counter-based dropout masks (algorithms: key = trial seed, step, sample, position, module, feature).
+
+A 32-bit hash stands for the generator. Every stage is ``mix32``, a bijective integer finaliser with two multiplications
+(Ellis, "lowbias32"), which Triton computes bit for bit alike on uint32. Values live in int64 here because torch has no
+complete uint32 arithmetic; each stage is masked to 32 bits.
+
+Shapes:  T rows · K input features
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cohort.core.seeds import derive_seed
+
+__all__ = ["dropout_rows", "keep_mask", "keep_threshold", "mix32", "module_key", "row_keys"]
+
+_MASK = 0xFFFFFFFF
+_GOLDEN = 0x9E3779B9
+_MULTIPLIER_1 = 0x7FEB352D
+_MULTIPLIER_2 = 0x846CA68B
+
+
+def mix32(x: Tensor) -> Tensor:
+    """Scramble 32-bit integers held in int64; bijective on [0, 2**32)."""
+    x = x ^ (x >> 16)
+    x = (x * _MULTIPLIER_1) & _MASK
+    x = x ^ (x >> 15)
+    x = (x * _MULTIPLIER_2) & _MASK
+    return x ^ (x >> 16)
+
+
+def module_key(name: str) -> int:
+    """Return the 32-bit key of a module path, equal on every machine."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
+
+
+def row_keys(length: int, *, trial_seed: int, step: int, sample_id: int) -> NDArray[np.int64]:
+    """Return the 32-bit keys of a sample's rows, int64 [length], for one optimizer step of one trial."""
+    sample_key = derive_seed(trial_seed, "lora_dropout", step, sample_id) & _MASK
+    positions = (np.arange(length, dtype=np.int64) * _GOLDEN + sample_key) & _MASK
+    mixed: NDArray[np.int64] = mix32(torch.from_numpy(positions)).numpy()
+    return mixed
+
+
+def keep_threshold(probability: float) -> int:
+    """Return the 32-bit value at or above which a feature is kept."""
+    return round(probability * 2**32)
+
+
+def keep_mask(row_keys_T: Tensor, *, module_key: int, num_features: int, probability: float) -> Tensor:
+    """Return the boolean mask [T, K] of kept features.
+
+    Args:
+        row_keys_T: int64 [T] from :func:`row_keys`.
+        module_key: Key of the module, so that siblings q, k and v drop different features, as in PEFT.
+        num_features: K.
+        probability: Chance to drop one feature, in [0, 1).
+    """
+    keyed_T = mix32((row_keys_T + module_key) & _MASK)
+    features_K = (torch.arange(num_features, device=row_keys_T.device, dtype=torch.int64) * _GOLDEN) & _MASK
+    return mix32(keyed_T[:, None] ^ features_K[None, :]) >= keep_threshold(probability)
+
+
+def dropout_rows(x_TK: Tensor, row_keys_T: Tensor, *, module_key: int, probability: float) -> Tensor:
+    """Return ``x`` with dropped features zeroed and kept ones scaled by ``1 / (1 - probability)``.
+
+    A dropped feature is zero even where ``x`` is NaN or Inf. The function is its own gradient: apply it to the gradient
+    of its output with the same keys.
+    """
+    if probability == 0.0:
+        return x_TK
+    keep_TK = keep_mask(row_keys_T, module_key=module_key, num_features=x_TK.shape[1], probability=probability)
+    return torch.where(keep_TK, x_TK * (1.0 / (1.0 - probability)), torch.zeros((), dtype=x_TK.dtype, device=x_TK.device))

@@ -1,0 +1,7 @@
+"""Packed LoRA linear: every adapter of a pack in one frozen product."""
+
+from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+from cohort.kernels.packed_linear.op import packed_linear
+from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
+
+__all__ = ["FrozenProduct", "LoraPart", "SlotTable", "packed_linear"]

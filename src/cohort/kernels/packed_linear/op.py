@@ -1,0 +1,67 @@
+"""The public op: one linear for every adapter in a packed stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cohort.core.errors import SegmentError, ShapeError
+from cohort.kernels.packed_linear.autograd import PackedLinearFunction
+from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
+from cohort.kernels.segments import SegmentTable
+
+__all__ = ["packed_linear"]
+
+
+def packed_linear(
+    x_TK: Tensor,
+    *,
+    frozen: FrozenProduct,
+    parts: Sequence[LoraPart],
+    slots: SlotTable,
+    segments: SegmentTable,
+    row_keys_T: Tensor | None = None,
+) -> Tensor:
+    """Return the frozen product plus every slot's LoRA term on that slot's rows.
+
+    ``y_z = x_z W^T (+ bias) + s_z * drop(x_z) A_z^T B_z^T``; rows of no adapter get the frozen product alone. ``parts`` are
+    siblings (q, k, v or gate, up) that share ``x`` and one fused frozen product, each in its own columns.
+    Gradients flow to ``x`` and to each part's factors (into its sinks where it has them).
+
+    Args:
+        x_TK: The stream [T, K].
+        frozen: The frozen product, W [N, K].
+        parts: Stacked factors of each sibling.
+        slots: Ranks, scales and dropout of the slots.
+        segments: Which rows belong to which slot and sample.
+        row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
+
+    Raises:
+        ShapeError: a width disagrees with its neighbour.
+        SegmentError: ``segments`` covers another number of rows or slots.
+
+    Source: ALTO 6.1 and A.1, mLoRA 3.3, PLoRA App. C, LoRAFusion 4.2. We differ: ranks, token counts and batch sizes vary
+    freely in one pack, and dropout masks do not depend on the place in it.
+    """
+    if x_TK.shape[1] != frozen.in_features:
+        raise ShapeError(f"x is {x_TK.shape[1]} wide but the frozen linear takes {frozen.in_features}")
+    if segments.num_rows != x_TK.shape[0]:
+        raise SegmentError(
+            f"segments cover {segments.num_rows} rows but x has {x_TK.shape[0]}; "
+            "build the SegmentTable from the same PackedBatch"
+        )
+    if segments.num_slots != slots.num_slots:
+        raise SegmentError(f"segments know {segments.num_slots} slots but the bank has {slots.num_slots}")
+    for part in parts:
+        if part.a_RK.shape[1] != frozen.in_features or part.columns.stop > frozen.out_features:
+            raise ShapeError(
+                f"a part with A [., {part.a_RK.shape[1]}] and columns {part.columns.start}:{part.columns.stop} does not "
+                f"fit a frozen linear of {frozen.in_features} x {frozen.out_features}"
+            )
+    factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
+    result: Tensor = PackedLinearFunction.apply(  # type: ignore[no-untyped-call]
+        x_TK, frozen, tuple(parts), slots, segments, row_keys_T, *factors
+    )
+    return result

@@ -1,0 +1,106 @@
+"""Which rows of a packed stream belong to which adapter slot and to which sample.
+
+Rows are sorted by slot: slot z owns rows ``offsets[z]:offsets[z + 1]``; rows from ``offsets[-1]`` on belong to no adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cohort.core.errors import SegmentError
+
+__all__ = ["SampleSpan", "SegmentTable"]
+
+
+@dataclass(frozen=True)
+class SampleSpan:
+    """Rows ``start:stop`` of one sample of slot ``slot`` (-1: no adapter)."""
+
+    start: int
+    stop: int
+    slot: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentTable:
+    """The adapter segments of one packed stream. Immutable, on the host: no device read ever decides a launch.
+
+    Attributes:
+        num_rows: Rows of the stream, filler included.
+        offsets: ``num_slots + 1`` row offsets, non-decreasing, starting at 0.
+        samples: Spans in row order, covering exactly rows ``0:offsets[-1]``, and further spans with slot -1 after them for
+            samples that run through the frozen model alone.
+    """
+
+    num_rows: int
+    offsets: tuple[int, ...]
+    samples: tuple[SampleSpan, ...]
+
+    def __post_init__(self) -> None:
+        if not self.offsets or self.offsets[0] != 0 or any(b < a for a, b in zip(self.offsets, self.offsets[1:])):
+            raise SegmentError(f"offsets must start at 0 and never decrease, got {self.offsets}")
+        if self.offsets[-1] > self.num_rows:
+            raise SegmentError(f"segments cover {self.offsets[-1]} rows but the stream has {self.num_rows}")
+        row = 0
+        for span in self.samples:
+            if span.start != row or span.stop < span.start:
+                raise SegmentError(f"sample spans must follow each other without gaps: {span} starts not at row {row}")
+            row = span.stop
+            if span.slot >= 0:
+                if span.slot >= self.num_slots:
+                    raise SegmentError(f"{span} names slot {span.slot} but there are {self.num_slots} slots")
+                first, last = self.offsets[span.slot], self.offsets[span.slot + 1]
+                if span.start < first or span.stop > last:
+                    raise SegmentError(f"{span} lies outside its slot's rows {first}:{last}")
+            elif span.start < self.offsets[-1]:
+                raise SegmentError(f"{span} has no adapter but lies within adapter rows 0:{self.offsets[-1]}")
+        if row < self.offsets[-1] or row > self.num_rows:
+            raise SegmentError(f"sample spans end at row {row}, adapter rows at {self.offsets[-1]} of {self.num_rows}")
+
+    @property
+    def num_slots(self) -> int:
+        """Slots the table knows, empty ones included."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_adapter_rows(self) -> int:
+        """Rows that belong to some adapter."""
+        return self.offsets[-1]
+
+    def rows(self, slot: int) -> slice:
+        """Return the row range of ``slot``."""
+        return slice(self.offsets[slot], self.offsets[slot + 1])
+
+    @classmethod
+    def from_samples(
+        cls, lengths: Sequence[int], *, slots: Sequence[int], num_slots: int, num_rows: int
+    ) -> SegmentTable:
+        """Build the table of samples of ``lengths`` rows that stand one after the other.
+
+        Args:
+            lengths: Rows of each sample.
+            slots: Slot of each sample, non-decreasing, with -1 (no adapter) only at the end.
+            num_slots: Slots of the bank.
+            num_rows: Rows of the stream, at least ``sum(lengths)``.
+
+        Raises:
+            SegmentError: the slots are not sorted or the rows do not fit.
+        """
+        if len(lengths) != len(slots):
+            raise SegmentError(f"{len(lengths)} lengths but {len(slots)} slots")
+        keys = [num_slots if slot < 0 else slot for slot in slots]
+        if keys != sorted(keys):
+            raise SegmentError(f"samples must be sorted by slot with -1 last, got {list(slots)}")
+        counts = [0] * num_slots
+        spans = []
+        row = 0
+        for length, slot in zip(lengths, slots):
+            spans.append(SampleSpan(row, row + length, max(slot, -1)))
+            row += length
+            if slot >= 0:
+                counts[slot] += length
+        offsets = [0]
+        for count in counts:
+            offsets.append(offsets[-1] + count)
+        return cls(num_rows=num_rows, offsets=tuple(offsets), samples=tuple(spans))
