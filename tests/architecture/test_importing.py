@@ -1,0 +1,72 @@
+"""Importing does nothing: no GPU query, no output, and no heavy library before it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+IMPORT_EVERYTHING = """
+import importlib, os, pkgutil, sys, threading
+before_environment, before_threads = dict(os.environ), threading.active_count()
+import torch  # its own import may set variables; ours may not
+environment = dict(os.environ)
+import cohort
+skipped = []
+for module in pkgutil.walk_packages(cohort.__path__, "cohort."):
+    if module.name.endswith("__main__"):
+        continue
+    try:
+        importlib.import_module(module.name)
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in {"triton"}:
+            raise
+assert not torch.cuda.is_initialized(), "CUDA was initialised by an import"
+assert torch.get_default_dtype() == torch.float32
+changed = {name for name in set(os.environ) | set(environment)
+           if os.environ.get(name) != environment.get(name) and not name.startswith(("TRANSFORMERS_", "KMP_", "OMP_"))}
+assert not changed, f"imports changed the environment: {changed}"
+"""
+
+FIRST_IMPORT = """
+import sys, time
+start = time.perf_counter()
+import cohort
+seconds = time.perf_counter() - start
+import json
+heavy = [name for name in ("torch", "transformers", "numpy", "pydantic", "optuna", "ortools", "typer", "rich")
+         if name in sys.modules]
+print(json.dumps({"seconds": seconds, "heavy": heavy}))
+"""
+
+CLI_IMPORT = """
+import sys
+import cohort.cli.main
+print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas") if name in sys.modules])
+"""
+
+
+def _python(code: str) -> str:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_every_module_does_nothing() -> None:
+    assert _python(IMPORT_EVERYTHING) == "", "an import printed something"
+
+
+def test_import_cohort_is_quick_and_light() -> None:
+    runs = [json.loads(_python(FIRST_IMPORT)) for _ in range(3)]
+    assert all(run["heavy"] == [] for run in runs)
+    # the best of three: another process may hold the core in one of them
+    assert min(run["seconds"] for run in runs) < 0.5
+
+
+@pytest.mark.timeout(60)
+def test_the_command_line_loads_its_layers_lazily() -> None:
+    assert _python(CLI_IMPORT).strip() == "[]"
