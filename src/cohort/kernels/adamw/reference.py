@@ -1,0 +1,65 @@
+"""AdamW per slot in plain torch: ``clip_grad_norm_`` and ``torch.optim.AdamW``, operation by operation.
+
+A slot's rows are one block of memory, worked through in pieces that stay in the caches. Pieces are counted from the
+slot's own start, so that its bits do not depend on where in the bank it stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cohort.kernels.adamw.slot_update import SlotUpdate
+
+__all__ = ["adamw_step"]
+
+PIECE = 1 << 16
+NORM_EPS = 1e-6  # of torch.nn.utils.clip_grad_norm_
+
+
+def adamw_step(
+    params_RD: Tensor,
+    *,
+    grads_RD: Tensor,
+    exp_avg_RD: Tensor,
+    exp_avg_sq_RD: Tensor,
+    slots: Sequence[SlotUpdate],
+    compute_RD: Tensor | None,
+    zero_grads: bool,
+) -> Tensor:
+    """See :func:`cohort.kernels.adamw.op.adamw_step`."""
+    norms_S = torch.zeros(len(slots), dtype=params_RD.dtype, device=params_RD.device)
+    for index, slot in enumerate(slots):
+        rows = slice(slot.row_start, slot.row_start + slot.rank)
+        grads = grads_RD[rows].reshape(-1)
+        norm = torch.linalg.vector_norm(grads)
+        norms_S[index] = norm
+        if slot.max_grad_norm is not None:
+            clip = torch.clamp(slot.max_grad_norm / (norm + NORM_EPS), max=1.0)
+        else:
+            clip = None
+        params, exp_avg, exp_avg_sq = (tensor[rows].view(-1) for tensor in (params_RD, exp_avg_RD, exp_avg_sq_RD))
+        for start in range(0, grads.shape[0], PIECE):
+            piece = slice(start, start + PIECE)
+            _update(params[piece], grads[piece], exp_avg[piece], exp_avg_sq[piece], slot=slot, clip=clip)
+        if compute_RD is not None:
+            compute_RD[rows].copy_(params_RD[rows])
+        if zero_grads:
+            grads_RD[rows].zero_()
+    return norms_S
+
+
+def _update(
+    params: Tensor, grads: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, slot: SlotUpdate, clip: Tensor | None
+) -> None:
+    if clip is not None:
+        grads = grads * clip
+    params.mul_(1 - slot.learning_rate * slot.weight_decay)
+    exp_avg.lerp_(grads, 1 - slot.beta1)
+    exp_avg_sq.mul_(slot.beta2).addcmul_(grads, grads, value=1 - slot.beta2)
+    step_size = slot.learning_rate / (1 - slot.beta1**slot.step)
+    denominator = (exp_avg_sq.sqrt() / math.sqrt(1 - slot.beta2**slot.step)).add_(slot.eps)
+    params.addcdiv_(exp_avg, denominator, value=-step_size)

@@ -1,0 +1,77 @@
+"""The public op: per-token losses straight from hidden states."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cohort.core.errors import ShapeError
+from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.cross_entropy.autograd import LEAST_ROWS, ROW_MULTIPLE, LinearCrossEntropyFunction
+from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+
+__all__ = ["linear_cross_entropy"]
+
+# Bytes of one chunk's logits. GPU: 4096 rows of 128k bf16 entries, enough for the products to run at full rate.
+# CPU: a chunk that stays near the caches.
+GPU_CHUNK_BYTES = 1 << 30
+CPU_CHUNK_BYTES = 1 << 26
+
+
+def linear_cross_entropy(
+    hidden_TD: Tensor,
+    *,
+    head: FrozenProduct,
+    targets_T: Tensor,
+    trained_rows_M: Tensor | None = None,
+    chunk_rows: int | None = None,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Return ``-log softmax(head(hidden))[target]`` per row, [T], float32 (float64 for float64 hidden states).
+
+    Differentiable in ``hidden`` under any per-token weights the caller applies to the losses, known before or not. Only
+    trained rows cost logits; these exist for one chunk of rows at a time, in forward and backward.
+
+    Args:
+        hidden_TD: Final hidden states, after the last norm.
+        head: The frozen head, D in and the vocabulary out.
+        targets_T: int64 labels; -100 marks an untrained row: loss 0, gradient 0. Any other label outside the vocabulary
+            gives that row a NaN loss.
+        trained_rows_M: int64 numbers of all rows with a label. They may name untrained rows as well, and such a row
+            repeatedly (to fill a fixed size for a CUDA graph). Without it they are looked up, a wait for the device.
+        chunk_rows: Rows of logits at a time; None fits the logits into a fixed workspace.
+        backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
+
+    Raises:
+        ShapeError: widths or row counts disagree.
+    """
+    if hidden_TD.ndim != 2 or hidden_TD.shape[1] != head.in_features or targets_T.shape != hidden_TD.shape[:1]:
+        raise ShapeError(
+            f"hidden states {tuple(hidden_TD.shape)} and targets {tuple(targets_T.shape)} do not fit each other and a "
+            f"head of {head.in_features} x {head.out_features}"
+        )
+    rows_M = (targets_T != -100).nonzero().squeeze(1) if trained_rows_M is None else trained_rows_M
+    if chunk_rows is None:
+        chunk_rows = _default_chunk_rows(rows_M.shape[0], vocabulary=head.out_features, hidden_TD=hidden_TD)
+    elif chunk_rows < LEAST_ROWS:
+        raise ShapeError(f"chunk_rows is {chunk_rows}; at least {LEAST_ROWS} rows go through the head at a time")
+    result: Tensor = LinearCrossEntropyFunction.apply(
+        hidden_TD,
+        head,
+        targets_T,
+        rows_M,
+        chunk_rows,
+        torch.is_grad_enabled() and hidden_TD.requires_grad,
+        choose_backend(hidden_TD, backend=backend),
+    )
+    return result
+
+
+def _default_chunk_rows(num_rows: int, *, vocabulary: int, hidden_TD: Tensor) -> int:
+    """Return the rows of equal chunks that each fit the workspace, in steps that suit the products."""
+    on_gpu = hidden_TD.is_cuda
+    budget, multiple = (GPU_CHUNK_BYTES, 256) if on_gpu else (CPU_CHUNK_BYTES, ROW_MULTIPLE)
+    most = max(LEAST_ROWS, budget // (vocabulary * hidden_TD.element_size()) // multiple * multiple)
+    num_chunks = max(1, -(-num_rows // most))
+    even = -(-num_rows // num_chunks)
+    return min(most, max(LEAST_ROWS, -(-even // multiple) * multiple))

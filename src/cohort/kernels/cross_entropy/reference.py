@@ -1,0 +1,31 @@
+"""Cross-entropy of rows of logits in plain torch; the gradient is written over the logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["cross_entropy_rows"]
+
+
+def cross_entropy_rows(logits_CV: Tensor, *, targets_C: Tensor, with_gradient: bool) -> Tensor:
+    """Return each row's loss [C], float32 (float64 for float64 logits); see ``linear_cross_entropy`` for the targets.
+
+    With ``with_gradient`` the logits are overwritten by their own gradient ``softmax - onehot``.
+    """
+    working = torch.promote_types(logits_CV.dtype, torch.float32)
+    work_CV = logits_CV.to(working)
+    trained_C = targets_C != -100
+    inside_C = (targets_C >= 0) & (targets_C < logits_CV.shape[1])
+    index_C1 = torch.where(inside_C, targets_C, 0).unsqueeze(1)
+    largest_C1 = work_CV.amax(-1, keepdim=True)
+    target_C1 = work_CV.gather(1, index_C1)
+    exponentials_CV = torch.exp(work_CV - largest_C1)
+    sums_C1 = exponentials_CV.sum(-1, keepdim=True)
+    losses_C = (sums_C1.log() + (largest_C1 - target_C1)).squeeze(1)
+    losses_C = torch.where(inside_C, losses_C, torch.nan)  # a label outside the vocabulary must show
+    if with_gradient:
+        exponentials_CV /= sums_C1
+        exponentials_CV.scatter_add_(1, index_C1, torch.full_like(target_C1, -1.0))
+        logits_CV.copy_(torch.where(trained_C.unsqueeze(1), exponentials_CV, 0.0))
+    return torch.where(trained_C, losses_C, 0.0)

@@ -1,0 +1,43 @@
+"""RMSNorm in plain torch, operation by operation what transformers and its autograd do.
+
+Statistics are float32 whatever the dtype of ``x`` (float64 included), then one cast, then the weight: that is what the
+checkpoints were trained with, and it makes these results bit-equal to transformers' on CPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
+
+
+def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float) -> Tensor:
+    """Return ``weight * x / sqrt(mean(x^2) + eps)`` over the last axis, in ``x``'s shape and dtype."""
+    x32_TD = x_TD.to(torch.float32)
+    inverse_T1 = torch.rsqrt(x32_TD.pow(2).mean(-1, keepdim=True) + eps)
+    return weight_D * (x32_TD * inverse_T1).to(x_TD.dtype)
+
+
+def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """Return dx; the inverse norm is computed again, since ``x`` is read anyway."""
+    x32_TD = x_TD.to(torch.float32)
+    inverse_T1 = torch.rsqrt(x32_TD.pow(2).mean(-1, keepdim=True) + eps)
+    normed_grad_TD = (dy_TD * weight_D).to(torch.float32)
+    inverse_grad_T1 = (normed_grad_TD * x32_TD).sum(-1, keepdim=True)
+    square_grad_T1 = (-0.5 * inverse_grad_T1 * inverse_T1.pow(3)) / x_TD.shape[-1]
+    return (normed_grad_TD * inverse_T1 + square_grad_T1 * (2.0 * x32_TD)).to(x_TD.dtype)
+
+
+def add_rms_norm_forward(x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return ``(rms_norm(residual + x), residual + x)``."""
+    new_residual_TD = residual_TD + x_TD
+    return rms_norm_forward(new_residual_TD, weight_D=weight_D, eps=eps), new_residual_TD
+
+
+def add_rms_norm_backward(
+    dy_TD: Tensor, *, dresidual_TD: Tensor | None, new_residual_TD: Tensor, weight_D: Tensor, eps: float
+) -> Tensor:
+    """Return the gradient of both summands; ``dresidual_TD`` is what flows into the new residual past the norm."""
+    dx_TD = rms_norm_backward(dy_TD, x_TD=new_residual_TD, weight_D=weight_D, eps=eps)
+    return dx_TD if dresidual_TD is None else dresidual_TD + dx_TD

@@ -1,0 +1,36 @@
+"""Rotary embedding in plain torch: transformers' half rotation, ``x * cos + [-x2, x1] * sin``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["rope_backward", "rope_forward"]
+
+
+def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
+    """Return queries and keys, rotated."""
+    return _rotate(q_THE, cos_TE, sin_TE), _rotate(k_TGE, cos_TE, sin_TE)
+
+
+def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the unrotated queries and keys."""
+    return _rotate_back(dq_THE, cos_TE, sin_TE), _rotate_back(dk_TGE, cos_TE, sin_TE)
+
+
+def _rotate(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    x, cos_T1E, sin_T1E = _in_working_dtype(x_THE, cos_TE, sin_TE)
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos_T1E + torch.cat((-second, first), dim=-1) * sin_T1E).to(x_THE.dtype)
+
+
+def _rotate_back(dy_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    # the two halves of cos (and sin) may differ: this is the exact transpose, not the rotation by the negative angle
+    dy, cos_T1E, sin_T1E = _in_working_dtype(dy_THE, cos_TE, sin_TE)
+    first, second = (dy * sin_T1E).chunk(2, dim=-1)
+    return (dy * cos_T1E + torch.cat((second, -first), dim=-1)).to(dy_THE.dtype)
+
+
+def _in_working_dtype(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    working = torch.promote_types(x_THE.dtype, torch.float32)
+    return x_THE.to(working), cos_TE.to(working).unsqueeze(1), sin_TE.to(working).unsqueeze(1)

@@ -1,0 +1,5 @@
+"""The gated activation of the feed-forward block."""
+
+from cohort.kernels.swiglu.op import swiglu
+
+__all__ = ["swiglu"]

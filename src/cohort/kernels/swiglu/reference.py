@@ -1,0 +1,29 @@
+"""SwiGLU in plain torch.
+
+Written with ``exp`` rather than ``silu`` or ``sigmoid``: at some widths those give a row other last bits depending on
+where it stands in the tensor (vector body or scalar tail), and a packed row must not notice its place.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["swiglu_backward", "swiglu_forward"]
+
+
+def swiglu_forward(gate_up_TF: Tensor) -> Tensor:
+    """Return ``silu(gate) * up`` [T, F/2] of ``gate_up = [gate, up]``."""
+    gate, up = gate_up_TF.to(torch.promote_types(gate_up_TF.dtype, torch.float32)).chunk(2, dim=-1)
+    return (gate / (1 + torch.exp(-gate)) * up).to(gate_up_TF.dtype)
+
+
+def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor) -> Tensor:
+    """Return ``[dgate, dup]``; finite where ``exp(-gate)`` overflows, since it only enters through its reciprocal."""
+    working = torch.promote_types(gate_up_TF.dtype, torch.float32)
+    gate, up = gate_up_TF.to(working).chunk(2, dim=-1)
+    dy = dy_TF.to(working)
+    sigmoid = 1 / (1 + torch.exp(-gate))
+    dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
+    dup = dy * (gate * sigmoid)
+    return torch.cat((dgate, dup), dim=-1).to(gate_up_TF.dtype)
