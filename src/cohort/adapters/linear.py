@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from cohort.core.errors import ShapeError
 from cohort.kernels.packed_linear import FrozenProduct, LoraPart, SlotTable, packed_linear
 from cohort.kernels.segments import SegmentTable
 
@@ -47,15 +49,26 @@ class PackedLinear:
     """``y = x W^T (+ bias)`` plus each resident adapter's term on its own rows, for sibling linears that share ``x``."""
 
     def __init__(self, frozen: FrozenProduct, *, parts: tuple[LinearPart, ...]) -> None:
-        """Wrap ``frozen``, whose output columns are the parts side by side."""
+        """Wrap ``frozen``, whose output columns are the parts side by side.
+
+        Raises:
+            ShapeError: the parts are not as wide together as the frozen product.
+        """
         self.frozen = frozen
         self.parts = parts
+        self._column_starts = [0, *itertools.accumulate(part.out_features for part in parts)]
+        if self._column_starts[-1] != frozen.out_features:
+            raise ShapeError(f"parts are {self._column_starts[-1]} wide together, the frozen linear {frozen.out_features}")
 
     def __call__(self, x_TK: Tensor, lora: LoraContext | None) -> Tensor:
         """Return y [T, N]; with ``lora`` None, or no part in it, the frozen product alone (still differentiable in x)."""
-        adapted = [] if lora is None else [lora.factors[p.name] for p in self.parts if p.name in lora.factors]
-        if lora is None or not adapted:
+        if lora is None:
             return packed_linear(x_TK, frozen=self.frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
+        adapted = [
+            replace(lora.factors[part.name], column_start=start)
+            for part, start in zip(self.parts, self._column_starts)
+            if part.name in lora.factors
+        ]
         return packed_linear(
             x_TK,
             frozen=self.frozen,

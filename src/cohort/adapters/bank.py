@@ -1,0 +1,209 @@
+"""The bank: stacked factors, gradients and moments of all resident adapters, ragged in rank.
+
+Shapes:  R rank rows of the bank · r rank of one adapter · D entries of a rank row (see adapters/layout.py)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.linear import LoraContext
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import CohortError
+from cohort.kernels.dropout import module_key
+from cohort.kernels.packed_linear import LoraPart, SlotTable
+from cohort.kernels.segments import SegmentTable
+
+__all__ = ["AdapterBank", "AdapterState", "BankFullError"]
+
+# tiles of the GPU kernels read 16 rank rows at a time; padding rows stay zero
+ROW_ALIGNMENT = 16
+
+
+class BankFullError(CohortError):
+    """No free slot, or no free run of rank rows, for another adapter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterState:
+    """Everything of an adapter that training changes, on the host, each [r, D].
+
+    Attributes:
+        weights: Master weights.
+        exp_avg, exp_avg_sq: AdamW's moments.
+    """
+
+    weights: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+    @classmethod
+    def fresh(cls, weights: Tensor) -> AdapterState:
+        """Return a state that has not seen a step."""
+        return cls(weights=weights, exp_avg=torch.zeros_like(weights), exp_avg_sq=torch.zeros_like(weights))
+
+
+class AdapterBank:
+    """Owns the slots. A slot is a contiguous run of rank rows; which run never matters to any number."""
+
+    def __init__(
+        self,
+        layout: AdapterLayout,
+        *,
+        num_slots: int,
+        num_rank_rows: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Allocate an empty bank.
+
+        Args:
+            layout: Adapted linears.
+            num_slots: Most adapters at once.
+            num_rank_rows: Most rank rows at once; each adapter takes its rank rounded up to 16.
+            device: Where the bank lives.
+            dtype: Of master weights, gradients and moments.
+            compute_dtype: Of the copies the products read; the masters themselves when equal to ``dtype`` or None.
+        """
+        self.layout = layout
+        self.num_slots = num_slots
+        self.num_rank_rows = -(-num_rank_rows // ROW_ALIGNMENT) * ROW_ALIGNMENT
+        shape = (self.num_rank_rows, layout.width)
+        self.weights_RD = torch.zeros(shape, dtype=dtype, device=device)
+        self.grads_RD = torch.zeros(shape, dtype=dtype, device=device)
+        self.exp_avg_RD = torch.zeros(shape, dtype=dtype, device=device)
+        self.exp_avg_sq_RD = torch.zeros(shape, dtype=dtype, device=device)
+        self.compute_RD = (
+            self.weights_RD if compute_dtype in (None, dtype) else torch.zeros(shape, dtype=compute_dtype, device=device)
+        )
+        self._specs: dict[int, AdapterSpec] = {}
+        self._starts: dict[int, int] = {}
+        self._parts = {
+            name: LoraPart(
+                a_RK=self.compute_RD[:, columns.a],
+                b_RN=self.compute_RD[:, columns.b],
+                grad_a_RK=self.grads_RD[:, columns.a],
+                grad_b_RN=self.grads_RD[:, columns.b],
+                module_key=module_key(name),
+            )
+            for name, columns in layout.columns.items()
+        }
+
+    @property
+    def occupied(self) -> tuple[int, ...]:
+        """Slots in use, ascending."""
+        return tuple(sorted(self._specs))
+
+    def spec(self, slot: int) -> AdapterSpec:
+        """Return the hyperparameters of the adapter in ``slot``."""
+        return self._specs[slot]
+
+    def rank_rows(self, slot: int) -> slice:
+        """Return the rank rows of ``slot`` at its true rank."""
+        return slice(self._starts[slot], self._starts[slot] + self._specs[slot].r)
+
+    def slot_table(self) -> SlotTable:
+        """Return ranks, scales and dropout of all slots as they are now."""
+        slots = range(self.num_slots)
+        specs = [self._specs.get(slot) for slot in slots]
+        return SlotTable(
+            row_starts=tuple(self._starts.get(slot, 0) for slot in slots),
+            ranks=tuple(spec.r if spec else 0 for spec in specs),
+            scales=tuple(spec.scale if spec else 0.0 for spec in specs),
+            dropouts=tuple(spec.lora_dropout if spec else 0.0 for spec in specs),
+        )
+
+    def context(self, segments: SegmentTable, *, row_keys_T: Tensor | None = None) -> LoraContext:
+        """Return what the linears need for one pass over a stream laid out by ``segments``."""
+        return LoraContext(factors=self._parts, slots=self.slot_table(), segments=segments, row_keys_T=row_keys_T)
+
+    def fits(self, r: int) -> bool:
+        """Tell whether an adapter of rank ``r`` finds a slot and a run of rank rows."""
+        free_rows = self.num_rank_rows - sum(_aligned(spec.r) for spec in self._specs.values())
+        return len(self._specs) < self.num_slots and _aligned(r) <= free_rows
+
+    def insert(self, spec: AdapterSpec, state: AdapterState) -> int:
+        """Put an adapter into a free slot and return the slot.
+
+        Raises:
+            BankFullError: no slot or no run of rank rows is free.
+        """
+        if not self.fits(spec.r):
+            raise BankFullError(
+                f"no room for an adapter of rank {spec.r}: {len(self._specs)} of {self.num_slots} slots and "
+                f"{sum(s.r for s in self._specs.values())} of {self.num_rank_rows} rank rows are in use"
+            )
+        slot = next(slot for slot in range(self.num_slots) if slot not in self._specs)
+        start = self._free_start(spec.r)
+        if start is None:
+            self._close_gaps()
+            start = self._free_start(spec.r)
+        assert start is not None, "fits() promised room"
+        self._specs[slot], self._starts[slot] = spec, start
+        rows = self.rank_rows(slot)
+        padded = slice(start, start + _aligned(spec.r))
+        for buffer in self._unique_buffers():
+            buffer[padded].zero_()
+        self.weights_RD[rows].copy_(state.weights)
+        self.exp_avg_RD[rows].copy_(state.exp_avg)
+        self.exp_avg_sq_RD[rows].copy_(state.exp_avg_sq)
+        self.refresh(slot)
+        return slot
+
+    def refresh(self, slot: int) -> None:
+        """Copy the master weights of ``slot`` into the compute copy, where there is one."""
+        if self.compute_RD is not self.weights_RD:
+            rows = self.rank_rows(slot)
+            self.compute_RD[rows].copy_(self.weights_RD[rows])
+
+    def read(self, slot: int) -> AdapterState:
+        """Return a copy of the adapter in ``slot`` on the host."""
+        rows = self.rank_rows(slot)
+        return AdapterState(
+            weights=self.weights_RD[rows].detach().to("cpu", copy=True),
+            exp_avg=self.exp_avg_RD[rows].to("cpu", copy=True),
+            exp_avg_sq=self.exp_avg_sq_RD[rows].to("cpu", copy=True),
+        )
+
+    def remove(self, slot: int) -> None:
+        """Free ``slot``; its rows are zeroed, so that nothing of a diverged adapter stays behind."""
+        padded = slice(self._starts[slot], self._starts[slot] + _aligned(self._specs[slot].r))
+        for buffer in self._unique_buffers():
+            buffer[padded].zero_()
+        del self._specs[slot], self._starts[slot]
+
+    def _unique_buffers(self) -> tuple[Tensor, ...]:
+        shared = self.compute_RD is self.weights_RD
+        masters = (self.weights_RD, self.grads_RD, self.exp_avg_RD, self.exp_avg_sq_RD)
+        return masters if shared else (*masters, self.compute_RD)
+
+    def _close_gaps(self) -> None:
+        """Move every adapter down to the lowest free rank row; what they compute does not depend on where they are."""
+        start = 0
+        for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
+            old, size = self._starts[slot], _aligned(self._specs[slot].r)
+            if old != start:
+                for buffer in self._unique_buffers():
+                    moved = buffer[old : old + size].clone()
+                    buffer[old : old + size].zero_()
+                    buffer[start : start + size].copy_(moved)
+                self._starts[slot] = start
+            start += size
+
+    def _free_start(self, r: int) -> int | None:
+        """First fit: the lowest start of a free run of rank rows."""
+        needed, start = _aligned(r), 0
+        for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
+            if self._starts[slot] - start >= needed:
+                return start
+            start = self._starts[slot] + _aligned(self._specs[slot].r)
+        return start if self.num_rank_rows - start >= needed else None
+
+
+def _aligned(r: int) -> int:
+    return -(-r // ROW_ALIGNMENT) * ROW_ALIGNMENT

@@ -1,0 +1,75 @@
+"""Merging an adapter into its base model's own files, shard by shard."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cohort.adapters.peft_format import PeftAdapter
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["merge_into_base"]
+
+_NOT_COPIED = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
+
+
+def merge_into_base(base_directory: Path, adapter: PeftAdapter, output_directory: Path) -> None:
+    """Write the base model with ``W + s B A`` in place of every adapted W, in the base's own files and number type.
+
+    The sum is taken in float32 and rounded once to the stored type. Every other file of the base (configuration, tokenizer)
+    is copied. Nothing is computed on more than one tensor at a time, so the model need not fit in memory twice.
+
+    Args:
+        base_directory: Local directory with safetensors weights.
+        adapter: The adapter.
+        output_directory: Existing empty directory.
+
+    Raises:
+        InputError: an adapted linear has no weight in the base, or a stored format without plain weights.
+    """
+    shards = sorted(base_directory.glob("*.safetensors"))
+    missing = set(adapter.modules)
+    for shard in shards:
+        with safe_open(shard, framework="pt") as opened:
+            metadata = opened.metadata() or {"format": "pt"}
+            tensors: dict[str, Tensor] = {}
+            for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
+                module = name.removesuffix(".weight")
+                tensor = opened.get_tensor(name)
+                if module in missing:
+                    missing.discard(module)
+                    tensor = _merged(tensor, adapter, module)
+                tensors[name] = tensor
+        save_file(tensors, output_directory / shard.name, metadata=metadata)
+    if missing:
+        raise InputError(
+            Problem(
+                where=str(base_directory),
+                found=f"no weight for {', '.join(sorted(missing)[:3])}",
+                allowed="the base model that the adapter was trained on",
+                mend="Name that base model, as safetensors files.",
+            )
+        )
+    for path in base_directory.iterdir():
+        if path.is_file() and path.suffix not in _NOT_COPIED:
+            shutil.copy2(path, output_directory / path.name)
+
+
+def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
+    if not weight_NK.is_floating_point() or weight_NK.element_size() < 2:
+        raise InputError(
+            Problem(
+                where=f"{module}.weight",
+                found=f"stored as {weight_NK.dtype}",
+                allowed="float32, bfloat16 or float16",
+                mend="Merge into the unquantised base: merging into a quantised one loses quality.",
+            )
+        )
+    a_rK, b_Nr = adapter.factors(module)
+    delta_NK = adapter.spec.scale * (b_Nr.to(torch.float32) @ a_rK.to(torch.float32))
+    return (weight_NK.to(torch.float32) + delta_NK).to(weight_NK.dtype)

@@ -1,0 +1,180 @@
+"""Adapters as PEFT stores them: ``adapter_config.json`` and ``adapter_model.safetensors``, float32.
+
+Shapes:  r rank · D entries of a rank row · K input width · N output width
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError, Problem
+
+__all__ = [
+    "CONFIG_FILE",
+    "WEIGHTS_FILE",
+    "PeftAdapter",
+    "adapter_config",
+    "peft_tensors",
+    "rank_rows_from_peft",
+    "read_adapter",
+    "serialised_weights",
+    "shortest_target_modules",
+]
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeftAdapter:
+    """An adapter read from a directory: its hyperparameters and its tensors under PEFT's names."""
+
+    spec: AdapterSpec
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Full paths of the adapted linears, sorted."""
+        ends = ".lora_A.weight"
+        return tuple(sorted(name[len(_PREFIX) : -len(ends)] for name in self.tensors if name.endswith(ends)))
+
+    def factors(self, module: str) -> tuple[Tensor, Tensor]:
+        """Return A [r, K] and B [N, r] of one linear."""
+        return self.tensors[f"{_PREFIX}{module}.lora_A.weight"], self.tensors[f"{_PREFIX}{module}.lora_B.weight"]
+
+
+def peft_tensors(layout: AdapterLayout, weights_rD: Tensor) -> dict[str, Tensor]:
+    """Return A [r, K] and B [N, r] of every adapted linear under PEFT's names, float32 and contiguous."""
+    tensors = {}
+    for name, columns in layout.columns.items():
+        tensors[f"{_PREFIX}{name}.lora_A.weight"] = weights_rD[:, columns.a].float().contiguous()
+        tensors[f"{_PREFIX}{name}.lora_B.weight"] = weights_rD[:, columns.b].T.float().contiguous()
+    return tensors
+
+
+def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
+    """Return the rank rows [r, D] of an adapter that was stored by :func:`peft_tensors` or by PEFT.
+
+    Linears of the layout that the adapter lacks stay zero: their term vanishes, as in PEFT.
+
+    Raises:
+        InputError: the adapter has a linear that the layout lacks, or a factor of another shape.
+    """
+    rows_rD = torch.zeros(adapter.spec.r, layout.width)
+    problems = []
+    for module in adapter.modules:
+        a_rK, b_Nr = adapter.factors(module)
+        expected = layout.linears.get(module)
+        found = (a_rK.shape[1], b_Nr.shape[0])
+        if expected is None or found != expected or a_rK.shape[0] != adapter.spec.r or b_Nr.shape[1] != adapter.spec.r:
+            problems.append(
+                Problem(
+                    where=f"{WEIGHTS_FILE}: {module}",
+                    found=f"A {tuple(a_rK.shape)} and B {tuple(b_Nr.shape)}",
+                    allowed="no such linear in this model" if expected is None else f"r {adapter.spec.r}, widths {expected}",
+                    mend="Use the base model that the adapter was trained on.",
+                )
+            )
+            continue
+        columns = layout.columns[module]
+        rows_rD[:, columns.a] = a_rK
+        rows_rD[:, columns.b] = b_Nr.T
+    if problems:
+        raise InputError(problems)
+    return rows_rD
+
+
+def serialised_weights(layout: AdapterLayout, weights_rD: Tensor) -> bytes:
+    """Return the content of ``adapter_model.safetensors``."""
+    return save(peft_tensors(layout, weights_rD), metadata={"format": "pt"})
+
+
+def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -> list[str]:
+    """Return ``target_modules`` for ``adapter_config.json``: suffixes where they mean exactly the adapted linears.
+
+    PEFT matches a suffix in every layer; where only some layers are adapted, full paths are returned.
+    """
+    adapted = set(adapted)
+    suffixes = {name.rsplit(".", 1)[-1] for name in adapted}
+    matched = {name for name in linears if name.rsplit(".", 1)[-1] in suffixes}
+    return sorted(suffixes) if matched == adapted else sorted(adapted)
+
+
+def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterable[str]) -> dict[str, object]:
+    """Return ``adapter_config.json`` as PEFT and vLLM read it."""
+    alpha = spec.lora_alpha
+    return {
+        "alpha_pattern": {},
+        "base_model_name_or_path": base_model,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "lora_dropout": spec.lora_dropout,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": spec.r,
+        "rank_pattern": {},
+        "revision": None,
+        "target_modules": list(target_modules),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": spec.use_rslora,
+    }
+
+
+def read_adapter(directory: Path) -> PeftAdapter:
+    """Read an adapter directory.
+
+    Raises:
+        InputError: a file is missing or damaged, or the adapter is of a kind that is not plain LoRA.
+    """
+    config_path, weights_path = directory / CONFIG_FILE, directory / WEIGHTS_FILE
+    problems = [
+        Problem(where=str(path), found="no such file", allowed="a PEFT LoRA adapter", mend="Name an adapter directory.")
+        for path in (config_path, weights_path)
+        if not path.is_file()
+    ]
+    if problems:
+        raise InputError(problems)
+    try:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+        tensors = load_file(weights_path)
+    except (ValueError, SafetensorError) as error:
+        raise InputError(
+            Problem(
+                where=str(directory),
+                found=f"a damaged file ({error})",
+                allowed="readable adapter files",
+                mend="Export the adapter again.",
+            )
+        ) from error
+    unsupported = [key for key in ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]
+    if config.get("peft_type") != "LORA" or unsupported:
+        raise InputError(
+            Problem(
+                where=str(config_path),
+                found=f"peft_type {config.get('peft_type')!r} with {', '.join(unsupported) or 'no extras'}",
+                allowed="plain LoRA with one rank",
+                mend="Use an adapter without these features.",
+            )
+        )
+    spec = AdapterSpec(
+        r=int(config["r"]),
+        lora_alpha=float(config["lora_alpha"]),
+        lora_dropout=float(config.get("lora_dropout", 0.0)),
+        use_rslora=bool(config.get("use_rslora", False)),
+    )
+    return PeftAdapter(spec=spec, tensors=tensors)

@@ -1,0 +1,129 @@
+"""Samples of many trials -> one packed stream, and the split of a step into micro-batches.
+
+Shapes:  T rows of the stream, filler included
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cohort.core.errors import SegmentError
+from cohort.data.tokenised import Sample
+from cohort.kernels.segments import SegmentTable
+
+__all__ = ["FILLER_ROWS", "ROW_MULTIPLE", "UNTRAINED", "PackedBatch", "SlotSample", "pack", "split_micro_batches"]
+
+# what makes the rows of a float32 product bit-stable on CPUs: at least 32 rows, a multiple of 16 (measured; below 16 rows
+# BLAS libraries take other code paths)
+ROW_MULTIPLE = 16
+FILLER_ROWS = 16
+# the target of a row that predicts nothing, as in torch.nn.functional.cross_entropy
+UNTRAINED = -100
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSample:
+    """One sample on its way into a stream.
+
+    Attributes:
+        slot: Slot of its adapter; -1 for the frozen model alone.
+        sample: Tokens and training mask.
+        row_keys: Dropout keys of its rows, int64 [L]; None where nothing is dropped.
+    """
+
+    slot: int
+    sample: Sample
+    row_keys: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedBatch:
+    """One packed stream: samples one after the other, sorted by slot, then filler rows of no sample.
+
+    Attributes:
+        tokens_T: int64 token ids.
+        positions_T: int64 position within the row's own sample.
+        targets_T: int64 next token where it is trained, else -100.
+        sequence_offsets: Row offsets of the samples, ``num_samples + 1``; the rest is filler.
+        segments: Rows by slot and sample.
+        row_keys_T: int64 dropout keys, or None where no sample drops anything.
+    """
+
+    tokens_T: Tensor
+    positions_T: Tensor
+    targets_T: Tensor
+    sequence_offsets: tuple[int, ...]
+    segments: SegmentTable
+    row_keys_T: Tensor | None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the stream, filler included."""
+        return self.segments.num_rows
+
+
+def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device | str = "cpu") -> PackedBatch:
+    """Lay ``samples`` one after the other, without padding between them.
+
+    Args:
+        samples: Sorted by slot, those of no adapter last; within a slot in the trial's own order.
+        num_slots: Slots of the bank.
+        device: Where the stream goes.
+
+    Raises:
+        SegmentError: the samples are not sorted by slot, or there is none.
+    """
+    if not samples:
+        raise SegmentError("a packed batch needs at least one sample")
+    lengths = [len(entry.sample.tokens) for entry in samples]
+    used = sum(lengths)
+    num_rows = -(-(used + FILLER_ROWS) // ROW_MULTIPLE) * ROW_MULTIPLE
+    tokens = np.zeros(num_rows, dtype=np.int64)
+    positions = np.zeros(num_rows, dtype=np.int64)
+    targets = np.full(num_rows, UNTRAINED, dtype=np.int64)
+    drops = any(entry.row_keys is not None for entry in samples)
+    keys = np.zeros(num_rows, dtype=np.int64) if drops else None
+    offsets = [0]
+    for entry, length in zip(samples, lengths):
+        start, stop = offsets[-1], offsets[-1] + length
+        tokens[start:stop] = entry.sample.tokens
+        positions[start:stop] = np.arange(length)
+        # row t predicts token t + 1
+        targets[start : stop - 1] = np.where(entry.sample.trained[1:], entry.sample.tokens[1:], UNTRAINED)
+        if keys is not None and entry.row_keys is not None:
+            keys[start:stop] = entry.row_keys
+        offsets.append(stop)
+    segments = SegmentTable.from_samples(
+        lengths, slots=[entry.slot for entry in samples], num_slots=num_slots, num_rows=num_rows
+    )
+    return PackedBatch(
+        tokens_T=torch.from_numpy(tokens).to(device, non_blocking=True),
+        positions_T=torch.from_numpy(positions).to(device, non_blocking=True),
+        targets_T=torch.from_numpy(targets).to(device, non_blocking=True),
+        sequence_offsets=tuple(offsets),
+        segments=segments,
+        row_keys_T=None if keys is None else torch.from_numpy(keys).to(device, non_blocking=True),
+    )
+
+
+def split_micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[range]:
+    """Cut samples into consecutive runs of at most ``token_budget`` tokens; a longer sample stands alone.
+
+    Micro-batches split between samples only, and the order of samples never changes, so that sums over a trial's samples
+    come out the same under any budget.
+    """
+    runs, start, tokens = [], 0, 0
+    for index, length in enumerate(lengths):
+        if index > start and tokens + length > token_budget:
+            runs.append(range(start, index))
+            start, tokens = index, 0
+        tokens += length
+    if start < len(lengths):
+        runs.append(range(start, len(lengths)))
+    return runs

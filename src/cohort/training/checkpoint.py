@@ -1,0 +1,87 @@
+"""A trial's state as one self-checking file. Parking to disk, checkpoints and resume share it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterState
+from cohort.core.errors import RunStateError
+from cohort.training.trial import TrialState
+
+__all__ = ["DamagedStateError", "deserialise_state", "read_weights", "serialise_state", "serialise_weights"]
+
+_FORMAT = "cohort-trial-state-1"
+
+
+class DamagedStateError(RunStateError):
+    """A state file is truncated or its content does not match its checksum."""
+
+
+def serialise_state(state: TrialState) -> bytes:
+    """Return the bytes of ``state``, with a checksum over the tensors in the header."""
+    tensors = {
+        "weights": state.adapter.weights,
+        "exp_avg": state.adapter.exp_avg,
+        "exp_avg_sq": state.adapter.exp_avg_sq,
+    }
+    return _save(tensors, step=state.step)
+
+
+def serialise_weights(weights_rD: Tensor, *, step: int) -> bytes:
+    """Return the bytes of a best checkpoint: weights alone."""
+    return _save({"weights": weights_rD}, step=step)
+
+
+def deserialise_state(path: Path) -> TrialState:
+    """Read what :func:`serialise_state` wrote.
+
+    Raises:
+        DamagedStateError: the file is truncated, altered or of another kind.
+    """
+    tensors, step = _load(path, names=("weights", "exp_avg", "exp_avg_sq"))
+    return TrialState(adapter=AdapterState(**tensors), step=step)
+
+
+def read_weights(path: Path) -> tuple[Tensor, int]:
+    """Read weights [r, D] and step of what :func:`serialise_weights` or :func:`serialise_state` wrote.
+
+    Raises:
+        DamagedStateError: the file is truncated, altered or of another kind.
+    """
+    tensors, step = _load(path, names=("weights",))
+    return tensors["weights"], step
+
+
+def _save(tensors: dict[str, Tensor], *, step: int) -> bytes:
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    metadata = {"format": _FORMAT, "step": str(step), "sha256": _checksum(contiguous, step)}
+    return save(contiguous, metadata=metadata)
+
+
+def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int]:
+    try:
+        with safe_open(path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DamagedStateError(f"{path} cannot be read ({error}); the last good checkpoint is needed instead") from error
+    if metadata.get("format") != _FORMAT or any(name not in tensors for name in names):
+        raise DamagedStateError(f"{path} is no trial state of this version (format {metadata.get('format')!r})")
+    step = int(metadata["step"])
+    if _checksum(tensors, step) != metadata["sha256"]:
+        raise DamagedStateError(f"{path} does not match its checksum; the last good checkpoint is needed instead")
+    return {name: tensors[name] for name in names}, step
+
+
+def _checksum(tensors: dict[str, Tensor], step: int) -> str:
+    digest = hashlib.sha256(str(step).encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,268 @@
+"""The executor: one frozen backbone and its bank, training whatever trials are resident."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.initialization import initial_weights
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.events import StepDone
+from cohort.data.order import SampleOrder
+from cohort.data.packing import SlotSample, pack, split_micro_batches
+from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.adamw import SlotUpdate, adamw_step
+from cohort.kernels.dropout import row_keys
+from cohort.models.decoder import Decoder
+from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
+from cohort.training.objectives.sft import sample_loss_sums, token_losses, token_weights
+from cohort.training.trial import TrialSpec, TrialState
+
+__all__ = ["Executor", "ExecutorSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSettings:
+    """Sizes of an executor; none of them changes a trial's numbers.
+
+    Attributes:
+        num_slots: Most resident trials.
+        num_rank_rows: Most rank rows of resident trials (each takes its rank rounded up to 16).
+        token_budget: Most tokens of one micro-batch; a longer sample stands alone.
+        evaluation_token_budget: The same for evaluation, which keeps no activations.
+    """
+
+    num_slots: int
+    num_rank_rows: int
+    token_budget: int
+    evaluation_token_budget: int
+
+    def __post_init__(self) -> None:
+        for name in ("num_slots", "num_rank_rows", "token_budget", "evaluation_token_budget"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(kw_only=True)
+class _Resident:
+    """A trial in a slot."""
+
+    spec: TrialSpec
+    slot: int
+    step: int
+    order: SampleOrder
+
+
+class Executor:
+    """Trains resident trials step by step: one packed pass per micro-batch, one optimizer launch per step for all."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        target_linears: Mapping[str, tuple[int, int]],
+        train_rows: TokenisedRows,
+        settings: ExecutorSettings,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Allocate the bank beside ``decoder``.
+
+        Args:
+            decoder: The frozen backbone.
+            target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
+            train_rows: What all trials train on.
+            settings: Sizes.
+            device: Of the bank; the decoder's.
+            dtype: Of master weights and moments.
+            compute_dtype: Of the factors in products; the decoder's.
+        """
+        self.decoder = decoder
+        self.train_rows = train_rows
+        self.settings = settings
+        self.bank = AdapterBank(
+            AdapterLayout(dict(target_linears)),
+            num_slots=settings.num_slots,
+            num_rank_rows=settings.num_rank_rows,
+            device=device,
+            dtype=dtype,
+            compute_dtype=compute_dtype,
+        )
+        self._residents: dict[int, _Resident] = {}
+
+    @property
+    def resident(self) -> tuple[int, ...]:
+        """Ids of the trials in the bank, in slot order."""
+        return tuple(r.spec.trial_id for r in self._by_slot())
+
+    def fits(self, spec: TrialSpec) -> bool:
+        """Tell whether the bank has room for another trial."""
+        return self.bank.fits(spec.adapter.r)
+
+    def load(self, spec: TrialSpec, state: TrialState | None = None) -> int:
+        """Make a trial resident, from the start or exactly where ``state`` left off; return its slot.
+
+        Raises:
+            BankFullError: no room.
+        """
+        if spec.trial_id in self._residents:
+            raise ValueError(f"trial {spec.trial_id} is resident already")
+        if state is None:
+            weights = initial_weights(
+                self.bank.layout, r=spec.adapter.r, seed=spec.seed, dtype=self.bank.weights_RD.dtype
+            )
+            state = TrialState(adapter=AdapterState.fresh(weights))
+        slot = self.bank.insert(spec.adapter, state.adapter)
+        order = spec.order(len(self.train_rows))
+        self._residents[spec.trial_id] = _Resident(spec=spec, slot=slot, step=state.step, order=order)
+        return slot
+
+    def state(self, trial_id: int) -> TrialState:
+        """Return a copy of where a resident trial stands, on the host."""
+        resident = self._residents[trial_id]
+        return TrialState(adapter=self.bank.read(resident.slot), step=resident.step)
+
+    def weights(self, trial_id: int) -> Tensor:
+        """Return a copy of a resident trial's weights [r, D], on the host."""
+        return self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)].to("cpu", copy=True)
+
+    def unload(self, trial_id: int) -> TrialState:
+        """Take a trial out of the bank and return where it stands; :meth:`load` continues there bit for bit."""
+        state = self.state(trial_id)
+        self.drop(trial_id)
+        return state
+
+    def drop(self, trial_id: int) -> None:
+        """Take a trial out of the bank and forget it."""
+        self.bank.remove(self._residents.pop(trial_id).slot)
+
+    def slot_of(self, trial_id: int) -> int:
+        """Return the slot of a resident trial."""
+        return self._residents[trial_id].slot
+
+    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+        """Run one optimizer step of each of ``trial_ids`` (default: all resident), packed; return one event each, in slot order.
+
+        The step is cut into micro-batches of at most ``token_budget`` tokens; losses are means over each trial's own trained
+        tokens of its whole step, and the backward pass runs on their sum (algorithms.md 1).
+        """
+        wanted = self._residents if trial_ids is None else trial_ids
+        residents = [r for r in self._by_slot() if r.spec.trial_id in wanted]
+        if not residents:
+            return ()
+        entries = [entry for resident in residents for entry in self._samples(resident)]
+        trained: dict[int, int] = {}
+        num_tokens: dict[int, int] = {}
+        for entry in entries:
+            trained[entry.slot] = trained.get(entry.slot, 0) + int(entry.sample.trained.sum())
+            num_tokens[entry.slot] = num_tokens.get(entry.slot, 0) + len(entry.sample.tokens)
+        for resident in residents:
+            self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
+        sums: list[Tensor] = []
+        lengths = [len(entry.sample.tokens) for entry in entries]
+        for run in split_micro_batches(lengths, token_budget=self.settings.token_budget):
+            sums.append(self._micro_batch([entries[i] for i in run], trained))
+        norms = self._update(residents)
+        # the only host reads of the step, after everything is launched
+        loss_sums = torch.cat(sums).tolist()
+        losses = dict.fromkeys(trained, 0.0)
+        for entry, loss_sum in zip(entries, loss_sums):
+            losses[entry.slot] += loss_sum
+        return tuple(
+            self._event(
+                resident,
+                loss=losses[resident.slot] / trained[resident.slot],
+                grad_norm=norm,
+                num_tokens=num_tokens[resident.slot],
+            )
+            for resident, norm in zip(residents, norms.tolist())
+        )
+
+    def evaluate(
+        self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+    ) -> dict[int, EvaluationLoss]:
+        """Return the validation loss of resident trials, packed, by trial id."""
+        slots = {self._residents[trial_id].slot: trial_id for trial_id in trial_ids}
+        found = self._evaluate(tuple(slots), rows=rows, row_ids=row_ids)
+        return {slots[slot]: outcome for slot, outcome in found.items()}
+
+    def evaluate_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> EvaluationLoss:
+        """Return the validation loss of the frozen model itself."""
+        return self._evaluate((BASE_SLOT,), rows=rows, row_ids=row_ids)[BASE_SLOT]
+
+    def _evaluate(
+        self, slots: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+    ) -> dict[int, EvaluationLoss]:
+        return evaluation_losses(
+            self.decoder,
+            self.bank,
+            slots=slots,
+            rows=rows,
+            row_ids=row_ids,
+            token_budget=self.settings.evaluation_token_budget,
+        )
+
+    def _by_slot(self) -> list[_Resident]:
+        return sorted(self._residents.values(), key=lambda resident: resident.slot)
+
+    def _samples(self, resident: _Resident) -> list[SlotSample]:
+        spec, found = resident.spec, []
+        for sample_id in resident.order.batch(resident.step):
+            sample = self.train_rows.sample(sample_id)
+            keys = None
+            if spec.adapter.lora_dropout > 0:
+                keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=resident.step, sample_id=sample_id)
+            found.append(SlotSample(slot=resident.slot, sample=sample, row_keys=keys))
+        return found
+
+    def _micro_batch(self, entries: Sequence[SlotSample], trained: Mapping[int, int]) -> Tensor:
+        """Add the gradients of ``entries`` to the bank and return their loss sums, still on the device."""
+        batch = pack(entries, num_slots=self.bank.num_slots, device=self.bank.weights_RD.device)
+        lora = self.bank.context(batch.segments, row_keys_T=batch.row_keys_T)
+        losses_T = token_losses(self.decoder, batch, lora)
+        present = {entry.slot: trained[entry.slot] for entry in entries}
+        losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
+        return sample_loss_sums(losses_T.detach(), batch)
+
+    def _update(self, residents: Sequence[_Resident]) -> Tensor:
+        """Clip and step every slot in one launch; return the norms before clipping [number of residents]."""
+        bank = self.bank
+        updates = [
+            SlotUpdate(
+                row_start=bank.rank_rows(resident.slot).start,
+                rank=resident.spec.adapter.r,
+                learning_rate=resident.spec.learning_rate_at(resident.step),
+                weight_decay=resident.spec.weight_decay,
+                beta1=resident.spec.beta1,
+                beta2=resident.spec.beta2,
+                eps=resident.spec.epsilon,
+                step=resident.step + 1,
+                max_grad_norm=resident.spec.max_grad_norm,
+            )
+            for resident in residents
+        ]
+        return adamw_step(
+            bank.weights_RD,
+            grads_RD=bank.grads_RD,
+            exp_avg_RD=bank.exp_avg_RD,
+            exp_avg_sq_RD=bank.exp_avg_sq_RD,
+            slots=updates,
+            compute_RD=None if bank.compute_RD is bank.weights_RD else bank.compute_RD,
+        )
+
+    def _event(self, resident: _Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
+        learning_rate = resident.spec.learning_rate_at(resident.step)
+        resident.step += 1
+        return StepDone(
+            trial_id=resident.spec.trial_id,
+            step=resident.step,
+            loss=loss,
+            grad_norm=grad_norm,
+            learning_rate=learning_rate,
+            num_tokens=num_tokens,
+        )

@@ -1,0 +1,69 @@
+"""One trial: a configuration, and where its training stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cohort.adapters.bank import AdapterState
+from cohort.adapters.spec import AdapterSpec
+from cohort.data.order import SampleOrder
+from cohort.training.schedules import Schedule, schedule_factor
+
+__all__ = ["TrialSpec", "TrialState"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpec:
+    """Everything that determines a trial's training, and nothing else.
+
+    Attributes:
+        trial_id: Number within the task.
+        seed: Trial seed: initial weights, order of samples and dropout come from it.
+        adapter: LoRA hyperparameters.
+        learning_rate: Peak rate.
+        batch_size: Examples per optimizer step.
+        num_steps: Optimizer steps of the full planned training.
+        schedule: Shape of the learning rate over the planned steps.
+        warmup_ratio: Share of the planned steps over which the rate climbs.
+        weight_decay: AdamW's decoupled decay.
+        max_grad_norm: Norm the gradient is clipped to; 0 or infinity: not clipped.
+        beta1, beta2, epsilon: AdamW's constants.
+    """
+
+    trial_id: int
+    seed: int
+    adapter: AdapterSpec
+    learning_rate: float
+    batch_size: int
+    num_steps: int
+    schedule: Schedule = Schedule.CONSTANT
+    warmup_ratio: float = 0.0
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def learning_rate_at(self, step: int) -> float:
+        """Return the rate of optimizer step ``step``, counted from 0."""
+        factor = schedule_factor(
+            step, schedule=self.schedule, num_steps=self.num_steps, warmup_ratio=self.warmup_ratio
+        )
+        return self.learning_rate * factor
+
+    def order(self, num_samples: int) -> SampleOrder:
+        """Return which samples each step trains on."""
+        return SampleOrder(num_samples, seed=self.seed, batch_size=self.batch_size)
+
+
+@dataclass(kw_only=True)
+class TrialState:
+    """Where a trial stands: what parking keeps and a checkpoint stores. Owned by one executor or one store at a time.
+
+    Attributes:
+        adapter: Weights and moments; the data position follows from ``step``.
+        step: Optimizer steps completed.
+    """
+
+    adapter: AdapterState
+    step: int = field(default=0)

@@ -1,0 +1,165 @@
+"""A trial alone, in packs with other neighbours, under other micro-batch splits, parked and returned: the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.events import StepDone
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.trial import TrialSpec
+from tests.training.small_models import random_rows, save_llama, save_qwen2
+
+STEPS = 8
+ROWS = random_rows(40, seed=3)
+VALIDATION = random_rows(9, seed=4)
+
+
+def trial(trial_id: int, *, r: int = 8, batch_size: int = 2, dropout: float = 0.0, learning_rate: float = 5e-3) -> TrialSpec:
+    return TrialSpec(
+        trial_id=trial_id,
+        seed=100 + trial_id,
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout),
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        num_steps=STEPS,
+    )
+
+
+SUBJECTS = [trial(0, r=4, batch_size=1), trial(0, r=16, batch_size=4, dropout=0.3), trial(0, r=64, batch_size=8), trial(0, r=7, batch_size=3)]
+NEIGHBOURS = [
+    trial(1, r=16, batch_size=8, dropout=0.1),
+    trial(2, r=64, batch_size=1),
+    trial(3, r=4, batch_size=4, learning_rate=1e-1),
+    trial(4, r=33, batch_size=2),
+    trial(5, r=8, batch_size=3),
+    trial(6, r=5, batch_size=1),
+    trial(7, r=32, batch_size=2, dropout=0.5),
+]
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
+def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    directory: Path = tmp_path_factory.mktemp("model")
+    {"llama": save_llama, "qwen2": save_qwen2}[request.param](directory)
+    return load_decoder(directory, dtype=torch.float32, device="cpu")
+
+
+@pytest.fixture(params=[1, 2], ids=["1thread", "2threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def executor_for(decoder: Decoder, *, token_budget: int = 10_000) -> Executor:
+    return Executor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=ROWS,
+        settings=ExecutorSettings(
+            num_slots=8, num_rank_rows=512, token_budget=token_budget, evaluation_token_budget=token_budget
+        ),
+    )
+
+
+def outcome(executor: Executor, subject: TrialSpec, events: Sequence[StepDone]) -> tuple[list[StepDone], Tensor, float]:
+    mine = [event for event in events if event.trial_id == subject.trial_id]
+    evaluated = executor.evaluate([subject.trial_id], rows=VALIDATION, row_ids=range(len(VALIDATION)))
+    return mine, executor.weights(subject.trial_id), evaluated[subject.trial_id].loss
+
+
+def alone(decoder: Decoder, subject: TrialSpec) -> tuple[list[StepDone], Tensor, float]:
+    executor = executor_for(decoder)
+    executor.load(subject)
+    return outcome(executor, subject, [event for _ in range(STEPS) for event in executor.step()])
+
+
+def assert_same(found: tuple[list[StepDone], Tensor, float], expected: tuple[list[StepDone], Tensor, float]) -> None:
+    assert found[0] == expected[0]
+    assert torch.equal(found[1], expected[1])
+    assert found[2] == expected[2]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: f"r{s.adapter.r}")
+@pytest.mark.parametrize("token_budget", [10_000, 170, 60])
+def test_neighbours_and_splits_change_no_bit(
+    decoder: Decoder, subject: TrialSpec, token_budget: int, threads: int
+) -> None:
+    expected = alone(decoder, subject)
+    executor = executor_for(decoder, token_budget=token_budget)
+    place = subject.adapter.r % len(NEIGHBOURS)
+    for spec in [*NEIGHBOURS[:place], subject, *NEIGHBOURS[place:]]:
+        executor.load(spec)
+    events = [event for _ in range(STEPS) for event in executor.step()]
+    assert len(events) == 8 * STEPS
+    assert_same(outcome(executor, subject, events), expected)
+
+
+def test_parking_and_returning_among_others_changes_no_bit(decoder: Decoder) -> None:
+    subject = SUBJECTS[1]
+    expected = alone(decoder, subject)
+    executor = executor_for(decoder)
+    executor.load(NEIGHBOURS[0])
+    executor.load(subject)
+    events = [event for _ in range(3) for event in executor.step()]
+    parked = executor.unload(subject.trial_id)
+    for spec in NEIGHBOURS[1:4]:
+        executor.load(spec)
+    for _ in range(2):
+        executor.step()
+    executor.drop(NEIGHBOURS[0].trial_id)
+    executor.load(NEIGHBOURS[5])
+    executor.load(subject, parked)
+    events += [event for _ in range(STEPS - 3) for event in executor.step()]
+    assert_same(outcome(executor, subject, events), expected)
+
+
+def test_evaluation_does_not_depend_on_who_is_beside(decoder: Decoder, threads: int) -> None:
+    executor = executor_for(decoder)
+    for spec in [SUBJECTS[0], *NEIGHBOURS]:
+        executor.load(spec)
+    executor.step()
+    ids = range(len(VALIDATION))
+    together = executor.evaluate(executor.resident, rows=VALIDATION, row_ids=ids)
+    for trial_id in executor.resident:
+        assert executor.evaluate([trial_id], rows=VALIDATION, row_ids=ids)[trial_id] == together[trial_id]
+    base = executor.evaluate_base(rows=VALIDATION, row_ids=ids)
+    empty = executor_for(decoder).evaluate_base(rows=VALIDATION, row_ids=ids)
+    assert base == empty
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_poisoned_adapter_leaves_the_others_bits_alone(decoder: Decoder, poison: float) -> None:
+    expected = alone(decoder, SUBJECTS[0])
+    executor = executor_for(decoder)
+    executor.load(NEIGHBOURS[0])
+    executor.load(SUBJECTS[0])
+    executor.load(NEIGHBOURS[1])
+    events = list(executor.step())
+    for victim in (NEIGHBOURS[0], NEIGHBOURS[1]):
+        executor.bank.weights_RD[executor.bank.rank_rows(executor.slot_of(victim.trial_id))] = poison
+    poisoned = [event for _ in range(STEPS - 1) for event in executor.step()]
+    bad = [event for event in poisoned if event.trial_id == NEIGHBOURS[0].trial_id]
+    assert all(event.loss != event.loss or event.loss == float("inf") for event in bad)
+    assert_same(outcome(executor, SUBJECTS[0], events + poisoned), expected)
+
+
+def test_a_step_of_some_residents_leaves_the_rest_alone(decoder: Decoder) -> None:
+    executor = executor_for(decoder)
+    executor.load(SUBJECTS[0])
+    executor.load(NEIGHBOURS[0])
+    before = executor.state(NEIGHBOURS[0].trial_id)
+    events = executor.step([SUBJECTS[0].trial_id])
+    after = executor.state(NEIGHBOURS[0].trial_id)
+    assert [event.trial_id for event in events] == [0]
+    assert after.step == before.step == 0
+    assert torch.equal(after.adapter.weights, before.adapter.weights)

@@ -1,0 +1,185 @@
+"""One trial trained here and by PEFT with a plain torch loop on the same batches: same losses, same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from cohort.adapters.initialization import initial_weights
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import peft_tensors
+from cohort.adapters.spec import AdapterSpec
+from cohort.data.tokenised import TokenisedRows
+from cohort.models.weights import load_decoder
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.schedules import Schedule
+from cohort.training.trial import TrialSpec
+from tests.training.small_models import random_rows, save_llama, save_qwen2
+
+STEPS = 20
+
+
+def spec_of(r: int, *, batch_size: int = 4, learning_rate: float = 1e-3, use_rslora: bool = False) -> TrialSpec:
+    return TrialSpec(
+        trial_id=0,
+        seed=17,
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, use_rslora=use_rslora),
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        num_steps=STEPS,
+        schedule=Schedule.COSINE,
+        warmup_ratio=0.1,
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+    )
+
+
+def train_here(
+    directory: Path, spec: TrialSpec, rows: TokenisedRows, *, dtype: torch.dtype
+) -> tuple[list[float], dict[str, Tensor], AdapterLayout]:
+    decoder = load_decoder(directory, dtype=dtype, device="cpu")
+    executor = Executor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=rows,
+        settings=ExecutorSettings(num_slots=2, num_rank_rows=128, token_budget=100, evaluation_token_budget=100),
+        dtype=dtype,
+    )
+    executor.load(spec)
+    losses = [executor.step()[0].loss for _ in range(spec.num_steps)]
+    layout = executor.bank.layout
+    return losses, trained_tensors(layout, executor.weights(spec.trial_id)), layout
+
+
+def trained_tensors(layout: AdapterLayout, weights_rD: Tensor) -> dict[str, Tensor]:
+    """The tensors under PEFT's names, at the training precision (files hold float32)."""
+    tensors = {}
+    for name, columns in layout.columns.items():
+        tensors[f"base_model.model.{name}.lora_A.weight"] = weights_rD[:, columns.a]
+        tensors[f"base_model.model.{name}.lora_B.weight"] = weights_rD[:, columns.b].T
+    return tensors
+
+
+def train_with_peft(
+    directory: Path,
+    spec: TrialSpec,
+    rows: TokenisedRows,
+    layout: AdapterLayout,
+    *,
+    dtype: torch.dtype,
+    batch_loss: Callable[[torch.nn.Module, TokenisedRows, list[int]], list[Tensor]],
+) -> tuple[list[float], dict[str, Tensor]]:
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    config = LoraConfig(
+        r=spec.adapter.r,
+        lora_alpha=int(spec.adapter.lora_alpha),
+        target_modules="all-linear",
+        lora_dropout=0.0,
+        use_rslora=spec.adapter.use_rslora,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    model = get_peft_model(model, config, autocast_adapter_dtype=False)
+    start = initial_weights(layout, r=spec.adapter.r, seed=spec.seed, dtype=dtype)
+    names = {name.replace(".default", ""): parameter for name, parameter in model.named_parameters() if "lora_" in name}
+    with torch.no_grad():
+        for name, tensor in trained_tensors(layout, start).items():
+            names[name].copy_(tensor)
+    assert len(names) == 2 * len(layout.linears)
+    parameters = list(names.values())
+    optimizer = torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+    order = spec.order(len(rows))
+    losses = []
+    model.train()
+    for step in range(spec.num_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = spec.learning_rate_at(step)
+        optimizer.zero_grad()
+        total = 0.0
+        for part in batch_loss(model, rows, order.batch(step)):
+            part.backward()
+            total += part.item()
+        losses.append(total)
+        torch.nn.utils.clip_grad_norm_(parameters, spec.max_grad_norm)
+        optimizer.step()
+    return losses, {name: parameter.detach() for name, parameter in names.items()}
+
+
+def cross_entropy_sum(model: torch.nn.Module, tokens: Tensor, mask: Tensor, trained: Tensor) -> Tensor:
+    logits = model(input_ids=tokens, attention_mask=mask).logits
+    targets = torch.where(trained, tokens, torch.full_like(tokens, -100))[:, 1:]
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def padded(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> list[Tensor]:
+    samples = [rows.sample(i) for i in ids]
+    longest = max(len(s.tokens) for s in samples)
+    tokens = torch.zeros(len(ids), longest, dtype=torch.long)
+    mask = torch.zeros(len(ids), longest, dtype=torch.long)
+    trained = torch.zeros(len(ids), longest, dtype=torch.bool)
+    for place, sample in enumerate(samples):
+        length = len(sample.tokens)
+        tokens[place, :length] = torch.from_numpy(sample.tokens.astype("int64"))
+        mask[place, :length] = 1
+        trained[place, :length] = torch.from_numpy(sample.trained)
+    return [cross_entropy_sum(model, tokens, mask, trained) / sum(int(s.trained.sum()) for s in samples)]
+
+
+def one_by_one(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> list[Tensor]:
+    samples = [rows.sample(i) for i in ids]
+    count = sum(int(s.trained.sum()) for s in samples)
+    parts = []
+    for sample in samples:
+        tokens = torch.from_numpy(sample.tokens.astype("int64"))[None]
+        trained = torch.from_numpy(sample.trained)[None]
+        parts.append(cross_entropy_sum(model, tokens, torch.ones_like(tokens), trained) / count)
+    return parts
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("r", [4, 16, 64])
+@pytest.mark.parametrize("save_model", [save_llama, save_qwen2])
+def test_float64_losses_and_weights_equal_peft(
+    tmp_path: Path, r: int, save_model: Callable[[Path], object]
+) -> None:
+    save_model(tmp_path)
+    rows, spec = random_rows(30, seed=r), spec_of(r, use_rslora=r == 16)
+    losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float64)
+    expected_losses, expected = train_with_peft(
+        tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded
+    )
+    assert losses == pytest.approx(expected_losses, rel=1e-9)
+    assert {name: relative(weights[name], expected[name]) for name in expected if relative(weights[name], expected[name]) > 1e-9} == {}
+
+
+@pytest.mark.parametrize("r", [4, 64])
+def test_float32_is_as_close_to_peft_as_peft_is_to_itself(tmp_path: Path, r: int) -> None:
+    save_qwen2(tmp_path)
+    rows, spec = random_rows(30, seed=r), spec_of(r)
+    losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float32)
+    arguments = {"dtype": torch.float32}
+    padded_losses, in_padded = train_with_peft(tmp_path, spec, rows, layout, batch_loss=padded, **arguments)
+    _, in_singles = train_with_peft(tmp_path, spec, rows, layout, batch_loss=one_by_one, **arguments)
+    assert losses == pytest.approx(padded_losses, rel=1e-5)
+    own = max(relative(in_singles[name], in_padded[name]) for name in in_padded)
+    ours = max(relative(weights[name], in_padded[name]) for name in in_padded)
+    assert ours <= 2 * own
+
+
+def test_saved_tensors_are_peft_names_and_shapes(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    decoder = load_decoder(tmp_path, dtype=torch.float32, device="cpu")
+    layout = AdapterLayout(dict(decoder.linears))
+    tensors = peft_tensors(layout, initial_weights(layout, r=4, seed=1))
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path), LoraConfig(r=4, target_modules="all-linear"))
+    expected = {n.replace(".default", ""): tuple(p.shape) for n, p in model.named_parameters() if "lora_" in n}
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == expected
