@@ -1,0 +1,91 @@
+"""What was decided about a trial and every number that led to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["Decision", "DecisionKind", "Reason"]
+
+
+class DecisionKind(StrEnum):
+    """What the engine has to do now."""
+
+    NEW_BEST = "new_best"
+    """Save the trial's checkpoint: no earlier one of this trial is better by the task's metric."""
+    PARK = "park"
+    """Take the trial out of its slot with all its state and wait for a verdict."""
+    KEEP = "keep"
+    """The trial goes on; a parked one may become resident again."""
+    STOP = "stop"
+    """The trial ends early; its best checkpoint still competes for the task's result."""
+    FINISH = "finish"
+    """The trial has done all its planned steps."""
+
+
+class Reason(StrEnum):
+    """Why; the words that users see in the report."""
+
+    IMPROVED = "improved"
+    WARMED_UP = "warmed up"
+    RUNG_REACHED = "rung reached"
+    SELECTED = "selected"
+    NON_FINITE = "non-finite"
+    DIVERGING = "diverging"
+    OVERFITTING = "overfitting"
+    UNDERPERFORMING = "underperforming"
+    PATIENCE = "patience"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One decision about one trial.
+
+    Attributes:
+        trial_id: The trial it is about, which need not be the trial whose event led to it.
+        step: Optimizer steps the trial had completed.
+        kind: What to do.
+        reason: Why.
+        rule: Name of the rule that decided (``study`` for what is no rule: best, finish, failure).
+        numbers: Everything compared: losses, slopes, gap, counters, thresholds, rank, share. May hold NaN and Inf.
+        message: The error of a failed trial; else empty.
+    """
+
+    trial_id: int
+    step: int
+    kind: DecisionKind
+    reason: Reason
+    rule: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; NaN and Inf, which JSON lacks, become strings."""
+        numbers = {name: value if math.isfinite(value) else str(value) for name, value in self.numbers.items()}
+        return {
+            "trial_id": self.trial_id,
+            "step": self.step,
+            "kind": self.kind.value,
+            "reason": self.reason.value,
+            "rule": self.rule,
+            "numbers": numbers,
+            "message": self.message,
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Decision:
+        """Return the decision that :meth:`to_json` wrote, numbers bit for bit."""
+        return cls(
+            trial_id=int(record["trial_id"]),
+            step=int(record["step"]),
+            kind=DecisionKind(record["kind"]),
+            reason=Reason(record["reason"]),
+            rule=str(record["rule"]),
+            numbers={name: float(value) for name, value in record["numbers"].items()},
+            message=str(record.get("message", "")),
+        )

@@ -1,0 +1,58 @@
+"""ASHA (Li et al. 2020), in its stopping form: nobody waits; a trial is judged on arrival at a rung."""
+
+from __future__ import annotations
+
+from cohort.core.events import StepDone
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import DecisionKind, Reason
+from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
+
+__all__ = ["AshaRule"]
+
+
+class AshaRule(Rule):
+    """Keeps an arrival that ranks within the best max(1, n // eta) of the n losses seen at its rung, itself included.
+
+    The count is Optuna's (SuccessiveHalvingPruner); ties go to the smaller trial id. Decisions depend on the order of
+    arrival: reproducible with one executor and a fixed token budget, else the recorded order is authoritative.
+    """
+
+    name = "asha"
+    compares_trials = True
+
+    def __init__(self, *, first_share: float, reduction_factor: int) -> None:
+        self._reduction_factor = reduction_factor
+        self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
+        self._losses: list[dict[int, float]] = [{} for _ in self._shares]
+        self._steps_of: dict[int, tuple[int, ...]] = {}
+
+    def add(self, candidate: Candidate) -> None:
+        """Learn where the trial's rungs are."""
+        self._steps_of[candidate.trial_id] = rung_steps_at(candidate, self._shares)
+
+    def observe(self, observation: Observation) -> tuple[Verdict, ...]:
+        """Return KEEP or STOP at a rung."""
+        trial_id = observation.trial_id
+        steps = self._steps_of[trial_id]
+        if isinstance(observation.event, StepDone) or observation.event.step not in steps:
+            return ()
+        rung = steps.index(observation.event.step)
+        losses = self._losses[rung]
+        losses[trial_id] = observation.event.validation_loss
+        own = (losses[trial_id], trial_id)
+        rank = sum((loss, other) <= own for other, loss in losses.items())
+        num_kept = max(1, len(losses) // self._reduction_factor)
+        numbers = {
+            "rung": rung,
+            "validation_loss": losses[trial_id],
+            "rank": rank,
+            "num_ranked": len(losses),
+            "num_kept": num_kept,
+            "reduction_factor": self._reduction_factor,
+        }
+        if rank > num_kept:
+            kind, reason = DecisionKind.STOP, Reason.UNDERPERFORMING
+        else:
+            kind, reason = DecisionKind.KEEP, Reason.SELECTED
+        return (Verdict(trial_id=trial_id, kind=kind, reason=reason, numbers=numbers),)

@@ -1,0 +1,132 @@
+"""Barriers: trials of a group meet at a rung, are ranked together, and the best share of them goes on.
+
+The common part of warm-up selection (one rung, one group), synchronous halving (several rungs) and Hyperband
+(several groups). A barrier opens when every member has arrived or ended, so who passes does not depend on who was
+trained first, in which pack or how fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from cohort.core.events import StepDone
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import DecisionKind, Reason
+from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+from cohort.tuning.shares import ceil_share
+
+__all__ = ["BarrierRule"]
+
+
+@dataclass(kw_only=True)
+class _Rung:
+    """One meeting: who is still on the way, the losses of those who came, whether it is over."""
+
+    expected: set[int] = field(default_factory=set)
+    losses: dict[int, float] = field(default_factory=dict)
+    is_open: bool = False
+
+
+class BarrierRule(Rule):
+    """Ranks trials at rungs by raw validation loss (ties by trial id) and keeps the best share, rounded up.
+
+    A trial that reaches a rung whose barrier has opened (it was proposed later) is judged at once: it is kept if it
+    ranks within the share of all losses seen at that rung so far, its own included.
+    """
+
+    compares_trials = True
+
+    def __init__(self, *, share: Fraction, reason_to_park: Reason) -> None:
+        self._share = share
+        self._reason_to_park = reason_to_park
+        self._rungs: dict[tuple[int, int], _Rung] = {}
+        self._group_of: dict[int, int] = {}
+        self._steps_of: dict[int, tuple[int, ...]] = {}
+        self._next_rung_of: dict[int, int] = {}
+
+    def group(self, candidate: Candidate) -> int:  # noqa: ARG002
+        """Return the group that a trial is ranked in."""
+        return 0
+
+    def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
+        """Return the evaluation steps, increasing and before the last, at which a trial meets its group."""
+        raise NotImplementedError
+
+    def add(self, candidate: Candidate) -> None:
+        """Expect the trial at its first rung."""
+        trial_id = candidate.trial_id
+        self._group_of[trial_id] = self.group(candidate)
+        self._steps_of[trial_id] = self.rung_steps(candidate)
+        self._next_rung_of[trial_id] = 0
+        self._expect(trial_id)
+
+    def observe(self, observation: Observation) -> tuple[Verdict, ...]:
+        """At the trial's next rung: park it, or judge it at once if its group has passed; open a full barrier."""
+        trial_id = observation.trial_id
+        index = self._next_rung_of[trial_id]
+        steps = self._steps_of[trial_id]
+        if isinstance(observation.event, StepDone) or index >= len(steps) or observation.event.step != steps[index]:
+            return ()
+        loss = observation.event.validation_loss
+        group = self._group_of[trial_id]
+        rung = self._rungs[group, index]
+        rung.losses[trial_id] = loss
+        rung.expected.discard(trial_id)
+        if rung.is_open:
+            return (self._judge(trial_id, group=group, index=index, judged_on_arrival=True),)
+        numbers = {"rung": index, "validation_loss": loss}
+        park = Verdict(trial_id=trial_id, kind=DecisionKind.PARK, reason=self._reason_to_park, numbers=numbers)
+        return (park, *self._open_if_full(group))
+
+    def leave(self, trial_id: int) -> tuple[Verdict, ...]:
+        """Stop waiting for the trial; the losses it left at rungs it passed still count for later arrivals."""
+        group = self._group_of[trial_id]
+        for (rung_group, _), rung in self._rungs.items():
+            if rung_group == group:
+                rung.expected.discard(trial_id)
+                if not rung.is_open:
+                    rung.losses.pop(trial_id, None)
+        return self._open_if_full(group)
+
+    def _expect(self, trial_id: int) -> None:
+        index = self._next_rung_of[trial_id]
+        if index < len(self._steps_of[trial_id]):
+            self._rungs.setdefault((self._group_of[trial_id], index), _Rung()).expected.add(trial_id)
+
+    def _open_if_full(self, group: int) -> tuple[Verdict, ...]:
+        """Judge all who wait at rungs that nobody is on the way to any more.
+
+        A rung is settled only after the rungs below it: who passes those is still to come.
+        """
+        verdicts: list[Verdict] = []
+        index = 0
+        while (rung := self._rungs.get((group, index))) is not None:
+            if not rung.is_open:
+                if rung.expected:
+                    break
+                rung.is_open = True
+                ranked = sorted(rung.losses, key=lambda trial_id: (rung.losses[trial_id], trial_id))
+                verdicts.extend(self._judge(trial_id, group=group, index=index) for trial_id in ranked)
+            index += 1
+        return tuple(verdicts)
+
+    def _judge(self, trial_id: int, *, group: int, index: int, judged_on_arrival: bool = False) -> Verdict:
+        losses = self._rungs[group, index].losses
+        own = (losses[trial_id], trial_id)
+        rank = sum((loss, other) <= own for other, loss in losses.items())
+        num_kept = ceil_share(self._share, len(losses))
+        numbers = {
+            "rung": index,
+            "validation_loss": losses[trial_id],
+            "rank": rank,
+            "num_ranked": len(losses),
+            "num_kept": num_kept,
+            "kept_share": float(self._share),
+            "judged_on_arrival": float(judged_on_arrival),
+        }
+        if rank > num_kept:
+            return Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.UNDERPERFORMING, numbers=numbers)
+        self._next_rung_of[trial_id] = index + 1
+        self._expect(trial_id)
+        return Verdict(trial_id=trial_id, kind=DecisionKind.KEEP, reason=Reason.SELECTED, numbers=numbers)

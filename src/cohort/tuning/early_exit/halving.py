@@ -1,0 +1,26 @@
+"""Synchronous successive halving (Jamieson and Talwalkar 2016): at each rung all meet and one of eta goes on."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import Reason
+from cohort.tuning.early_exit.barrier import BarrierRule
+from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
+
+__all__ = ["HalvingRule"]
+
+
+class HalvingRule(BarrierRule):
+    """Barriers at ``first_share * reduction_factor**k`` of the planned steps; ceil(n / reduction_factor) pass each."""
+
+    name = "halving"
+
+    def __init__(self, *, first_share: float, reduction_factor: int) -> None:
+        super().__init__(share=Fraction(1, reduction_factor), reason_to_park=Reason.RUNG_REACHED)
+        self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
+
+    def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
+        """Return the steps of all rungs."""
+        return rung_steps_at(candidate, self._shares)

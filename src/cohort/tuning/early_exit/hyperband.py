@@ -1,0 +1,52 @@
+"""Hyperband (Li et al. 2018): brackets of synchronous halving that begin at different shares of training."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from cohort.core.seeds import derive_seed
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import Reason
+from cohort.tuning.early_exit.barrier import BarrierRule
+from cohort.tuning.early_exit.rungs import rung_steps_at
+from cohort.tuning.shares import exact_fraction
+
+__all__ = ["HyperbandRule"]
+
+
+class HyperbandRule(BarrierRule):
+    """Bracket s halves at shares eta^-s, ..., eta^-1 of the planned steps; bracket 0 trains all its trials fully.
+
+    The largest s is the last whose first rung is at or after ``first_share``. The candidates are given (a grid, or
+    proposals of a sampler), so trials are dealt to brackets instead of drawn for them: by a hash of the trial id, in
+    proportion to the paper's bracket sizes ceil((s_max + 1) / (s + 1) * eta^s). A trial's bracket therefore does not
+    depend on which other trials there are (as in Optuna's HyperbandPruner).
+    """
+
+    name = "hyperband"
+
+    def __init__(self, *, first_share: float, reduction_factor: int) -> None:
+        super().__init__(share=Fraction(1, reduction_factor), reason_to_park=Reason.RUNG_REACHED)
+        self._reduction_factor = reduction_factor
+        largest = 0
+        while exact_fraction(first_share) * reduction_factor ** (largest + 1) <= 1:
+            largest += 1
+        self._bracket_sizes = tuple(
+            math.ceil(Fraction(largest + 1, s + 1) * reduction_factor**s) for s in range(largest + 1)
+        )
+
+    def group(self, candidate: Candidate) -> int:
+        """Return the trial's bracket s."""
+        ticket = derive_seed("hyperband", candidate.trial_id) % sum(self._bracket_sizes)
+        for bracket, size in enumerate(self._bracket_sizes):
+            if ticket < size:
+                return bracket
+            ticket -= size
+        raise AssertionError("a ticket below the sum of all sizes belongs to a bracket")
+
+    def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
+        """Return the steps of the rungs of the trial's bracket."""
+        bracket = self.group(candidate)
+        shares = tuple(Fraction(1, self._reduction_factor**power) for power in range(bracket, 0, -1))
+        return rung_steps_at(candidate, shares)

@@ -1,0 +1,65 @@
+"""Median stopping (Golovin et al. 2017): a trial worse than the median of the others at the same share ends."""
+
+from __future__ import annotations
+
+import statistics
+from fractions import Fraction
+
+from cohort.core.events import StepDone
+from cohort.tuning.decisions import DecisionKind, Reason
+from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+
+__all__ = ["MedianRule"]
+
+
+class MedianRule(Rule):
+    """Stops a trial whose best loss so far is above the median loss of the others at the same share of training.
+
+    Asked at each evaluation after warm-up (its end included), once ``startup_trials`` others have come as far. The
+    comparison is Optuna's (MedianPruner): own best against the others' losses at that point, which is their last
+    evaluation at or before the same share of planned steps, so that trials of different batch size meet. Decisions
+    depend on the order of arrival.
+    """
+
+    name = "median"
+    compares_trials = True
+
+    def __init__(self, *, startup_trials: int) -> None:
+        self._startup_trials = startup_trials
+        self._curves: dict[int, list[tuple[Fraction, float]]] = {}
+
+    def observe(self, observation: Observation) -> tuple[Verdict, ...]:
+        """Return STOP at an evaluation that finds the trial in the worse half."""
+        event, candidate = observation.event, observation.candidate
+        if isinstance(event, StepDone):
+            return ()
+        trial_id = observation.trial_id
+        share = Fraction(event.step, candidate.planned_steps)
+        self._curves.setdefault(trial_id, []).append((share, event.validation_loss))
+        best = observation.trajectory.best_validation
+        assert best is not None, "a finite evaluation was taken in before this rule is asked"
+        others = self._losses_of_others(trial_id, share=share)
+        if event.step < candidate.warmup_steps or len(others) < self._startup_trials:
+            return ()
+        median = statistics.median(others)
+        if best.value <= median:
+            return ()
+        numbers = {
+            "best_validation_loss": best.value,
+            "median": median,
+            "num_others": len(others),
+            "startup_trials": self._startup_trials,
+            "share_of_steps": float(share),
+        }
+        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.UNDERPERFORMING, numbers=numbers),)
+
+    def _losses_of_others(self, trial_id: int, *, share: Fraction) -> list[float]:
+        """Return the loss at ``share`` of every other trial that has come as far and was evaluated before it."""
+        losses = []
+        for other, curve in self._curves.items():
+            if other == trial_id or curve[-1][0] < share:
+                continue
+            until = [loss for at, loss in curve if at <= share]
+            if until:
+                losses.append(until[-1])
+        return losses

@@ -1,0 +1,32 @@
+"""Non-finite: a trial whose loss is NaN or Inf cannot recover and ends at once, also between evaluations."""
+
+from __future__ import annotations
+
+import math
+
+from cohort.core.events import StepDone
+from cohort.tuning.decisions import DecisionKind, Reason
+from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+
+__all__ = ["NonFiniteRule"]
+
+
+class NonFiniteRule(Rule):
+    """Stops a trial whose training loss, gradient norm or validation loss is NaN or Inf.
+
+    The gradient's norm counts because the update made from it leaves no finite weight, one step before a loss shows it.
+    """
+
+    name = "non_finite"
+
+    def observe(self, observation: Observation) -> tuple[Verdict, ...]:
+        """Return STOP when the event holds a non-finite number."""
+        event = observation.event
+        if isinstance(event, StepDone):
+            numbers = {"loss": event.loss, "grad_norm": event.grad_norm}
+        else:
+            numbers = {"validation_loss": event.validation_loss}
+        if all(math.isfinite(value) for value in numbers.values()):
+            return ()
+        trial_id = observation.trial_id
+        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.NON_FINITE, numbers=numbers),)

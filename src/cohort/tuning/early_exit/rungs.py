@@ -1,0 +1,39 @@
+"""Rungs of successive halving: shares of the planned steps, each the same factor after the one before.
+
+Resources are shares of each trial's own training, not steps: a trial of batch size 1 has eight times the steps of one
+of batch size 8 on the same data.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.shares import exact_fraction
+
+__all__ = ["rung_shares", "rung_steps_at"]
+
+
+def rung_shares(first: float, *, reduction_factor: int) -> tuple[Fraction, ...]:
+    """Return ``first * reduction_factor**k`` for all k that stay below the whole training."""
+    shares = []
+    share = exact_fraction(first)
+    while share < 1:
+        shares.append(share)
+        share *= reduction_factor
+    return tuple(shares)
+
+
+def rung_steps_at(candidate: Candidate, shares: tuple[Fraction, ...]) -> tuple[int, ...]:
+    """Return the evaluation steps, increasing, at which a trial stands at its rungs.
+
+    A rung is met at the first evaluation at or past its share; short trials whose rungs would fall together meet the
+    later one an evaluation later, or not at all when only their last step is left.
+    """
+    steps: list[int] = []
+    for share in shares:
+        step = candidate.first_evaluation_at_share(share, after=steps[-1] if steps else 0)
+        if step is None:
+            break
+        steps.append(step)
+    return tuple(steps)

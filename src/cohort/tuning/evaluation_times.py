@@ -1,0 +1,163 @@
+"""When trials are evaluated, and on how many rows, so that watching costs little of what training costs.
+
+Cost model. A frozen linear of P weights costs 2 P FLOPs a token forward and 2 P for the gradient of its input; its
+weights get no gradient, and the adapters' own products are of order r / width, which is neglected. So a training token
+costs 4 P and an evaluated token 2 P: **an evaluated token is half a training token**. Recomputation would make
+training dearer and the share smaller, so the bound errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from cohort.core.errors import InputError, Problem
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.shares import ceil_share, exact_fraction
+
+__all__ = [
+    "EVALUATION_TOKEN_COST",
+    "EvaluationPlan",
+    "EvaluationSettings",
+    "Workload",
+    "evaluation_steps",
+    "plan_candidate",
+    "plan_evaluation_rows",
+    "warmup_steps",
+]
+
+EVALUATION_TOKEN_COST = 0.5
+"""Cost of an evaluated token in training tokens: forward over forward + input gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """How often and on how much trials are evaluated.
+
+    Attributes:
+        max_examples: Most validation rows of one evaluation.
+        warmup_evaluations: Evaluations within warm-up, the last at its end.
+        every_fraction: Distance of the later ones, in shares of the planned steps.
+        max_cost_fraction: Rows are thinned until evaluation costs at most this share of the training compute.
+    """
+
+    max_examples: int = 128
+    warmup_evaluations: int = 3
+    every_fraction: float = 0.05
+    max_cost_fraction: float = 0.10
+
+    def __post_init__(self) -> None:
+        checks = {
+            "max_examples": (self.max_examples >= 1, "an integer >= 1"),
+            "warmup_evaluations": (self.warmup_evaluations >= 1, "an integer >= 1"),
+            "every_fraction": (0 < self.every_fraction <= 1, "a share in (0, 1]"),
+            "max_cost_fraction": (self.max_cost_fraction > 0, "a share > 0"),
+        }
+        problems = [
+            Problem(
+                where=f"evaluation.{name}",
+                found=repr(getattr(self, name)),
+                allowed=allowed,
+                mend=f"Set it to {allowed}.",
+            )
+            for name, (is_ok, allowed) in checks.items()
+            if not is_ok
+        ]
+        if problems:
+            raise InputError(problems)
+
+
+def warmup_steps(planned_steps: int, *, fraction: float) -> int:
+    """Return ``max(1, ceil(fraction * planned_steps))``."""
+    return max(1, ceil_share(fraction, planned_steps))
+
+
+def evaluation_steps(planned_steps: int, *, warmup: int, settings: EvaluationSettings) -> tuple[int, ...]:
+    """Return the steps after which a trial is evaluated, increasing.
+
+    ``warmup_evaluations`` spread over the warm-up, the last at its end (at each distinct step when warm-up is
+    shorter), then every multiple of ``every_fraction`` of the planned steps, and the last step.
+    """
+    count = settings.warmup_evaluations
+    steps = {ceil_share(Fraction(index, count), warmup) for index in range(1, count + 1)}
+    every = exact_fraction(settings.every_fraction)
+    for index in range(1, math.ceil(1 / every) + 1):
+        step = min(ceil_share(index * every, planned_steps), planned_steps)
+        if step > warmup:
+            steps.add(step)
+    return tuple(sorted(steps | {planned_steps}))
+
+
+def plan_candidate(
+    trial_id: int, *, planned_steps: int, warmup_fraction: float, settings: EvaluationSettings
+) -> Candidate:
+    """Return the candidate with its warm-up and evaluation steps filled in."""
+    warmup = warmup_steps(planned_steps, fraction=warmup_fraction)
+    steps = evaluation_steps(planned_steps, warmup=warmup, settings=settings)
+    return Candidate(trial_id=trial_id, planned_steps=planned_steps, warmup_steps=warmup, evaluation_steps=steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A candidate and the mean number of tokens that one of its optimizer steps trains on."""
+
+    candidate: Candidate
+    tokens_per_step: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """How many rows every evaluation uses and what that is predicted to cost.
+
+    Attributes:
+        num_rows: Validation rows of one evaluation, the same for all trials of the task.
+        cost_fraction: Predicted compute of all evaluations over that of all training.
+        thinned: Whether the cost bound, not ``max_examples`` or the file, set ``num_rows``.
+    """
+
+    num_rows: int
+    cost_fraction: float
+    thinned: bool
+
+
+def plan_evaluation_rows(
+    workloads: Sequence[Workload],
+    *,
+    num_available: int,
+    mean_tokens_per_row: float,
+    settings: EvaluationSettings,
+    kept_share: float = 1.0,
+    min_rows: int = 1,
+) -> EvaluationPlan:
+    """Thin the validation rows to the evaluation budget.
+
+    Args:
+        workloads: All trials of the task; they share the rows, so one number is chosen for all.
+        num_available: Validation rows there are.
+        mean_tokens_per_row: Tokens that evaluating one row reads, generated ones included.
+        settings: The bound and ``max_examples``.
+        kept_share: Share of the trials expected to go on after warm-up. Trials are watched more closely within
+            warm-up, so a sweep that stops most of them there affords fewer rows than one that stops none.
+        min_rows: Rows never thinned away, even where the bound is then broken (``cost_fraction`` says so).
+
+    Raises:
+        ValueError: there is nothing to train or to evaluate on.
+    """
+    if not workloads or num_available < 1 or mean_tokens_per_row <= 0:
+        raise ValueError("an evaluation plan needs trials, validation rows and tokens in them")
+    train_tokens = 0.0
+    num_evaluations = 0.0
+    for workload in workloads:
+        candidate = workload.candidate
+        num_warmup = sum(step <= candidate.warmup_steps for step in candidate.evaluation_steps)
+        num_later = len(candidate.evaluation_steps) - num_warmup
+        later_steps = candidate.planned_steps - candidate.warmup_steps
+        train_tokens += workload.tokens_per_step * (candidate.warmup_steps + kept_share * later_steps)
+        num_evaluations += num_warmup + kept_share * num_later
+    cost_per_row = EVALUATION_TOKEN_COST * num_evaluations * mean_tokens_per_row / train_tokens
+    wanted = min(settings.max_examples, num_available)
+    affordable = max(math.floor(settings.max_cost_fraction / cost_per_row), min_rows)
+    num_rows = max(1, min(wanted, affordable))
+    return EvaluationPlan(num_rows=num_rows, cost_fraction=cost_per_row * num_rows, thinned=num_rows < wanted)

@@ -1,0 +1,126 @@
+"""Recorded loss curves through a study: which trials would have ended when, and what that saves.
+
+For benchmarks and tests. The curves say what each trial would have measured had it run to its end, so any rule and
+any threshold can be tried on them without training again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cohort.core.events import Evaluated, StepDone
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import Decision, Reason
+from cohort.tuning.early_exit.settings import EarlyExitSettings
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.study import BestTrial, Study
+from cohort.tuning.trial_state import TrialState
+
+__all__ = ["RecordedCurve", "ReplayReport", "replay_curves"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedCurve:
+    """What one trial measures when nothing stops it.
+
+    Attributes:
+        candidate: Its steps and evaluation steps.
+        train_losses: Loss of step 1, 2, ...; may end early where the record does, at a non-finite loss.
+        validation_losses: Loss by evaluation step.
+        metrics: Further metrics by evaluation step.
+        batch_size: Examples of a step.
+    """
+
+    candidate: Candidate
+    train_losses: Sequence[float]
+    validation_losses: Mapping[int, float]
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    batch_size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayReport:
+    """What early exit made of the curves.
+
+    Attributes:
+        decisions: All decisions in order.
+        best: The best checkpoint; None when nothing finite was measured.
+        steps: Optimizer steps each trial did.
+        samples_used: Training examples of all trials together.
+        samples_full: The same without early exit.
+        samples_saved_by: Examples that each reason to end saved.
+    """
+
+    decisions: tuple[Decision, ...]
+    best: BestTrial | None
+    steps: Mapping[int, int]
+    samples_used: int
+    samples_full: int
+    samples_saved_by: Mapping[Reason, int]
+
+    @property
+    def saved_share(self) -> float:
+        """Share of the full grid's training examples that were not needed."""
+        return 1 - self.samples_used / self.samples_full
+
+
+def replay_curves(
+    curves: Sequence[RecordedCurve],
+    settings: EarlyExitSettings,
+    *,
+    metric: ObjectiveMetric = LOSS,
+    num_slots: int | None = None,
+) -> ReplayReport:
+    """Run a study over recorded curves, one step of each resident trial at a time.
+
+    Args:
+        curves: One per trial.
+        settings: Early exit.
+        metric: What the best is chosen by.
+        num_slots: Trials resident at once; all by default. Only rules that depend on the order of results (ASHA,
+            median) decide differently for another number.
+
+    Raises:
+        ValueError: a trial goes on beyond its record.
+    """
+    by_id = {curve.candidate.trial_id: curve for curve in curves}
+    study = Study([curve.candidate for curve in curves], settings, metric=metric)
+    while not study.is_finished:
+        resident = study.runnable()[:num_slots]
+        assert resident, "an unfinished study has a trial that can go on"
+        for trial_id in resident:
+            if study.state(trial_id) is not TrialState.RUNNING:
+                study.start(trial_id)
+            _advance(study, by_id[trial_id])
+    steps = {trial_id: study.trajectory(trial_id).num_steps for trial_id in by_id}
+    saved: Counter[Reason] = Counter()
+    for trial_id, curve in by_id.items():
+        reason = study.reason(trial_id)
+        assert reason is not None, "a finished study has a reason for every trial"
+        saved[reason] += (curve.candidate.planned_steps - steps[trial_id]) * curve.batch_size
+    return ReplayReport(
+        decisions=study.decisions,
+        best=study.result(),
+        steps=steps,
+        samples_used=sum(steps[trial_id] * curve.batch_size for trial_id, curve in by_id.items()),
+        samples_full=sum(curve.candidate.planned_steps * curve.batch_size for curve in curves),
+        samples_saved_by=dict(saved),
+    )
+
+
+def _advance(study: Study, curve: RecordedCurve) -> None:
+    """Do one step of a trial, and its evaluation when one is due."""
+    trial_id = curve.candidate.trial_id
+    step = study.trajectory(trial_id).num_steps + 1
+    if step > len(curve.train_losses):
+        raise ValueError(f"trial {trial_id} goes on to step {step} but its record has {len(curve.train_losses)}")
+    loss = curve.train_losses[step - 1]
+    study.observe(StepDone(trial_id=trial_id, step=step, loss=loss, grad_norm=0.0, learning_rate=0.0, num_tokens=0))
+    if study.next_evaluation(trial_id) == step:
+        if step not in curve.validation_losses:
+            raise ValueError(f"trial {trial_id} is evaluated after step {step} but its record has no loss there")
+        validation_loss = curve.validation_losses[step]
+        metrics = curve.metrics.get(step, {})
+        study.observe(Evaluated(trial_id=trial_id, step=step, validation_loss=validation_loss, metrics=metrics))

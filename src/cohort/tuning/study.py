@@ -1,0 +1,329 @@
+"""The study: the single owner of every trial's state, from its first event to the task's result.
+
+Events of trials go in, decisions come out; the engine carries them out. A study is a pure function of its candidates,
+its settings and the events in their order. Rules that look at one trial, and the barriers, decide alike for every
+order that respects each trial's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cohort.core.errors import CohortError, RunStateError
+from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+from cohort.tuning.early_exit.rules import build_rules
+from cohort.tuning.early_exit.settings import EarlyExitSettings
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.trajectory import Trajectory
+from cohort.tuning.trial_state import TrialState, may_become
+
+__all__ = ["BestTrial", "Study", "StudyError"]
+
+
+class StudyError(CohortError):
+    """The study was told something that cannot be: a bug of the caller or a damaged log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestTrial:
+    """The best checkpoint: its trial, the steps it had done and the objective metric there."""
+
+    trial_id: int
+    step: int
+    value: float
+
+
+@dataclass(kw_only=True)
+class _Trial:
+    candidate: Candidate
+    trajectory: Trajectory
+    state: TrialState = TrialState.WAITING
+    best: BestTrial | None = None
+    reason: Reason | None = None
+
+
+class Study:
+    """Trial states, early-exit rules and the best checkpoint of one task.
+
+    Args:
+        candidates: All trials, in the order in which waiting ones should begin.
+        settings: Early exit.
+        metric: What the result is chosen by. The rules always read the validation loss.
+
+    Raises:
+        StudyError: two candidates have the same id.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        settings: EarlyExitSettings,
+        *,
+        metric: ObjectiveMetric = LOSS,
+    ) -> None:
+        self._settings = settings
+        self._metric = metric
+        self._rules: tuple[Rule, ...] = build_rules(settings)
+        self._trials: dict[int, _Trial] = {}
+        self._decisions: list[Decision] = []
+        self.add(candidates)
+
+    def add(self, candidates: Iterable[Candidate]) -> None:
+        """Add trials, also while others run (freed slots filled by new proposals of a sampler)."""
+        for candidate in candidates:
+            if candidate.trial_id in self._trials:
+                raise StudyError(f"trial {candidate.trial_id} is in the study already; give each candidate its own id")
+            trajectory = Trajectory(ema_weight=self._settings.ema_weight)
+            self._trials[candidate.trial_id] = _Trial(candidate=candidate, trajectory=trajectory)
+            for rule in self._rules:
+                rule.add(candidate)
+
+    @property
+    def trial_ids(self) -> tuple[int, ...]:
+        """All trials in the order of their addition."""
+        return tuple(self._trials)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All decisions so far, in order."""
+        return tuple(self._decisions)
+
+    @property
+    def metric(self) -> ObjectiveMetric:
+        """What the result is chosen by."""
+        return self._metric
+
+    def candidate(self, trial_id: int) -> Candidate:
+        """Return what was planned for a trial."""
+        return self._trial(trial_id).candidate
+
+    def state(self, trial_id: int) -> TrialState:
+        """Return where a trial is."""
+        return self._trial(trial_id).state
+
+    def reason(self, trial_id: int) -> Reason | None:
+        """Return why a trial ended; None while it has not."""
+        return self._trial(trial_id).reason
+
+    def trajectory(self, trial_id: int) -> Trajectory:
+        """Return a trial's curves, to be read only."""
+        return self._trial(trial_id).trajectory
+
+    def best_of(self, trial_id: int) -> BestTrial | None:
+        """Return a trial's best evaluation by the objective metric; None before the first that measured it."""
+        return self._trial(trial_id).best
+
+    def runnable(self) -> tuple[int, ...]:
+        """Return the trials that may be resident: running, then waiting (all must warm up), then kept ones."""
+        order = (TrialState.RUNNING, TrialState.WAITING, TrialState.READY)
+        return tuple(trial_id for state in order for trial_id, trial in self._trials.items() if trial.state is state)
+
+    def start(self, trial_id: int) -> None:
+        """Record that a waiting or ready trial became resident."""
+        self._move(self._trial(trial_id), TrialState.RUNNING)
+
+    def pause(self, trial_id: int) -> None:
+        """Record that a running trial was taken out of its slot for the sake of others; it stays runnable."""
+        self._move(self._trial(trial_id), TrialState.READY)
+
+    def next_evaluation(self, trial_id: int) -> int | None:
+        """Return the step after which a trial is evaluated next (now, if it has done them); None after the last."""
+        trial = self._trial(trial_id)
+        if trial.state.is_final:
+            return None
+        done = trial.trajectory.last_evaluated_step
+        return next((step for step in trial.candidate.evaluation_steps if step > done), None)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every trial has ended."""
+        return all(trial.state.is_final for trial in self._trials.values())
+
+    def result(self) -> BestTrial | None:
+        """Return the best checkpoint so far over all trials, however they ended; ties go to the smaller id.
+
+        None when nothing finite was measured.
+        """
+        bests = [trial.best for trial in self._trials.values() if trial.best is not None]
+        return min(bests, key=lambda best: (self._metric.cost(best.value), best.trial_id), default=None)
+
+    def observe(self, event: TrialEvent) -> tuple[Decision, ...]:
+        """Take in one event and return what follows from it, in the order in which it is to be carried out.
+
+        An event that was seen before (same trial, not past what is known) and any event of a trial that has ended
+        change nothing: an executor may be some steps ahead of a decision, and a resumed one repeats steps.
+
+        Raises:
+            StudyError: the trial is unknown or not running, a step was skipped, or an evaluation came at a step that
+                was not done or not planned.
+        """
+        trial = self._trial(event.trial_id)
+        if trial.state.is_final:
+            return ()
+        if isinstance(event, TrialFailed):
+            decisions = self._end(
+                trial,
+                state=TrialState.FAILED,
+                decision=_study_decision(
+                    trial, kind=DecisionKind.STOP, reason=Reason.FAILED, numbers={}, message=event.message
+                ),
+            )
+        elif not self._take_in(trial, event):
+            return ()
+        else:
+            decisions = self._decide(trial, event)
+        self._decisions.extend(decisions)
+        return tuple(decisions)
+
+    def replay(self, log: Iterable[TrialEvent | Candidate], *, recorded: Sequence[Decision] | None = None) -> None:
+        """Rebuild the state after a log: observe its events, starting trials as their events need it.
+
+        Args:
+            log: Events in their recorded order; a candidate among them is one that was added there.
+            recorded: Decisions that were carried out then. They are authoritative.
+
+        Raises:
+            RunStateError: the log does not lead to the recorded decisions (it is incomplete, or settings changed).
+            StudyError: the log contradicts itself.
+        """
+        num_before = len(self._decisions)
+        for entry in log:
+            if isinstance(entry, Candidate):
+                self.add([entry])
+                continue
+            if self._trial(entry.trial_id).state in (TrialState.WAITING, TrialState.READY):
+                self.start(entry.trial_id)
+            self.observe(entry)
+        if recorded is None:
+            return
+        replayed = self._decisions[num_before : num_before + len(recorded)]
+        for index, old in enumerate(recorded):
+            new = replayed[index] if index < len(replayed) else None
+            # Compared as JSON: NaN in the numbers is equal to itself there.
+            if new is None or new.to_json() != old.to_json():
+                raise RunStateError(
+                    f"decision {index} was recorded as {old} but the events lead to {new}; "
+                    "resume with the settings and the version that began the run"
+                )
+
+    def _trial(self, trial_id: int) -> _Trial:
+        try:
+            return self._trials[trial_id]
+        except KeyError:
+            raise StudyError(f"trial {trial_id} is not in the study, which has {sorted(self._trials)}") from None
+
+    def _move(self, trial: _Trial, state: TrialState) -> None:
+        legal = may_become(trial.state)
+        if state not in legal:
+            raise StudyError(
+                f"trial {trial.candidate.trial_id} is {trial.state} and cannot become {state}; "
+                f"it can become {', '.join(sorted(legal)) or 'nothing else'}"
+            )
+        trial.state = state
+
+    def _take_in(self, trial: _Trial, event: StepDone | Evaluated) -> bool:
+        """Add the event to the curves; return False for one that was seen before."""
+        trajectory = trial.trajectory
+        is_step = isinstance(event, StepDone)
+        if event.step <= (trajectory.num_steps if is_step else trajectory.last_evaluated_step):
+            return False
+        name = f"trial {event.trial_id}"
+        if trial.state is not TrialState.RUNNING:
+            raise StudyError(f"{name} is {trial.state} but sent step {event.step}; start() it first")
+        if isinstance(event, StepDone):
+            due = self.next_evaluation(event.trial_id)
+            if event.step != trajectory.num_steps + 1:
+                raise StudyError(f"{name} went from step {trajectory.num_steps} to {event.step}; events are missing")
+            if due is None or event.step > due:
+                raise StudyError(f"{name} went on to step {event.step} without its evaluation after step {due}")
+            trajectory.add_step(event.loss, num_tokens=event.num_tokens)
+        else:
+            if event.step != trajectory.num_steps or event.step not in trial.candidate.evaluation_steps:
+                raise StudyError(
+                    f"{name} was evaluated after step {event.step}; it has done {trajectory.num_steps} and is "
+                    f"evaluated after {trial.candidate.evaluation_steps}"
+                )
+            trajectory.add_evaluation(event.validation_loss, num_tokens=event.num_tokens)
+        return True
+
+    def _decide(self, trial: _Trial, event: StepDone | Evaluated) -> list[Decision]:
+        decisions = []
+        if isinstance(event, Evaluated):
+            decisions.extend(self._update_best(trial, event))
+        observation = Observation(candidate=trial.candidate, event=event, trajectory=trial.trajectory)
+        is_end = isinstance(event, Evaluated) and observation.is_last_step
+        for rule in self._rules:
+            if is_end and rule.compares_trials:
+                continue
+            decisions.extend(self._carry_out(rule, rule.observe(observation)))
+            if trial.state.is_final:
+                return decisions
+        if is_end:
+            numbers = {"validation_loss": trial.trajectory.validation[-1].value, "planned_steps": event.step}
+            done = _study_decision(trial, kind=DecisionKind.FINISH, reason=Reason.COMPLETED, numbers=numbers)
+            decisions.extend(self._end(trial, state=TrialState.FINISHED, decision=done))
+        return decisions
+
+    def _update_best(self, trial: _Trial, event: Evaluated) -> list[Decision]:
+        value = self._metric.read(event)
+        if value is None or not math.isfinite(value) or not math.isfinite(event.validation_loss):
+            return []
+        best = trial.best
+        if best is not None and self._metric.cost(value) >= self._metric.cost(best.value):
+            return []
+        trial.best = BestTrial(trial_id=event.trial_id, step=event.step, value=value)
+        numbers = {self._metric.name: value, "validation_loss": event.validation_loss}
+        if best is not None:
+            numbers |= {"previous": best.value, "previous_step": best.step}
+        return [_study_decision(trial, kind=DecisionKind.NEW_BEST, reason=Reason.IMPROVED, numbers=numbers)]
+
+    def _carry_out(self, rule: Rule, verdicts: Iterable[Verdict]) -> list[Decision]:
+        """Turn a rule's verdicts into decisions and states, and what their endings lead to in turn."""
+        decisions = []
+        for verdict in verdicts:
+            trial = self._trial(verdict.trial_id)
+            decision = Decision(
+                trial_id=verdict.trial_id,
+                step=trial.trajectory.num_steps,
+                kind=verdict.kind,
+                reason=verdict.reason,
+                rule=rule.name,
+                numbers=verdict.numbers,
+            )
+            if verdict.kind is DecisionKind.STOP:
+                decisions.extend(self._end(trial, state=TrialState.STOPPED, decision=decision))
+                continue
+            if verdict.kind is DecisionKind.PARK:
+                self._move(trial, TrialState.PARKED)
+            elif trial.state is TrialState.PARKED:
+                self._move(trial, TrialState.READY)
+            decisions.append(decision)
+        return decisions
+
+    def _end(self, trial: _Trial, *, state: TrialState, decision: Decision) -> list[Decision]:
+        """End a trial and tell the rules, which may have waited for it."""
+        self._move(trial, state)
+        trial.reason = decision.reason
+        decisions = [decision]
+        for rule in self._rules:
+            decisions.extend(self._carry_out(rule, rule.leave(trial.candidate.trial_id)))
+        return decisions
+
+
+def _study_decision(
+    trial: _Trial, *, kind: DecisionKind, reason: Reason, numbers: Mapping[str, float], message: str = ""
+) -> Decision:
+    return Decision(
+        trial_id=trial.candidate.trial_id,
+        step=trial.trajectory.num_steps,
+        kind=kind,
+        reason=reason,
+        rule="study",
+        numbers=numbers,
+        message=message,
+    )
