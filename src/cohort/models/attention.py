@@ -1,0 +1,206 @@
+"""Causal attention over packed streams: one sequence never reads another's rows.
+
+Shapes:  T rows of the stream · P rows of the padded buckets · B sequences of a bucket · L rounded length
+         H query heads · G key-value heads · E head width
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cohort.core.errors import ShapeError
+
+__all__ = ["AttentionContext", "Bucket", "PackedAttention", "masked_attention"]
+
+# Sequences are padded to a multiple of their own length's; 16 rows keep every bucket aligned to cache lines on the CPU,
+# 128 keep the number of launches low on a GPU.
+CPU_LENGTH_MULTIPLE = 16
+GPU_LENGTH_MULTIPLE = 128
+
+
+class AttentionContext(Protocol):
+    """How the rows of one pass attend: packed training, prefill or cached decoding."""
+
+    @property
+    def num_positions(self) -> int:
+        """One more than the largest position of the pass, known on the host."""
+        ...
+
+    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, window: int | None) -> Tensor:
+        """Return o [T, H, E]; rows of no sequence give zeros. ``window``: positions a query sees, itself included."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """``count`` sequences padded to ``length`` rows each, at padded rows ``start : start + count * length``."""
+
+    start: int
+    count: int
+    length: int
+
+
+class PackedAttention:
+    """Causal attention within each sequence of a packed stream.
+
+    Sequences of equal rounded length form a bucket, one batched call each. A sequence's output and gradient bits
+    therefore depend on its own rows and length only, never on its neighbours or its place (on a CPU at a fixed thread
+    count), and a NaN stays in its own sequence.
+    """
+
+    def __init__(self, sequence_offsets: tuple[int, ...]) -> None:
+        """Take row offsets ``(0, ..., end)`` of the sequences; rows from ``end`` on belong to none."""
+        if not sequence_offsets or sequence_offsets[0] != 0:
+            raise ShapeError(f"sequence offsets must start at 0, got {sequence_offsets[:4]}")
+        self._lengths = tuple(stop - start for start, stop in pairwise(sequence_offsets))
+        if min(self._lengths, default=0) < 0:
+            raise ShapeError("sequence offsets must never decrease")
+        self._offsets = sequence_offsets
+        self._layouts: dict[tuple[int, torch.device], _Layout] = {}
+
+    @property
+    def num_positions(self) -> int:
+        """Length of the longest sequence."""
+        return max(self._lengths, default=0)
+
+    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, window: int | None) -> Tensor:
+        """Return o [T, H, E]; zeros in the rows of no sequence. All layers attend alike.
+
+        Raises:
+            ShapeError: the stream is shorter than the sequences.
+        """
+        del layer_index
+        layout = self._layout(q_THE.shape[0], q_THE.device)
+        q_PHE, k_PGE, v_PGE = (layout.gather(rows) for rows in (q_THE, k_TGE, v_TGE))
+        outputs = []
+        for bucket in layout.buckets:
+            stop = bucket.start + bucket.count * bucket.length
+            q, k, v = (
+                rows[bucket.start : stop].view(bucket.count, bucket.length, rows.shape[1], rows.shape[2])
+                for rows in (q_PHE, k_PGE, v_PGE)
+            )
+            outputs.append(_causal(q, k, v, window=window).reshape(-1, *q_THE.shape[1:]))
+        o_PHE = torch.cat(outputs) if outputs else q_PHE
+        return layout.scatter(o_PHE)
+
+    def _layout(self, num_rows: int, device: torch.device) -> _Layout:
+        key = (num_rows, device)
+        if key not in self._layouts:
+            if num_rows < self._offsets[-1]:
+                raise ShapeError(f"the stream has {num_rows} rows but its sequences end at {self._offsets[-1]}")
+            self._layouts[key] = _Layout.build(self._offsets, num_rows=num_rows, device=device)
+        return self._layouts[key]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where each stream row is in the padded buckets, and back.
+
+    Padded rows repeat their own sequence's first row: no other sequence's values are read, and causality keeps the
+    copies, which come last, out of every real row.
+    """
+
+    buckets: tuple[Bucket, ...]
+    rows_P: Tensor
+    """Stream row of each padded row."""
+    padding: Tensor
+    """Padded rows that are copies."""
+    places_T: Tensor
+    """Padded row of each stream row (0 for rows of no sequence)."""
+    num_used: int
+
+    @classmethod
+    def build(cls, offsets: tuple[int, ...], *, num_rows: int, device: torch.device) -> _Layout:
+        multiple = CPU_LENGTH_MULTIPLE if device.type == "cpu" else GPU_LENGTH_MULTIPLE
+        by_length: dict[int, list[int]] = {}
+        for index, (start, stop) in enumerate(pairwise(offsets)):
+            if stop > start:
+                by_length.setdefault(-(-(stop - start) // multiple) * multiple, []).append(index)
+        buckets, rows, padding = [], [], []
+        places = [0] * num_rows
+        place = 0
+        for length, indices in sorted(by_length.items()):
+            buckets.append(Bucket(place, len(indices), length))
+            for index in indices:
+                start, stop = offsets[index], offsets[index + 1]
+                rows.extend(range(start, stop))
+                places[start:stop] = range(place, place + stop - start)
+                rows.extend([start] * (length - (stop - start)))
+                padding.extend(range(place + stop - start, place + length))
+                place += length
+        rows_P, padding_rows, places_T = (
+            torch.tensor(numbers, dtype=torch.int64).to(device) for numbers in (rows, padding, places)
+        )
+        return cls(tuple(buckets), rows_P, padding_rows, places_T, offsets[-1])
+
+    def gather(self, x_TXE: Tensor) -> Tensor:
+        """Return the padded rows [P, X, E]."""
+        padded: Tensor = _ToBuckets.apply(x_TXE, self)
+        return padded
+
+    def scatter(self, x_PXE: Tensor) -> Tensor:
+        """Return the stream rows [T, X, E], zeros in rows of no sequence."""
+        rows: Tensor = _FromBuckets.apply(x_PXE, self)
+        return rows
+
+    def pick_padded(self, x_TXE: Tensor) -> Tensor:
+        return x_TXE.index_select(0, self.rows_P)
+
+    def pick_rows(self, x_PXE: Tensor) -> Tensor:
+        if not self.num_used:
+            return x_PXE.new_zeros(len(self.places_T), *x_PXE.shape[1:])
+        x_TXE = x_PXE.index_select(0, self.places_T)
+        x_TXE[self.num_used :] = 0
+        return x_TXE
+
+
+class _ToBuckets(torch.autograd.Function):
+    """Padding gets no gradient (causality makes it exactly zero), so backward is one gather, without adds."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TXE: Tensor, layout: _Layout) -> Tensor:  # type: ignore[override]
+        ctx.layout = layout
+        return layout.pick_padded(x_TXE)
+
+    @staticmethod
+    def backward(ctx: Any, dy_PXE: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return ctx.layout.pick_rows(dy_PXE), None
+
+
+class _FromBuckets(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_PXE: Tensor, layout: _Layout) -> Tensor:  # type: ignore[override]
+        ctx.layout = layout
+        return layout.pick_rows(x_PXE)
+
+    @staticmethod
+    def backward(ctx: Any, dy_TXE: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        dy_PXE = ctx.layout.pick_padded(dy_TXE)
+        return dy_PXE.index_fill_(0, ctx.layout.padding, 0), None
+
+
+def _causal(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, window: int | None) -> Tensor:
+    length = q_BLHE.shape[1]
+    if window is None or length <= window:
+        q, k, v = (x.transpose(1, 2) for x in (q_BLHE, k_BLGE, v_BLGE))
+        grouped = q_BLHE.shape[2] != k_BLGE.shape[2]
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped).transpose(1, 2)
+    visible = torch.ones(length, length, dtype=torch.bool, device=q_BLHE.device).tril().triu(1 - window)
+    return masked_attention(q_BLHE, k_BLGE, v_BLGE, visible=visible)
+
+
+def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible: Tensor) -> Tensor:
+    """Return o [B, Q, H, E] where query i sees key j if ``visible`` (broadcast to [B, H, Q, L]) is True."""
+    if q_BQHE.is_cuda and q_BQHE.shape[2] != k_BLGE.shape[2]:
+        # with a mask, grouped heads have no fused CUDA kernel
+        repeats = q_BQHE.shape[2] // k_BLGE.shape[2]
+        k_BLGE, v_BLGE = (x.repeat_interleave(repeats, dim=2) for x in (k_BLGE, v_BLGE))
+    q, k, v = (x.transpose(1, 2) for x in (q_BQHE, k_BLGE, v_BLGE))
+    grouped = q_BQHE.shape[2] != k_BLGE.shape[2]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped).transpose(1, 2)

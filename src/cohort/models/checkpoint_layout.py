@@ -1,0 +1,77 @@
+"""Which tensors of a checkpoint make up which fused tensor of the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cohort.models.config import DecoderConfig
+
+__all__ = ["FusedTensor", "Piece", "checkpoint_layout"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One checkpoint tensor: its key and shape. Its first axis is the one that is fused."""
+
+    key: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FusedTensor:
+    """One tensor of the decoder: checkpoint tensors one below the other."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole."""
+        return (sum(piece.shape[0] for piece in self.pieces), *self.pieces[0].shape[1:])
+
+
+def checkpoint_layout(config: DecoderConfig) -> tuple[FusedTensor, ...]:
+    """Return every tensor the decoder needs, in the order of use.
+
+    Names: ``embed``, ``norm``, ``head`` (absent when tied) and ``layers.N.`` followed by ``input_norm``, ``qkv``,
+    ``q_norm``, ``k_norm``, ``output``, ``post_norm``, ``gate_up``, ``down``; linears end in ``.weight`` and, where the
+    family has it, ``.bias``.
+    """
+    return tuple(_tensors(config))
+
+
+def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:
+    hidden = config.hidden_size
+    yield _single("embed", "model.embed_tokens.weight", config.vocab_size, hidden)
+    for layer in range(config.num_layers):
+        ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
+        attention, mlp = theirs + "self_attn.", theirs + "mlp."
+        yield _single(ours + "input_norm", theirs + "input_layernorm.weight", hidden)
+        qkv = {
+            attention + "q_proj": config.query_width,
+            attention + "k_proj": config.kv_width,
+            attention + "v_proj": config.kv_width,
+        }
+        yield from _linear(ours + "qkv", qkv, hidden, bias=config.qkv_bias)
+        if config.qk_norm:
+            yield _single(ours + "q_norm", attention + "q_norm.weight", config.head_dim)
+            yield _single(ours + "k_norm", attention + "k_norm.weight", config.head_dim)
+        yield from _linear(ours + "output", {attention + "o_proj": hidden}, config.query_width, bias=config.output_bias)
+        yield _single(ours + "post_norm", theirs + "post_attention_layernorm.weight", hidden)
+        gate_up = {mlp + "gate_proj": config.intermediate_size, mlp + "up_proj": config.intermediate_size}
+        yield from _linear(ours + "gate_up", gate_up, hidden, bias=config.mlp_bias)
+        yield from _linear(ours + "down", {mlp + "down_proj": hidden}, config.intermediate_size, bias=config.mlp_bias)
+    yield _single("norm", "model.norm.weight", hidden)
+    if not config.tie_word_embeddings:
+        yield _single("head", "lm_head.weight", config.vocab_size, hidden)
+
+
+def _single(name: str, key: str, *shape: int) -> FusedTensor:
+    return FusedTensor(name, (Piece(key, shape),))
+
+
+def _linear(name: str, parts: dict[str, int], in_features: int, *, bias: bool) -> Iterator[FusedTensor]:
+    yield FusedTensor(f"{name}.weight", tuple(Piece(f"{key}.weight", (n, in_features)) for key, n in parts.items()))
+    if bias:
+        yield FusedTensor(f"{name}.bias", tuple(Piece(f"{key}.bias", (n,)) for key, n in parts.items()))

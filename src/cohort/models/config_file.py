@@ -1,0 +1,220 @@
+"""Reads a checkpoint's ``config.json`` into a :class:`DecoderConfig`, or says all that is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cohort.core.errors import InputError, Problem, UnsupportedModelError
+from cohort.models.config import DecoderConfig, RotaryConfig
+from cohort.models.families import FAMILIES, Family
+
+__all__ = ["read_config"]
+
+_ROTARY_TYPES = ("default", "linear", "llama3", "yarn", "dynamic")
+
+
+def read_config(folder: Path) -> DecoderConfig:
+    """Return the decoder that ``folder/config.json`` describes.
+
+    Raises:
+        UnsupportedModelError: another architecture; the message names it and lists what works.
+        InputError: the file is missing, broken, or asks for something that is not supported.
+    """
+    path = folder / "config.json"
+    raw = _read_json(path)
+    family = _family(raw, path)
+    settings = _settings(folder, path)
+    problems = [*_unsupported_settings(settings, raw, path), *_rotary_problems(settings, path)]
+    if problems:
+        raise InputError(problems)
+    generation = folder / "generation_config.json"
+    stops = (_read_json(generation) if generation.is_file() else {}).get("eos_token_id")
+    head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads
+    try:
+        return DecoderConfig(
+            family=family.model_type,
+            architecture=family.architecture,
+            vocab_size=settings.vocab_size,
+            hidden_size=settings.hidden_size,
+            intermediate_size=settings.intermediate_size,
+            num_layers=settings.num_hidden_layers,
+            num_heads=settings.num_attention_heads,
+            num_kv_heads=settings.num_key_value_heads,
+            head_dim=head_dim,
+            rms_norm_eps=settings.rms_norm_eps,
+            max_position_embeddings=settings.max_position_embeddings,
+            tie_word_embeddings=bool(settings.tie_word_embeddings),
+            qkv_bias=family.qkv_bias(settings),
+            output_bias=family.output_bias(settings),
+            mlp_bias=family.mlp_bias(settings),
+            qk_norm=family.qk_norm,
+            windows=family.windows(settings),
+            rotary=_rotary(settings, head_dim),
+            bos_token_id=settings.bos_token_id,
+            eos_token_ids=_as_ids(settings.eos_token_id if stops is None else stops),
+            pad_token_id=settings.pad_token_id,
+        )
+    except ValueError as error:
+        raise InputError(
+            Problem(
+                where=str(path),
+                found=str(error),
+                allowed="sizes that fit each other",
+                mend="Restore the config.json that belongs to these weights.",
+            )
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found, where = "no such file", str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        found, where = str(error), str(path)
+    except json.JSONDecodeError as error:
+        found, where = f"broken JSON ({error.msg})", f"{path}:{error.lineno}"
+    else:
+        if isinstance(content, dict):
+            return content
+        found, where = f"a JSON {type(content).__name__}", str(path)
+    raise InputError(
+        Problem(
+            where=where,
+            found=found,
+            allowed="the JSON object that transformers' save_pretrained writes",
+            mend="Point model_name_or_path to a complete model directory.",
+        )
+    )
+
+
+def _family(raw: Mapping[str, Any], path: Path) -> Family:
+    architectures = raw.get("architectures") or []
+    family = FAMILIES.get(str(raw.get("model_type")))
+    if family is not None and (not architectures or family.architecture in architectures):
+        return family
+    named = ", ".join(map(str, architectures)) or str(raw.get("model_type", "no architecture"))
+    works = "; ".join(f"{known.architecture} ({known.examples})" for known in FAMILIES.values())
+    raise UnsupportedModelError(
+        Problem(
+            where=f"{path}: architectures",
+            found=named,
+            allowed=works,
+            mend="Choose a base model of one of these architectures.",
+        )
+    )
+
+
+def _settings(folder: Path, path: Path) -> Any:
+    # transformers knows each family's defaults and old spellings; it takes 2 s to import, so only a load pays for it
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # its validation raises many types; each means that the file is wrong
+        raise InputError(
+            Problem(
+                where=str(path),
+                found=" ".join(str(error).split()),
+                allowed="settings that transformers accepts",
+                mend="Restore the config.json that belongs to these weights.",
+            )
+        ) from error
+
+
+def _unsupported_settings(settings: Any, raw: Mapping[str, Any], path: Path) -> list[Problem]:
+    problems = []
+    if settings.hidden_act not in ("silu", "swish"):
+        problems.append(
+            Problem(
+                where=f"{path}: hidden_act",
+                found=repr(settings.hidden_act),
+                allowed="'silu'",
+                mend="Choose a base model with SwiGLU layers.",
+            )
+        )
+    if getattr(settings, "attention_dropout", 0.0):
+        problems.append(
+            Problem(
+                where=f"{path}: attention_dropout",
+                found=repr(settings.attention_dropout),
+                allowed="0.0 (the frozen model has no dropout; adapters have lora_dropout)",
+                mend="Set attention_dropout to 0.0.",
+            )
+        )
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "unknown")
+        problems.append(
+            Problem(
+                where=f"{path}: quantization_config",
+                found=f"weights stored as '{method}'",
+                allowed="weights stored as float32, bfloat16 or float16",
+                mend="Use the unquantised checkpoint of this model.",
+            )
+        )
+    return problems
+
+
+def _rotary_settings(settings: Any) -> dict[str, Any]:
+    # transformers 5 keeps everything in rope_parameters; 4 has rope_theta and rope_scaling
+    found = getattr(settings, "rope_parameters", None)
+    if found is None:
+        found = {
+            "rope_theta": getattr(settings, "rope_theta", 10_000.0),
+            **(getattr(settings, "rope_scaling", None) or {}),
+        }
+    return {**found, "rope_type": found.get("rope_type", found.get("type", "default"))}
+
+
+def _rotary_problems(settings: Any, path: Path) -> list[Problem]:
+    rotary = _rotary_settings(settings)
+    problems = []
+    if rotary["rope_type"] not in _ROTARY_TYPES:
+        problems.append(
+            Problem(
+                where=f"{path}: rope_parameters.rope_type",
+                found=repr(rotary["rope_type"]),
+                allowed=", ".join(_ROTARY_TYPES),
+                mend="Choose a base model whose rotary frequencies do not change with the length of the sequence.",
+            )
+        )
+    if rotary.get("partial_rotary_factor", 1.0) not in (None, 1.0):
+        problems.append(
+            Problem(
+                where=f"{path}: partial_rotary_factor",
+                found=repr(rotary["partial_rotary_factor"]),
+                allowed="1.0",
+                mend="Choose a base model that rotates whole heads.",
+            )
+        )
+    return problems
+
+
+def _rotary(settings: Any, head_dim: int) -> RotaryConfig:
+    rotary = _rotary_settings(settings)
+    kind, scale = rotary["rope_type"], 1.0
+    if kind in ("default", "dynamic"):
+        # dynamic scaling leaves the frequencies alone up to the stated context length and changes them beyond
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        frequencies = 1.0 / (rotary["rope_theta"] ** exponents)
+    else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](settings, torch.device("cpu"))
+    return RotaryConfig(
+        rope_type=kind,
+        inverse_frequencies=tuple(frequencies.tolist()),
+        scale=float(scale),
+        max_positions=settings.max_position_embeddings if kind == "dynamic" else None,
+    )
+
+
+def _as_ids(value: int | list[int] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int) else tuple(value)

@@ -1,0 +1,84 @@
+"""Parameters, floating-point operations and bytes of a decoder, by arithmetic on its sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cohort.models.config import DecoderConfig
+
+__all__ = ["ModelCounts", "adapter_flops_per_token", "adapter_parameters", "count_model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCounts:
+    """Costs of a frozen decoder. A multiply-add is 2 FLOPs; norms, activations and the embedding look-up are left out.
+
+    Attributes:
+        parameters: All weights, a tied head counted once.
+        linear_parameters: Weights of the layers' linears.
+        head_parameters: Weights of the product to logits, tied or not.
+        linear_flops_per_token: Forward FLOPs per token of the layers' linears.
+        head_flops_per_token: Forward FLOPs per token whose logits are needed.
+        attention_flops_per_pair: Forward FLOPs per (query, visible key) pair, all layers.
+    """
+
+    parameters: int
+    linear_parameters: int
+    head_parameters: int
+    linear_flops_per_token: int
+    head_flops_per_token: int
+    attention_flops_per_pair: int
+
+    def forward_flops(self, length: int) -> int:
+        """FLOPs of one forward pass over a sequence of ``length`` tokens, logits for all of them."""
+        per_token = self.linear_flops_per_token + self.head_flops_per_token
+        return length * per_token + self.attention_flops_per_pair * visible_pairs(length)
+
+    def training_flops(self, length: int) -> int:
+        """FLOPs of forward and backward into the activations (dX; frozen weights get no gradient).
+
+        Linears cost the forward once more; attention twice more, since both of its operands get gradients (its
+        recomputation in fused kernels is overhead, not counted).
+        """
+        per_token = self.linear_flops_per_token + self.head_flops_per_token
+        return 2 * length * per_token + 3 * self.attention_flops_per_pair * visible_pairs(length)
+
+    def weight_bytes(self, bytes_per_parameter: int) -> int:
+        """Bytes of all weights."""
+        return self.parameters * bytes_per_parameter
+
+
+def count_model(config: DecoderConfig) -> ModelCounts:
+    """Return the costs of the decoder that ``config`` describes."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    qkv = config.query_width + 2 * config.kv_width
+    linear = config.num_layers * (hidden * qkv + config.query_width * hidden + 3 * hidden * inner)
+    biases = config.num_layers * (
+        qkv * config.qkv_bias + hidden * config.output_bias + (2 * inner + hidden) * config.mlp_bias
+    )
+    norms = hidden * (2 * config.num_layers + 1) + 2 * config.head_dim * config.num_layers * config.qk_norm
+    table = config.vocab_size * hidden
+    return ModelCounts(
+        parameters=linear + biases + norms + table * (1 if config.tie_word_embeddings else 2),
+        linear_parameters=linear,
+        head_parameters=table,
+        linear_flops_per_token=2 * linear,
+        head_flops_per_token=2 * table,
+        # scores and their product with the values
+        attention_flops_per_pair=4 * config.query_width * config.num_layers,
+    )
+
+
+def visible_pairs(length: int) -> int:
+    """(query, key) pairs of a causal sequence of ``length`` tokens."""
+    return length * (length + 1) // 2
+
+
+def adapter_parameters(linears: dict[str, tuple[int, int]], *, r: int) -> int:
+    """Trained weights of one adapter of rank ``r`` on ``linears`` (``(in_features, out_features)`` by name)."""
+    return sum(r * (inputs + outputs) for inputs, outputs in linears.values())
+
+
+def adapter_flops_per_token(linears: dict[str, tuple[int, int]], *, r: int) -> int:
+    """FLOPs per trained token of one adapter, forward and backward: shrink, expand, and for each its two gradients."""
+    return 6 * adapter_parameters(linears, r=r)

@@ -1,0 +1,153 @@
+"""The decoder: one frozen model of the Llama shape over a packed token stream.
+
+Shapes:  T rows of the stream · D hidden width · H query heads · G key-value heads · E head width · F MLP width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
+from cohort.kernels.rms_norm import add_rms_norm, rms_norm
+from cohort.kernels.rope import apply_rope
+from cohort.kernels.swiglu import swiglu
+from cohort.models.attention import AttentionContext
+from cohort.models.checkpoint_layout import checkpoint_layout
+from cohort.models.config import DecoderConfig
+from cohort.models.frozen_linear import FrozenEmbedding, FrozenLinear
+from cohort.models.rotary import RotaryTable
+
+__all__ = ["Decoder", "DecoderLayer"]
+
+
+class Decoder:
+    """A frozen decoder-only transformer. Satisfies :class:`cohort.models.backbone.Backbone`.
+
+    Attributes:
+        config: What it is.
+        layers: Its layers, in order.
+        head: Product to vocabulary logits; shares the token table's storage where the checkpoint ties them.
+        linears: ``(in_features, out_features)`` of each adaptable linear by full module path, in order of use.
+        dtype: Dtype of weights and stream.
+        device: Where it is.
+        num_bytes: Bytes of all weights, shared storage counted once.
+    """
+
+    def __init__(self, config: DecoderConfig, tensors: Mapping[str, Tensor]) -> None:
+        """Build from the fused tensors that :func:`checkpoint_layout` names."""
+        self.config = config
+        self._embedding = FrozenEmbedding(tensors["embed"])
+        self.layers = tuple(DecoderLayer(config, layer, tensors) for layer in range(config.num_layers))
+        self._norm_D = tensors["norm"]
+        self.head = self._embedding.tied_head() if config.tie_word_embeddings else FrozenLinear(tensors["head"])
+        self.dtype, self.device = self._norm_D.dtype, self._norm_D.device
+        self.num_bytes = sum(
+            tensors[fused.name].numel() * tensors[fused.name].element_size() for fused in checkpoint_layout(config)
+        )
+        self._rotary = RotaryTable(config.rotary, dtype=self.dtype, device=self.device)
+        self.linears: dict[str, tuple[int, int]] = {
+            part.name: (linear.frozen.in_features, part.out_features)
+            for layer in self.layers
+            for linear in layer.linears
+            for part in linear.parts
+        }
+
+    def embed(self, tokens_T: Tensor) -> Tensor:
+        """Return the token rows [T, D]."""
+        return self._embedding.forward(tokens_T)
+
+    def forward(
+        self, tokens_T: Tensor, *, positions_T: Tensor, attention: AttentionContext, lora: LoraContext | None
+    ) -> Tensor:
+        """Return hidden states [T, D] after the final norm.
+
+        With ``lora`` and gradients enabled the stream itself requires a gradient, so that the result is differentiable in
+        the adapters although the frozen rows below them are constants.
+
+        Args:
+            tokens_T: int64 [T].
+            positions_T: int64 [T], each below ``attention.num_positions`` (any small number in rows of no sequence).
+            attention: How the rows attend.
+            lora: The resident adapters; None for the frozen model alone.
+
+        Raises:
+            InputError: a position that the model's rotary scaling does not cover.
+        """
+        residual_TD = self.embed(tokens_T)
+        if lora is not None and torch.is_grad_enabled():
+            residual_TD.requires_grad_()
+        cos_TE, sin_TE = self._rotary.lookup(positions_T, num_positions=attention.num_positions)
+        delta_TD: Tensor | None = None
+        for layer in self.layers:
+            residual_TD, delta_TD = layer(
+                residual_TD, delta_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora
+            )
+        return _add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
+
+
+class DecoderLayer:
+    """Attention and MLP, each behind its norm; the additions to the residual stream are fused into the norms."""
+
+    def __init__(self, config: DecoderConfig, index: int, tensors: Mapping[str, Tensor]) -> None:
+        self._config = config
+        self._index = index
+        ours, theirs = f"layers.{index}.", f"model.layers.{index}."
+
+        def linear(name: str, **parts: int) -> PackedLinear:
+            frozen = FrozenLinear(tensors[f"{ours}{name}.weight"], tensors.get(f"{ours}{name}.bias"))
+            block = theirs + ("mlp." if name in ("gate_up", "down") else "self_attn.")
+            return PackedLinear(
+                frozen, parts=tuple(LinearPart(name=block + key, out_features=n) for key, n in parts.items())
+            )
+
+        self._input_norm_D = tensors[ours + "input_norm"]
+        self._qkv = linear("qkv", q_proj=config.query_width, k_proj=config.kv_width, v_proj=config.kv_width)
+        self._q_norm_E = tensors.get(ours + "q_norm")
+        self._k_norm_E = tensors.get(ours + "k_norm")
+        self._output = linear("output", o_proj=config.hidden_size)
+        self._post_norm_D = tensors[ours + "post_norm"]
+        self._gate_up = linear("gate_up", gate_proj=config.intermediate_size, up_proj=config.intermediate_size)
+        self._down = linear("down", down_proj=config.hidden_size)
+        self.linears = (self._qkv, self._output, self._gate_up, self._down)
+
+    def __call__(
+        self,
+        residual_TD: Tensor,
+        delta_TD: Tensor | None,
+        *,
+        cos_TE: Tensor,
+        sin_TE: Tensor,
+        attention: AttentionContext,
+        lora: LoraContext | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the residual stream and the MLP's output, which the next norm adds to it."""
+        eps = self._config.rms_norm_eps
+        x_TD, residual_TD = _add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps)
+        mixed_TD = self._attend(x_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
+        x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._post_norm_D, eps=eps)
+        return residual_TD, self._down(swiglu(self._gate_up(x_TD, lora)), lora)
+
+    def _attend(
+        self, x_TD: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, attention: AttentionContext, lora: LoraContext | None
+    ) -> Tensor:
+        config = self._config
+        q_TX, k_TX, v_TX = self._qkv(x_TD, lora).split((config.query_width, config.kv_width, config.kv_width), dim=1)
+        q_THE, k_TGE, v_TGE = (x.unflatten(1, (-1, config.head_dim)) for x in (q_TX, k_TX, v_TX))
+        if self._q_norm_E is not None and self._k_norm_E is not None:
+            q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
+            k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
+        q_THE, k_TGE = apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
+        o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, window=config.windows[self._index])
+        return self._output(o_THE.flatten(1), lora)
+
+
+def _add_and_norm(
+    residual_TD: Tensor, delta_TD: Tensor | None, *, weight_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of the stream with ``delta`` added, and that stream."""
+    if delta_TD is None:
+        return rms_norm(residual_TD, weight_D=weight_D, eps=eps), residual_TD
+    return add_rms_norm(delta_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps)

@@ -1,0 +1,18 @@
+"""Qwen2 and Qwen2.5: q, k and v always add a bias; a sliding window only where it is switched on."""
+
+from __future__ import annotations
+
+from cohort.models.families.family import Family, windows_by_layer_type
+
+__all__ = ["QWEN2"]
+
+QWEN2 = Family(
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    examples="Qwen2, Qwen2.5",
+    qkv_bias=lambda _: True,
+    output_bias=lambda _: False,
+    mlp_bias=lambda _: False,
+    qk_norm=False,
+    windows=windows_by_layer_type,
+)

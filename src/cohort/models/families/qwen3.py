@@ -1,0 +1,18 @@
+"""Qwen3: queries and keys are normalised per head, and the head width is its own setting."""
+
+from __future__ import annotations
+
+from cohort.models.families.family import Family, windows_by_layer_type
+
+__all__ = ["QWEN3"]
+
+QWEN3 = Family(
+    model_type="qwen3",
+    architecture="Qwen3ForCausalLM",
+    examples="Qwen3 0.6B to 32B",
+    qkv_bias=lambda settings: bool(settings.attention_bias),
+    output_bias=lambda settings: bool(settings.attention_bias),
+    mlp_bias=lambda _: False,
+    qk_norm=True,
+    windows=windows_by_layer_type,
+)

@@ -1,0 +1,88 @@
+"""Frozen weights: the only place that touches them. Other storage formats plug in as further classes of the same shape.
+
+Shapes:  T rows · K input width · N output width · V vocabulary · D hidden width
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["FrozenEmbedding", "FrozenLinear"]
+
+
+class FrozenLinear:
+    """``y = x W^T (+ bias)`` in the dtype the weight is stored in: float32, bfloat16 or float64.
+
+    Satisfies :class:`cohort.kernels.packed_linear.FrozenProduct`. Sibling linears are fused by giving one weight whose
+    rows are theirs one below the other.
+    """
+
+    def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None) -> None:
+        if weight_NK.requires_grad or (bias_N is not None and bias_N.requires_grad):
+            raise ValueError("a frozen weight must not require a gradient")
+        self._weight_NK = weight_NK
+        self._bias_N = bias_N
+
+    @property
+    def in_features(self) -> int:
+        """K."""
+        return self._weight_NK.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """N."""
+        return self._weight_NK.shape[0]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of weight and bias."""
+        return _num_bytes(self._weight_NK) + (0 if self._bias_N is None else _num_bytes(self._bias_N))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of inputs and outputs."""
+        return self._weight_NK.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weight is."""
+        return self._weight_NK.device
+
+    @torch.no_grad()
+    def forward(self, x_TK: Tensor) -> Tensor:
+        """Return y [T, N]; outside autograd."""
+        return F.linear(x_TK, self._weight_NK, self._bias_N)
+
+    @torch.no_grad()
+    def grad_input(self, dy_TN: Tensor) -> Tensor:
+        """Return dx = dy W, [T, K]; outside autograd."""
+        return dy_TN @ self._weight_NK
+
+
+class FrozenEmbedding:
+    """The token table. A tied head is a :class:`FrozenLinear` over the same storage."""
+
+    def __init__(self, weight_VD: Tensor) -> None:
+        if weight_VD.requires_grad:
+            raise ValueError("a frozen weight must not require a gradient")
+        self._weight_VD = weight_VD
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the table."""
+        return _num_bytes(self._weight_VD)
+
+    @torch.no_grad()
+    def forward(self, tokens_T: Tensor) -> Tensor:
+        """Return the rows of ``tokens_T``, [T, D]."""
+        return F.embedding(tokens_T, self._weight_VD)
+
+    def tied_head(self) -> FrozenLinear:
+        """Return the head that shares this table's storage."""
+        return FrozenLinear(self._weight_VD)
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

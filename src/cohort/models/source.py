@@ -1,0 +1,65 @@
+"""Finds a model's files: a local directory, or a hub id whose files are fetched once into the hub's own cache."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["find_model"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?")
+_NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
+
+
+def find_model(name_or_path: str | Path) -> Path:
+    """Return the directory that holds the model ``name_or_path`` names.
+
+    A directory that exists wins; anything else that looks like a hub id is downloaded (configuration, tokenizer and
+    safetensors files only), or taken from the hub's cache when it is complete there.
+
+    Raises:
+        InputError: no such directory, no such hub model, or the hub cannot be reached.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return path
+    text = str(name_or_path)
+    if path.exists():
+        raise _problem(text, found="a file", mend="Give the directory that holds config.json and *.safetensors.")
+    if not _HUB_ID.fullmatch(text) or text.startswith("."):
+        raise _problem(text, found="no such directory", mend="Correct the path, or give a hub id such as owner/model.")
+    return _fetch(text)
+
+
+def _fetch(hub_id: str) -> Path:
+    # imported here so that local models need no hub client
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=list(_NEEDED_FILES)))
+    except GatedRepoError as error:
+        found, mend = "a gated hub model", "Accept its licence on its page and log in with `hf auth login`."
+        cause: Exception = error
+    except RepositoryNotFoundError as error:
+        found, cause = "no such directory, and no such model on the hub", error
+        mend = "Correct the name, or log in with `hf auth login` if the model is private."
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        found = f"no such directory, and the hub cannot be reached ({type(error).__name__})"
+        mend, cause = "Connect to the network, or give the path of a downloaded model.", error
+    except ValueError as error:
+        found, mend, cause = str(error), "Correct the name.", error
+    raise _problem(hub_id, found=found, mend=mend) from cause
+
+
+def _problem(text: str, *, found: str, mend: str) -> InputError:
+    return InputError(
+        Problem(
+            where=f"model_name_or_path: {text}",
+            found=found,
+            allowed="a local model directory or a hub id",
+            mend=mend,
+        )
+    )

@@ -1,0 +1,72 @@
+"""Which linears a task adapts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["HasLinears", "resolve_target_modules", "select_linears"]
+
+ALL_LINEAR = "all-linear"
+
+
+class HasLinears(Protocol):
+    """A model whose adaptable linears are named: a :class:`cohort.models.decoder.Decoder` or any other backbone."""
+
+    @property
+    def linears(self) -> Mapping[str, tuple[int, int]]:
+        """``(in_features, out_features)`` by full module path."""
+        ...
+
+
+def resolve_target_modules(targets: str | Sequence[str], decoder: HasLinears) -> tuple[str, ...]:
+    """Return the full module paths of ``decoder`` that ``targets`` select, in the decoder's order.
+
+    See :func:`select_linears`.
+
+    Raises:
+        InputError: a name selects nothing, all such names at once; or no name is given.
+    """
+    return select_linears(targets, paths=decoder.linears)
+
+
+def select_linears(targets: str | Sequence[str], *, paths: Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``paths`` that ``targets`` select, in their order.
+
+    Args:
+        targets: ``all-linear`` (every linear of the layers, never the head), one name or a list of names. As in PEFT a
+            name selects the modules whose path is that name or ends with ``.`` and that name.
+        paths: Full paths of the adaptable linears.
+
+    Raises:
+        InputError: a name selects nothing, all such names at once; or no name is given.
+    """
+    paths = tuple(paths)
+    if targets == ALL_LINEAR or list(targets) == [ALL_LINEAR]:
+        return paths
+    names = [targets] if isinstance(targets, str) else list(targets)
+    suffixes = sorted({path.rsplit(".", 1)[-1] for path in paths})
+    allowed = f"{ALL_LINEAR}, or a list of {', '.join(suffixes)}"
+    where = "lora.target_modules"
+    if not names:
+        raise InputError(Problem(where=where, found="an empty list", allowed=allowed, mend="Name at least one module."))
+    problems, chosen = [], set()
+    for name in names:
+        matches = {path for path in paths if path == name or path.endswith(f".{name}")}
+        chosen |= matches
+        if not matches:
+            nearest = difflib.get_close_matches(name, [*suffixes, ALL_LINEAR, *paths], n=3)
+            problems.append(
+                Problem(
+                    where=where,
+                    found=repr(name),
+                    allowed=allowed,
+                    mend=f"Did you mean {' or '.join(nearest)}?" if nearest else "Choose from these.",
+                )
+            )
+    if problems:
+        raise InputError(problems)
+    return tuple(path for path in paths if path in chosen)

@@ -1,0 +1,195 @@
+"""Loads a checkpoint: files are mapped, every tensor is copied once, straight to its place in the fused layout."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from cohort.core.errors import InputError, Problem
+from cohort.models.checkpoint_layout import FusedTensor, checkpoint_layout
+from cohort.models.config import DecoderConfig
+from cohort.models.config_file import read_config
+from cohort.models.decoder import Decoder
+from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
+from cohort.models.source import find_model
+
+__all__ = ["WeightDtype", "load_decoder", "load_tokenizer"]
+
+_STORED_DTYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+
+
+class WeightDtype(Enum):
+    """In what the frozen model computes. ``AUTO``: float32 on a CPU, bfloat16 on a GPU."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+    @classmethod
+    def parse(cls, text: str) -> WeightDtype:
+        """Return the dtype that ``text`` names (``bf16`` and ``fp32`` are understood).
+
+        Raises:
+            InputError: another name.
+        """
+        names = {"bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+        try:
+            return cls(names.get(text, text))
+        except ValueError:
+            allowed = ", ".join(dtype.value for dtype in cls)
+            raise InputError(
+                Problem(where="dtype", found=repr(text), allowed=allowed, mend="Choose one of these.")
+            ) from None
+
+    def on(self, device: torch.device) -> torch.dtype:
+        """Return the torch dtype for ``device``."""
+        if self is WeightDtype.AUTO:
+            return torch.float32 if device.type == "cpu" else torch.bfloat16
+        dtype: torch.dtype = getattr(torch, self.value)
+        return dtype
+
+
+def load_decoder(
+    name_or_path: str | Path, *, dtype: WeightDtype | str = WeightDtype.AUTO, device: torch.device | str = "cpu"
+) -> Decoder:
+    """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
+
+    Raises:
+        UnsupportedModelError: another architecture.
+        InputError: anything wrong with the files, all problems at once.
+    """
+    device = torch.device(device)
+    chosen = dtype if isinstance(dtype, WeightDtype) else WeightDtype.parse(dtype)
+    folder = find_model(name_or_path)
+    config = read_config(folder)
+    layout = checkpoint_layout(config)
+    files = read_headers(folder)
+    stored = _match(layout, files, config=config, folder=folder)
+    return Decoder(config, _load(layout, stored, dtype=chosen.on(device), device=device))
+
+
+def load_tokenizer(name_or_path: str | Path) -> Any:
+    """Return the transformers tokenizer of the model.
+
+    Raises:
+        InputError: there is none, or it does not load.
+    """
+    # transformers takes seconds to import: only a load pays for it
+    from transformers import AutoTokenizer
+
+    folder = find_model(name_or_path)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # many types, by tokenizer class and version; each means that the files do not fit
+        raise InputError(
+            Problem(
+                where=str(folder),
+                found=f"no tokenizer that loads ({' '.join(str(error).split())[:200]})",
+                allowed="tokenizer.json and tokenizer_config.json as transformers saves them",
+                mend="Fetch the model's tokenizer files.",
+            )
+        ) from error
+
+
+def _match(
+    layout: tuple[FusedTensor, ...], files: TensorFiles, *, config: DecoderConfig, folder: Path
+) -> dict[str, StoredTensor]:
+    """Return where each tensor of the layout is stored; raise all that is missing, mis-shaped or not understood."""
+    problems = list(files.problems)
+    tensors = _with_model_prefix(files.tensors)
+    wanted = {piece.key: piece.shape for fused in layout for piece in fused.pieces}
+    for key, shape in wanted.items():
+        stored = tensors.get(key)
+        if stored is None:
+            # with a file unreadable, what it should hold is not known to be missing
+            if not files.problems:
+                problems.append(_missing(key, shape, folder=folder, tensors=tensors))
+        elif stored.shape != shape:
+            problems.append(
+                Problem(
+                    where=f"{stored.file}: {key}",
+                    found=f"shape {list(stored.shape)}",
+                    allowed=f"shape {list(shape)}, as config.json says",
+                    mend="Use the config.json and the weights of one and the same model.",
+                )
+            )
+        elif stored.dtype not in _STORED_DTYPES:
+            problems.append(
+                Problem(
+                    where=f"{stored.file}: {key}",
+                    found=f"dtype {stored.dtype}",
+                    allowed=", ".join(_STORED_DTYPES),
+                    mend="Use the unquantised checkpoint of this model.",
+                )
+            )
+    problems.extend(_not_understood(tensors, wanted=wanted, config=config))
+    if problems:
+        raise InputError(problems)
+    return {key: tensors[key] for key in wanted}
+
+
+def _with_model_prefix(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Checkpoints saved from the bare decoder lack the ``model.`` that those of the language model have."""
+    if any(key.startswith("model.") for key in tensors):
+        return dict(tensors)
+    return {key if key.startswith("lm_head.") else f"model.{key}": stored for key, stored in tensors.items()}
+
+
+def _missing(key: str, shape: tuple[int, ...], *, folder: Path, tensors: Mapping[str, StoredTensor]) -> Problem:
+    nearest = difflib.get_close_matches(key, tensors, n=1)
+    return Problem(
+        where=f"{folder}: {key}",
+        found=f"no such tensor{f' (nearest: {nearest[0]})' if nearest else ''}",
+        allowed=f"a tensor of shape {list(shape)}",
+        mend="Fetch all weight files of the model again.",
+    )
+
+
+def _not_understood(
+    tensors: Mapping[str, StoredTensor], *, wanted: Mapping[str, tuple[int, ...]], config: DecoderConfig
+) -> list[Problem]:
+    """Tensors inside the layers that this architecture does not compute with: ignoring them would be wrong."""
+    problems = []
+    for key, stored in tensors.items():
+        match = re.match(r"model\.layers\.(\d+)\.", key)
+        if match is None or int(match[1]) >= config.num_layers or key in wanted or "rotary_emb." in key:
+            continue
+        problems.append(
+            Problem(
+                where=f"{stored.file}: {key}",
+                found=f"a tensor that {config.architecture} with this config.json does not use",
+                allowed="the tensors of its layers",
+                mend="Use the config.json and the weights of one and the same model.",
+            )
+        )
+    return problems
+
+
+def _load(
+    layout: tuple[FusedTensor, ...], stored: Mapping[str, StoredTensor], *, dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
+    # each tensor gets memory of its own: mapped ones could be changed or cut short by other processes, and bits may
+    # depend on the alignment that only an allocator promises
+    tensors = {fused.name: torch.empty(fused.shape, dtype=dtype, device=device) for fused in layout}
+    places: dict[Path, list[tuple[str, Tensor]]] = {}
+    for fused in layout:
+        row = 0
+        for piece in fused.pieces:
+            destination = tensors[fused.name][row : row + piece.shape[0]]
+            places.setdefault(stored[piece.key].file, []).append((piece.key, destination))
+            row += piece.shape[0]
+    for file, wanted in places.items():
+        with safe_open(file, framework="pt") as opened:
+            names = set(opened.keys())
+            for key, destination in wanted:
+                destination.copy_(opened.get_tensor(key if key in names else key.removeprefix("model.")))
+    return tensors
