@@ -1,0 +1,192 @@
+"""Rendering conversations with the model's own chat template, and finding the trained characters by rendering prefixes.
+
+A template's markup is unknown to us and few templates mark the answers. So the text of answer i is what rendering
+messages 1..i adds to rendering messages 1..i-1 with the generation prompt, which is what a server would ask the
+model to
+go on from. This needs each rendering to begin with the shorter one; a template that rewrites earlier turns (drops their
+reasoning, moves the system text) fails the test and the row is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.data.examples import Conversation, Message
+from cohort.data.masking import RenderedRow
+from cohort.data.problems import BadRowError, ProblemKind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["ChatRenderer", "RENDERING_DATE", "require_chat_template"]
+
+RENDERING_DATE = datetime(2024, 7, 26)
+"""The day templates are told when they ask: tokens must not depend on when they were made. (Llama 3.1's own
+default.)
+"""
+
+
+def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: str, where: str) -> None:
+    """Check that conversations can be rendered.
+
+    Raises:
+        InputError: the tokenizer has no chat template.
+    """
+    if not tokenizer.chat_template:
+        name = tokenizer.name_or_path or "unnamed"
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"chat rows ({found_format}) and a tokenizer without a chat template ({name})",
+                allowed="a tokenizer with a chat template, or prompt and completion as text",
+                mend="Use the instruction-tuned model's directory, or write the rows as prompt and completion.",
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRenderer:
+    """Renders conversations with one tokenizer's template.
+
+    Attributes:
+        tokenizer: Gives the template and its special tokens.
+        completion_only_loss: False trains every character, so no prefix needs to hold.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    completion_only_loss: bool = True
+
+    def render(self, conversation: Conversation) -> RenderedRow:
+        """Return the conversation's text, its trained characters, and the prompt and reference of its last answer.
+
+        The trained characters of an answer end with the template's end-of-turn token; white space behind that token is
+        the template's, since generation stops before it. Where the template writes no such token after a last,
+        trained answer,
+        ``append_eos`` asks for the end-of-sequence token.
+
+        Raises:
+            BadRowError: the template refuses the conversation, or a shorter rendering is not a prefix of a longer one.
+        """
+        messages, tools = conversation.messages, conversation.tools
+        full = self._text(messages, tools=tools, generation_prompt=False)
+        places = [place for place, message in enumerate(messages) if message.trained]
+        asked = max(
+            (p for p, message in enumerate(messages) if message.role == "assistant" and p > 0),
+            key=lambda p: (messages[p].trained, p),
+            default=None,
+        )
+        prompt = "" if asked is None else self._text(messages[:asked], tools=tools, generation_prompt=True)
+        reference = "" if asked is None else messages[asked].content
+        if not self.completion_only_loss:
+            closed = self._end_of_turn(full, content=messages[-1].content)[1]
+            spans: list[tuple[int, int]] = [(0, len(full))]
+        else:
+            closed, spans = True, []
+            for place in places:
+                start, end, closed = self._answer_span(full, messages=messages, place=place, tools=tools)
+                spans.append((start, end))
+        ends_trained = messages[-1].role == "assistant" and (messages[-1].trained or not self.completion_only_loss)
+        return RenderedRow(
+            text=full,
+            trained_spans=tuple(spans),
+            add_special_tokens=False,
+            append_eos=ends_trained and not closed,
+            prompt=prompt,
+            reference=reference,
+        )
+
+    def _answer_span(
+        self, full: str, *, messages: Sequence[Message], place: int, tools: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[int, int, bool]:
+        """Return (first character, one past the last, whether an end-of-turn token closes it) of the answer at
+        ``place``.
+        """
+        if place == 0:
+            raise BadRowError(
+                found="a conversation that starts with a trained answer",
+                allowed="a system or user message before the first trained answer",
+                mend='Add the message it answers, or give the answer "weight": 0.',
+            )
+        before = self._text(messages[:place], tools=tools, generation_prompt=True)
+        after = self._text(messages[: place + 1], tools=tools, generation_prompt=False)
+        if not after.startswith(before):
+            raise _not_a_prefix(shorter=before, longer=after, turn=place + 1, with_prompt=True)
+        if not full.startswith(after):
+            raise _not_a_prefix(shorter=after, longer=full, turn=place + 1, with_prompt=False)
+        length, closed = self._end_of_turn(after[len(before) :], content=messages[place].content)
+        return len(before), len(before) + length, closed
+
+    def _end_of_turn(self, answer: str, *, content: str) -> tuple[int, bool]:
+        """Return how many characters of ``answer`` to train, and whether they end with a token made for closing
+        turns.
+        """
+        # only what the template wrote behind the content counts: content may end in a token of its own, such as
+        # </think>
+        content_end = answer.rfind(content.strip())
+        closing_start = content_end + len(content.strip()) if content.strip() and content_end >= 0 else 0
+        stripped = answer.rstrip()
+        for token in self._special_strings():
+            if stripped.endswith(token) and len(stripped) - len(token) >= closing_start:
+                return len(stripped), True
+        return len(answer), False
+
+    def _special_strings(self) -> list[str]:
+        added = [token.content for token in self.tokenizer.added_tokens_decoder.values()]
+        return [token for token in {*added, *self.tokenizer.all_special_tokens} if token.strip()]
+
+    def _text(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        generation_prompt: bool,
+    ) -> str:
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [message.for_template() for message in messages],
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                add_generation_prompt=generation_prompt,
+                tokenize=False,
+                strftime_now=RENDERING_DATE.strftime,
+            )
+        except ImportError as error:
+            raise InputError(
+                Problem(
+                    where="chat template",
+                    found="no package jinja2",
+                    allowed="jinja2 installed, which transformers renders chat templates with",
+                    mend="Run: pip install jinja2",
+                )
+            ) from error
+        # the template is a program we did not write: it may raise anything, and its message is for the user
+        except Exception as error:
+            roles = ", ".join(message.role for message in messages)
+            raise BadRowError(
+                kind=ProblemKind.TEMPLATE,
+                found=f"a conversation ({roles}) that the chat template refuses: {error}",
+                allowed="roles and fields in the order the model's template expects",
+                mend="Change the conversation as the template's message says.",
+            ) from error
+        return str(text)
+
+
+def _not_a_prefix(*, shorter: str, longer: str, turn: int, with_prompt: bool) -> BadRowError:
+    same = next(
+        (i for i, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), min(len(shorter), len(longer))
+    )
+    begin = max(0, same - 12)
+    cut, whole = shorter[begin : same + 24], longer[begin : same + 24]
+    if with_prompt:
+        what = f"up to the generation prompt of turn {turn} it has {cut!r} where the answered turn has {whole!r}"
+    else:
+        what = f"up to turn {turn} it has {cut!r} where the whole conversation has {whole!r}"
+    return BadRowError(
+        kind=ProblemKind.TEMPLATE,
+        found=f"a chat template that rewrites earlier text: {what}",
+        allowed="a template whose shorter rendering begins the longer one, else the mask would be a guess",
+        mend='Give earlier answers "weight": 0, write one row per answer, or set completion_only_loss: false.',
+    )

@@ -1,0 +1,167 @@
+"""Recognising a file's format by its keys, and turning each row into a typed example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from cohort.data.examples import Example
+from cohort.data.parsing import parse_row
+from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
+from cohort.data.rows import RawRow
+from cohort.data.settings import DatasetSettings
+from cohort.data.sources import SplitName
+
+__all__ = ["DataFormat", "ParsedRow", "detect_format", "parse_rows"]
+
+
+class DataFormat(StrEnum):
+    """The layouts of a row; the value is the name used in the task file."""
+
+    PREFERENCE = "preference"
+    MESSAGES = "messages"
+    SHAREGPT = "sharegpt"
+    ALPACA = "alpaca"
+    PROMPT_COMPLETION = "prompt_completion"
+    TEXT = "text"
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether every row of the format is a conversation."""
+        return self in (DataFormat.MESSAGES, DataFormat.SHAREGPT)
+
+
+# in this order, since files often carry a rendered copy beside (`text` in Alpaca, `messages` in preference sets)
+_KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
+    (DataFormat.PREFERENCE, ("preferred_completion", "non_preferred_completion")),
+    (DataFormat.PREFERENCE, ("chosen", "rejected")),
+    (DataFormat.MESSAGES, ("messages",)),
+    (DataFormat.SHAREGPT, ("conversations",)),
+    (DataFormat.ALPACA, ("instruction", "output")),
+    (DataFormat.PROMPT_COMPLETION, ("prompt", "completion")),
+    (DataFormat.TEXT, ("text",)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParsedRow:
+    """One row's example and where it came from (``file:line``)."""
+
+    where: str
+    example: Example
+    split: SplitName = "train"
+
+
+def detect_format(values: Mapping[str, Any], *, prompt_template: str | None = None) -> DataFormat | None:
+    """Return the format whose keys ``values`` has (None counts as absent), the most specific first; None if there is
+    none.
+
+    With a prompt template a row needs no ``prompt`` of its own.
+    """
+    present = {name for name, value in values.items() if value is not None}
+    if prompt_template is not None:
+        present.add("prompt")
+    for data_format, keys in _KEYS:
+        if present.issuperset(keys):
+            return data_format
+    return None
+
+
+def renamed(values: Mapping[str, Any], *, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the row under our names. A renamed column is no longer seen under its old name."""
+    sources = set(columns.values())
+    row = {name: value for name, value in values.items() if name not in sources}
+    row.update({name: values[source] for name, source in columns.items() if source in values})
+    return row
+
+
+def parse_rows(
+    rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog
+) -> tuple[DataFormat | None, list[ParsedRow]]:
+    """Return the format of ``rows`` and an example for each good one; everything else is noted in ``log``.
+
+    The first row that is recognised sets the format of all; a row of another format stops the run, whatever
+    ``on_bad_rows`` says, since it is rarely the only one.
+    """
+    named = [(row, renamed(row.values, columns=settings.columns)) for row in rows]
+    missing = _note_missing_columns(rows, settings=settings, log=log)
+    if settings.format != "auto":
+        chosen = DataFormat(settings.format)
+    else:
+        detected = [
+            (row, values, data_format)
+            for row, values in named
+            if (data_format := detect_format(values, prompt_template=settings.prompt_template)) is not None
+        ]
+        if not detected:
+            if rows and not missing:
+                _note_unknown(rows[0], settings=settings, log=log)
+            return None, []
+        first, _, chosen = detected[0]
+        others = [
+            (row, entry)
+            for row, values, entry in detected
+            if entry is not chosen and not _fits(values, chosen, settings=settings)
+        ]
+        if others:
+            _note_mixed(others, first=first, chosen=chosen, log=log)
+            return chosen, []
+    parsed = []
+    for row, values in named:
+        try:
+            example = parse_row(
+                values, original=row.values, data_format=chosen.value, template=settings.prompt_template
+            )
+        except BadRowError as problem:
+            log.extend([problem.at(row.where)])
+        else:
+            parsed.append(ParsedRow(where=row.where, example=example, split=row.split))
+    return chosen, parsed
+
+
+def _fits(values: Mapping[str, Any], data_format: DataFormat, *, settings: DatasetSettings) -> bool:
+    present = {name for name, value in values.items() if value is not None}
+    if settings.prompt_template is not None:
+        present.add("prompt")
+    return any(entry is data_format and present.issuperset(keys) for entry, keys in _KEYS)
+
+
+def _note_missing_columns(rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog) -> bool:
+    missing = False
+    for name, source in settings.columns.items():
+        if rows and not any(source in row.values for row in rows):
+            log.add(
+                ProblemKind.INPUT,
+                where=settings.key(f"columns.{name}"),
+                found=f"{source!r}, a column no row has",
+                allowed=", ".join(rows[0].values) or "the columns of the file",
+                mend="Name a column of the file.",
+            )
+            missing = True
+    return missing
+
+
+def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) -> None:
+    log.add(
+        ProblemKind.INPUT,
+        where=row.where,
+        found=f"the keys {', '.join(row.values) or '(none)'}",
+        allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _KEYS),
+        mend=f"Map the file's columns, e.g. {settings.key('columns')}: {{prompt: question, completion: answer}}.",
+    )
+
+
+def _note_mixed(
+    others: Sequence[tuple[RawRow, DataFormat]], *, first: RawRow, chosen: DataFormat, log: ProblemLog
+) -> None:
+    row, data_format = others[0]
+    more = f" (and {len(others) - 1} more rows)" if len(others) > 1 else ""
+    log.add(
+        ProblemKind.INPUT,
+        where=row.where,
+        found=f"a row in the {data_format.value} format{more}",
+        allowed=f"{chosen.value} as in {first.where}: one format for all rows",
+        mend="Split the file by format, or convert the rows to one format.",
+    )

@@ -1,0 +1,298 @@
+"""From the dataset section of a task to tokenised rows: read, parse, render, tokenise, split, report, cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cohort.core.errors import InputError
+from cohort.data.cache import CachedData, default_cache_directory, read_cache, write_cache
+from cohort.data.chat import require_chat_template
+from cohort.data.formats import DataFormat, ParsedRow
+from cohort.data.lengths import measure_lengths
+from cohort.data.problems import ProblemKind, ProblemLog, RowProblem, capped
+from cohort.data.reading import InputSource, ParsedDataset, find_sources, read_examples
+from cohort.data.report import DataReport, collect_notes
+from cohort.data.settings import DatasetSettings
+from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share
+from cohort.data.tokenise import TokenRow, render_rows, require_usable_tokenizer, tokenise_rows
+from cohort.data.tokenised import TokenisedRows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["LoadedDataset", "load_dataset"]
+
+# part of every cache key: raise it with any change to parsing, rendering, masking or splitting
+_CODE_VERSION = 1
+_LISTED_PROBLEMS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedDataset:
+    """What a task trains and evaluates on.
+
+    Attributes:
+        train: Rows to train on.
+        validation: Rows every evaluation looks at.
+        report: What was found on the way.
+        cache_status: ``hit``, ``written``, ``off``, or why the cache could not be written.
+    """
+
+    train: TokenisedRows
+    validation: TokenisedRows
+    report: DataReport
+    cache_status: str
+
+
+def load_dataset(
+    settings: DatasetSettings,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    evaluation_max_examples: int | None = 128,
+    cache_dir: Path | None = None,
+    use_cache: bool = True,
+    max_problems: int | None = _LISTED_PROBLEMS,
+) -> LoadedDataset:
+    """Return the tokenised training and validation rows of a task.
+
+    Args:
+        settings: The dataset section.
+        tokenizer: The base model's own, a fast one.
+        evaluation_max_examples: At most so many validation rows are kept, chosen by seed; None keeps all.
+        cache_dir: Where tokenised rows are kept; :func:`default_cache_directory` when None.
+        use_cache: False neither reads nor writes the cache.
+        max_problems: How many problems the error lists before it says how many more there are; None lists all.
+
+    Raises:
+        InputError: the data cannot be used, with every problem found in every file.
+    """
+    if evaluation_max_examples is not None and evaluation_max_examples < 1:
+        raise ValueError(f"evaluation_max_examples must be at least 1 or None, found {evaluation_max_examples}")
+    require_usable_tokenizer(tokenizer, where=settings.where)
+    log = ProblemLog()
+    sources = find_sources(settings, log=log)
+    identity = _identity(settings, sources, tokenizer=tokenizer, evaluation_max_examples=evaluation_max_examples)
+    libraries = {name: version(name) for name in ("transformers", "tokenizers")}
+    key = _digest({"identity": identity, "code": _CODE_VERSION, "libraries": libraries})
+    directory = default_cache_directory() if cache_dir is None else cache_dir
+    cached = read_cache(directory, key=key) if use_cache and not log.entries else None
+    if cached is not None:
+        return LoadedDataset(train=cached.train, validation=cached.validation, report=cached.report, cache_status="hit")
+    data = _prepared(
+        sources,
+        settings=settings,
+        tokenizer=tokenizer,
+        evaluation_max_examples=evaluation_max_examples,
+        identity=identity,
+        log=log,
+        max_problems=max_problems,
+    )
+    status = _stored(directory, key=key, data=data) if use_cache else "off"
+    return LoadedDataset(train=data.train, validation=data.validation, report=data.report, cache_status=status)
+
+
+def _prepared(
+    sources: Sequence[InputSource],
+    *,
+    settings: DatasetSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    evaluation_max_examples: int | None,
+    identity: str,
+    log: ProblemLog,
+    max_problems: int | None,
+) -> CachedData:
+    parsed = read_examples(sources, settings=settings, log=log)
+    train, validation, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
+    _note_repeats(train, validation, log=log)
+    train, validation = _with_share(train, validation, settings=settings, log=log)
+    _note_nothing_left(train, validation, settings=settings, log=log)
+    problems = log.stopping(
+        bad_rows_stop=settings.on_bad_rows == "error", long_rows_stop=settings.on_long_rows == "error"
+    )
+    if problems:
+        raise InputError(capped(problems, limit=max_problems))
+    assert parsed.format is not None, "rows without a format were let through"
+    chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
+    evaluated = [validation[index] for index in chosen]
+    train_lengths = np.asarray([len(row.tokens) for row in train], dtype=np.int64)
+    counts, lines, samples = collect_notes(log)
+    report = DataReport(
+        format=parsed.format.value,
+        is_chat=parsed.is_chat,
+        num_rows_read=parsed.num_rows_read,
+        num_train_rows=len(train),
+        num_validation_rows=len(validation),
+        num_evaluation_rows=len(evaluated),
+        num_trained_tokens=int(sum(int(row.trained.sum()) for row in train)),
+        counts=counts,
+        lines=lines,
+        samples=samples,
+        lengths=measure_lengths(lengths),
+        train_lengths=measure_lengths(train_lengths),
+        max_length=settings.max_length,
+        data_hash=_digest([entry.digest for entry in sources]),
+        file_hashes={entry.source.shown: entry.digest for entry in sources},
+    )
+    return CachedData(
+        train=_flat(train, identity=identity), validation=_flat(evaluated, identity=identity), report=report
+    )
+
+
+def _tokenised(
+    parsed: ParsedDataset, *, settings: DatasetSettings, tokenizer: PreTrainedTokenizerBase, log: ProblemLog
+) -> tuple[list[TokenRow], list[TokenRow], NDArray[np.int64]]:
+    """Return (training rows, validation rows, every length), or nothing where the format itself stops the run."""
+    if parsed.format is DataFormat.PREFERENCE:
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key("format"),
+            found="preference rows (chosen and rejected)",
+            allowed="messages, sharegpt, alpaca, prompt_completion or text, for objective: sft",
+            mend="To train on the better answers write columns: {completion: chosen} and format: prompt_completion.",
+        )
+    if parsed.is_chat and parsed.format is not None:
+        try:
+            require_chat_template(tokenizer, found_format=parsed.format.value, where=settings.key("train"))
+        except InputError as error:
+            log.extend(RowProblem(kind=ProblemKind.INPUT, problem=problem) for problem in error.problems)
+    if log.of(ProblemKind.INPUT):
+        return [], [], np.empty(0, dtype=np.int64)
+
+    def tokenise(rows: Sequence[ParsedRow]) -> tuple[list[TokenRow], NDArray[np.int64]]:
+        rendered = render_rows(rows, tokenizer=tokenizer, completion_only_loss=settings.completion_only_loss, log=log)
+        return tokenise_rows(rendered, tokenizer=tokenizer, settings=settings, log=log)
+
+    train, train_lengths = tokenise(parsed.train)
+    validation, validation_lengths = tokenise(parsed.validation)
+    return train, validation, np.concatenate([train_lengths, validation_lengths])
+
+
+def _note_repeats(train: Sequence[TokenRow], validation: Sequence[TokenRow], *, log: ProblemLog) -> None:
+    contents = [row.content for row in train]
+    for index, earlier in duplicates_of_earlier(contents):
+        log.add(
+            ProblemKind.DUPLICATE,
+            where=train[index].where,
+            found=f"the same tokens as {train[earlier].where}",
+            allowed="each row once",
+            mend="Remove the copy if it is not meant to count twice.",
+        )
+    first = {content: row.where for content, row in zip(reversed(contents), reversed(train), strict=True)}
+    for row in validation:
+        if row.content in first:
+            log.add(
+                ProblemKind.IN_TRAIN_AND_VALIDATION,
+                where=row.where,
+                found=f"the same tokens as the training row {first[row.content]}",
+                allowed="validation rows that are not trained on",
+                mend="Remove the row from one of the two files.",
+            )
+
+
+def _with_share(
+    train: list[TokenRow], validation: list[TokenRow], *, settings: DatasetSettings, log: ProblemLog
+) -> tuple[list[TokenRow], list[TokenRow]]:
+    share = settings.validation
+    if not isinstance(share, int | float) or not train:
+        return train, validation
+    kept, aside = split_off_share([row.content for row in train], share=share, seed=settings.seed)
+    if not aside or not kept:
+        what = "no row for validation" if not aside else "no row to train on"
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key("validation"),
+            found=f"a share of {share:g} of {len(train)} usable rows, which leaves {what}",
+            allowed="a share that leaves at least one row on each side (rows of equal content stay together)",
+            mend="Change the share, add rows, or name a validation file.",
+        )
+    return [train[index] for index in kept], [train[index] for index in aside]
+
+
+def _note_nothing_left(
+    train: Sequence[TokenRow], validation: Sequence[TokenRow], *, settings: DatasetSettings, log: ProblemLog
+) -> None:
+    if log.of(ProblemKind.INPUT):
+        return
+    is_share = isinstance(settings.validation, int | float)
+    for name, rows in (("train", train), ("validation", validation)):
+        if rows or (name == "validation" and is_share):
+            continue
+        counts = ", ".join(f"{kind.replace('_', ' ')}: {count}" for kind, count in log.counts().items())
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key(name),
+            found=f"no usable row ({counts or 'no rows at all'})",
+            allowed="at least one row",
+            mend="Mend the rows; if they are too long, raise max_length or set on_long_rows: truncate.",
+        )
+
+
+def _flat(rows: Sequence[TokenRow], *, identity: str) -> TokenisedRows:
+    lengths = np.asarray([len(row.tokens) for row in rows], dtype=np.int64)
+    tokens = np.concatenate([row.tokens for row in rows])
+    trained = np.concatenate([row.trained for row in rows])
+    fingerprint = hashlib.sha256(identity.encode())
+    for part in (tokens, trained, lengths):
+        fingerprint.update(part.tobytes())
+    return TokenisedRows(
+        tokens_T=tokens,
+        trained_T=trained,
+        offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
+        prompts=tuple(row.prompt for row in rows),
+        references=tuple(row.reference for row in rows),
+        sources=tuple(row.where for row in rows),
+        fingerprint=fingerprint.hexdigest(),
+    )
+
+
+def _identity(
+    settings: DatasetSettings,
+    sources: Sequence[InputSource],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    evaluation_max_examples: int | None,
+) -> str:
+    """Return a digest of everything that shapes the rows, the code and its libraries apart."""
+    # a call without padding and truncation clears both, which a tokenizer file or an earlier call may have set
+    tokenizer("", verbose=False)
+    share = settings.validation if isinstance(settings.validation, int | float) else None
+    return _digest(
+        {
+            "files": [(entry.split, entry.source.shown, entry.digest) for entry in sources],
+            "tokenizer": tokenizer.backend_tokenizer.to_str(),
+            "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+            "chat_template": tokenizer.chat_template,
+            "format": settings.format,
+            "columns": dict(settings.columns),
+            "prompt_template": settings.prompt_template,
+            "on_long_rows": settings.on_long_rows,
+            "on_bad_rows": settings.on_bad_rows,
+            "completion_only_loss": settings.completion_only_loss,
+            "max_length": settings.max_length,
+            "seed": settings.seed,
+            "share": share,
+            "evaluation_max_examples": evaluation_max_examples,
+        }
+    )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _stored(directory: Path, *, key: str, data: CachedData) -> str:
+    try:
+        write_cache(directory, key=key, data=data)
+    # the cache only saves time: a full or read-only disk is told, not fatal
+    except OSError as error:
+        return f"not written: {error.strerror or error}"
+    return "written"

@@ -1,0 +1,244 @@
+"""One row of a known format -> one typed example, or a :class:`BadRowError` that says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cohort.data.examples import Conversation, Example, Message, PlainText, PreferencePair, PromptCompletion
+from cohort.data.messages import parse_messages, parse_sharegpt, parse_tools
+from cohort.data.problems import BadRowError
+from cohort.data.settings import template_fields
+
+__all__ = ["alpaca_prompt", "parse_row"]
+
+
+def parse_row(
+    values: Mapping[str, Any], *, original: Mapping[str, Any], data_format: str, template: str | None
+) -> Example:
+    """Return the example in ``values`` (our column names); template fields may also name columns of the ``original``
+    row.
+
+    Raises:
+        BadRowError: a key is missing, has another type, or the row has no answer.
+    """
+    if data_format == "messages":
+        return _conversation(parse_messages(_present(values, "messages"), key="messages"), values=values)
+    if data_format == "sharegpt":
+        turns = parse_sharegpt(_present(values, "conversations"), system=values.get("system"), key="conversations")
+        return _conversation(turns, values=values)
+    if data_format == "alpaca":
+        return _alpaca(values, original=original, template=template)
+    if data_format == "text":
+        return PlainText(text=_filled(values, "text"))
+    if data_format == "preference":
+        return _differing(_preference(values))
+    return _prompt_completion(values, original=original, template=template)
+
+
+def _present(values: Mapping[str, Any], key: str) -> Any:
+    value = values.get(key)
+    if value is None:
+        keys = ", ".join(values) or "(none)"
+        raise BadRowError(
+            found=f"no {key!r} among the keys {keys}",
+            allowed=f"a row with {key!r}",
+            mend=f"Add {key!r} to the row, or remove the row.",
+        )
+    return value
+
+
+def _string(values: Mapping[str, Any], key: str) -> str:
+    value = _present(values, key)
+    if not isinstance(value, str):
+        raise BadRowError(
+            found=f"{key}: {value!r:.60} ({type(value).__name__})",
+            allowed="a string",
+            mend="Put the value in quotes.",
+        )
+    return value
+
+
+def _filled(values: Mapping[str, Any], key: str) -> str:
+    text = _string(values, key)
+    if not text.strip():
+        raise BadRowError(
+            found=f"an empty {key!r}",
+            allowed=f"a {key!r} with text",
+            mend="Fill it in, or remove the row.",
+        )
+    return text
+
+
+def _conversation(messages: tuple[Message, ...], *, values: Mapping[str, Any]) -> Conversation:
+    if not any(message.role == "assistant" for message in messages):
+        raise BadRowError(
+            found="a conversation without an answer",
+            allowed="at least one assistant message",
+            mend="Add the answer, or remove the row.",
+        )
+    return Conversation(messages=messages, tools=parse_tools(values.get("tools")))
+
+
+def _prompt_completion(
+    values: Mapping[str, Any], *, original: Mapping[str, Any], template: str | None
+) -> PromptCompletion | Conversation:
+    if template is not None:
+        prompt = _from_template(template, values={**values, **original})
+        return PromptCompletion(prompt=prompt, completion=_filled(values, "completion"))
+    if isinstance(values.get("prompt"), list) or isinstance(values.get("completion"), list):
+        asked = parse_messages(_present(values, "prompt"), key="prompt")
+        answered = parse_messages(_present(values, "completion"), key="completion")
+        context = tuple(replace(message, trained=False) for message in asked)
+        _conversation(answered, values=values)
+        return _conversation((*context, *answered), values=values)
+    return PromptCompletion(prompt=_string(values, "prompt"), completion=_filled(values, "completion"))
+
+
+def _from_template(template: str, *, values: Mapping[str, Any]) -> str:
+    fields = {}
+    for name in template_fields(template):
+        value = _present(values, name)
+        if not isinstance(value, str | int | float):
+            raise BadRowError(
+                found=f"{name}: {value!r:.60} ({type(value).__name__})",
+                allowed="a string or a number, since prompt_template uses it",
+                mend="Write the value as text.",
+            )
+        fields[name] = str(value)
+    return template.format_map(fields)
+
+
+def alpaca_prompt(instruction: str, *, given: str = "", system: str = "") -> str:
+    """Return the prompt of Stanford Alpaca for an instruction and its optional input; ``system`` replaces the first
+    sentences.
+
+    Source: tatsu-lab/stanford_alpaca, ``train.py`` (PROMPT_DICT), with a line break after ``### Response:`` as
+        Axolotl and
+    LLaMA-Factory write it, so that prompt and answer never share a token.
+    """
+    if given:
+        preamble = (
+            "Below is an instruction that describes a task, paired with an input that provides further context. "
+            "Write a response that appropriately completes the request."
+        )
+        body = f"### Instruction:\n{instruction}\n\n### Input:\n{given}\n\n### Response:\n"
+    else:
+        preamble = (
+            "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+        )
+        body = f"### Instruction:\n{instruction}\n\n### Response:\n"
+    return f"{system or preamble}\n\n{body}"
+
+
+def _alpaca(values: Mapping[str, Any], *, original: Mapping[str, Any], template: str | None) -> PromptCompletion:
+    if values.get("history"):
+        raise BadRowError(
+            found="an alpaca row with `history`",
+            allowed="instruction, input, output and system",
+            mend="Write rows of several turns in the messages format.",
+        )
+    completion = _filled(values, "output")
+    if template is not None:
+        return PromptCompletion(prompt=_from_template(template, values={**values, **original}), completion=completion)
+    given = _string(values, "input") if values.get("input") is not None else ""
+    system = _string(values, "system") if values.get("system") is not None else ""
+    prompt = alpaca_prompt(_filled(values, "instruction"), given=given, system=system)
+    return PromptCompletion(prompt=prompt, completion=completion)
+
+
+def _differing(pair: PreferencePair) -> PreferencePair:
+    if pair.chosen == pair.rejected:
+        raise BadRowError(
+            found="the same answer as chosen and rejected",
+            allowed="two different answers",
+            mend="Remove the row; it says nothing about preference.",
+        )
+    if not pair.chosen or not pair.rejected:
+        raise BadRowError(
+            found="one answer that is only the beginning of the other",
+            allowed="two answers that differ after what they share",
+            mend="Write the shared part as `prompt`.",
+        )
+    return pair
+
+
+def _preference(values: Mapping[str, Any]) -> PreferencePair:
+    if values.get("preferred_completion") is not None or values.get("non_preferred_completion") is not None:
+        return _openai_preference(values)
+    chosen, rejected = _answer(values, "chosen"), _answer(values, "rejected")
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        if values.get("prompt") is None:
+            prompt, chosen, rejected = _shared_text(chosen, rejected)
+            return PreferencePair(prompt=prompt, chosen=chosen, rejected=rejected)
+        return PreferencePair(prompt=_string(values, "prompt"), chosen=chosen, rejected=rejected)
+    if isinstance(chosen, str) or isinstance(rejected, str):
+        raise BadRowError(
+            found="one answer as text and one as messages",
+            allowed="two strings, or two message lists",
+            mend="Write chosen and rejected in the same form.",
+        )
+    asked = _asked(values.get("prompt"))
+    if not asked:
+        asked, chosen, rejected = _shared_messages(chosen, rejected)
+    elif chosen[: len(asked)] == asked and rejected[: len(asked)] == asked:
+        # UltraFeedback repeats the prompt in both answers
+        chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
+    return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=parse_tools(values.get("tools")))
+
+
+def _answer(values: Mapping[str, Any], key: str) -> str | tuple[Message, ...]:
+    if isinstance(_present(values, key), str):
+        return _filled(values, key)
+    messages = parse_messages(values[key], key=key)
+    _conversation(messages, values={})
+    return messages
+
+
+def _asked(prompt: Any) -> tuple[Message, ...]:
+    if prompt is None or prompt == "":
+        return ()
+    if isinstance(prompt, str):
+        return (Message(role="user", content=prompt, trained=False),)
+    return tuple(replace(message, trained=False) for message in parse_messages(prompt, key="prompt"))
+
+
+def _openai_preference(values: Mapping[str, Any]) -> PreferencePair:
+    given = _present(values, "input")
+    if not isinstance(given, Mapping):
+        raise BadRowError(
+            found=f"input: {given!r:.60}",
+            allowed='{"messages": [...]}',
+            mend="Put the prompt's messages under input.messages.",
+        )
+    asked = _asked(_present(given, "messages"))
+    chosen = parse_messages(_present(values, "preferred_completion"), key="preferred_completion")
+    rejected = parse_messages(_present(values, "non_preferred_completion"), key="non_preferred_completion")
+    return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=parse_tools(given.get("tools")))
+
+
+def _shared_text(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """Split off what both answers begin with (TRL, ``extract_prompt``); a space before the difference stays with the
+    answers.
+    """
+    length = 0
+    for left, right in zip(chosen, rejected, strict=False):
+        if left != right:
+            break
+        length += 1
+    if length and chosen[length - 1] == " ":
+        length -= 1
+    return chosen[:length], chosen[length:], rejected[length:]
+
+
+def _shared_messages(
+    chosen: tuple[Message, ...], rejected: tuple[Message, ...]
+) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
+    length = 0
+    for left, right in zip(chosen, rejected, strict=False):
+        if left != right:
+            break
+        length += 1
+    shared = tuple(replace(message, trained=False) for message in chosen[:length])
+    return shared, chosen[length:], rejected[length:]

@@ -1,0 +1,106 @@
+"""What is wrong with rows: kinds, records, and the log that every stage writes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cohort.core.errors import Problem
+
+__all__ = ["BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
+
+
+class ProblemKind(StrEnum):
+    """Why a row, or the whole input, was noted.
+
+    ``UNREADABLE``, ``MALFORMED`` and ``TEMPLATE`` rows obey ``on_bad_rows``; ``TOO_LONG`` rows obey ``on_long_rows``;
+    ``INPUT`` always stops the run; the rest is information.
+    """
+
+    INPUT = "input"
+    UNREADABLE = "unreadable"
+    MALFORMED = "malformed"
+    TEMPLATE = "template"
+    TOO_LONG = "too_long"
+    TRUNCATED = "truncated"
+    EMPTY_AFTER_MASKING = "empty_after_masking"
+    DUPLICATE = "duplicate"
+    IN_TRAIN_AND_VALIDATION = "in_train_and_validation"
+    BORDER_INSIDE_TOKEN = "border_inside_token"
+
+
+BAD_ROW_KINDS = (ProblemKind.UNREADABLE, ProblemKind.MALFORMED, ProblemKind.TEMPLATE)
+
+
+class BadRowError(Exception):
+    """Raised while one row is parsed; the caller knows the line and turns it into a :class:`RowProblem`."""
+
+    def __init__(self, *, found: str, allowed: str, mend: str, kind: ProblemKind = ProblemKind.MALFORMED) -> None:
+        super().__init__(found)
+        self.found, self.allowed, self.mend, self.kind = found, allowed, mend, kind
+
+    def at(self, where: str) -> RowProblem:
+        """Return the record of this problem at ``where`` (``file:line``)."""
+        problem = Problem(where=where, found=self.found, allowed=self.allowed, mend=self.mend)
+        return RowProblem(kind=self.kind, problem=problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowProblem:
+    """One note about one row (or, for ``INPUT``, about a file or a key)."""
+
+    kind: ProblemKind
+    problem: Problem
+
+
+class ProblemLog:
+    """Collects notes in the order they are found; one log per load."""
+
+    def __init__(self) -> None:
+        self._entries: list[RowProblem] = []
+
+    def add(self, kind: ProblemKind, *, where: str, found: str, allowed: str, mend: str) -> None:
+        """Note one problem."""
+        self.extend([RowProblem(kind=kind, problem=Problem(where=where, found=found, allowed=allowed, mend=mend))])
+
+    def extend(self, entries: Iterable[RowProblem]) -> None:
+        """Note problems found elsewhere."""
+        self._entries.extend(entries)
+
+    @property
+    def entries(self) -> tuple[RowProblem, ...]:
+        """All notes so far."""
+        return tuple(self._entries)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many notes there are of each kind that occurs."""
+        return dict(Counter(entry.kind.value for entry in self._entries))
+
+    def of(self, *kinds: ProblemKind) -> list[Problem]:
+        """Return the problems of these kinds, in the order found."""
+        return [entry.problem for entry in self._entries if entry.kind in kinds]
+
+    def stopping(self, *, bad_rows_stop: bool, long_rows_stop: bool) -> list[Problem]:
+        """Return the problems that must stop the run under the user's rules."""
+        kinds = [ProblemKind.INPUT]
+        if bad_rows_stop:
+            kinds += BAD_ROW_KINDS
+        if long_rows_stop:
+            kinds.append(ProblemKind.TOO_LONG)
+        return self.of(*kinds)
+
+
+def capped(problems: list[Problem], *, limit: int | None) -> list[Problem]:
+    """Return at most ``limit`` problems and, if some are left out, one more that says how many."""
+    if limit is None or len(problems) <= limit:
+        return problems
+    rest = problems[limit:]
+    more = Problem(
+        where=f"{rest[0].where} and after",
+        found=f"{len(rest)} more problems like these",
+        allowed="none",
+        mend="Run `cohort check` to list them all.",
+    )
+    return [*problems[:limit], more]

@@ -1,0 +1,138 @@
+"""All sources of a data set -> examples of one format, with every problem of every file in one log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cohort.core.errors import InputError
+from cohort.data.examples import Conversation
+from cohort.data.formats import DataFormat, ParsedRow, parse_rows
+from cohort.data.problems import ProblemKind, ProblemLog, RowProblem
+from cohort.data.rows import RawRow, content_digest, read_source
+from cohort.data.settings import DatasetSettings
+from cohort.data.sources import HubSource, SourceFile, SplitName, resolve_sources
+
+__all__ = ["InputSource", "ParsedDataset", "find_sources", "read_examples"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSource:
+    """One source to read.
+
+    Attributes:
+        split: What its rows are for.
+        source: The file or hub data set.
+        digest: SHA-256 of its content (hex).
+        rows: Its rows where they had to be read for the digest (hub data sets), else None.
+    """
+
+    split: SplitName
+    source: SourceFile | HubSource
+    digest: str
+    rows: Sequence[RawRow] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParsedDataset:
+    """The good rows of both splits. ``validation`` is empty where a share of the training rows is asked for."""
+
+    format: DataFormat | None
+    is_chat: bool
+    train: list[ParsedRow]
+    validation: list[ParsedRow]
+    num_rows_read: int
+
+
+def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSource]:
+    """Return every source of the data set with the digest of its content; what is missing is noted in ``log``."""
+    found = []
+    for split in _file_splits(settings):
+        where = settings.key(split)
+        written = settings.train if split == "train" else settings.validation
+        if isinstance(written, int | float):
+            continue
+        resolved = resolve_sources(written, split=split, base_directory=settings.base_directory, where=where, log=log)
+        for source in resolved:
+            try:
+                rows = (
+                    read_source(source, split=split, where=where, log=log).rows
+                    if isinstance(source, HubSource)
+                    else None
+                )
+                digest = content_digest(source, rows=rows)
+            except InputError as error:
+                _note_all(error, log=log)
+            except OSError as error:
+                _note_os_error(error, shown=source.shown, log=log)
+            else:
+                found.append(InputSource(split=split, source=source, digest=digest, rows=rows))
+    return found
+
+
+def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, log: ProblemLog) -> ParsedDataset:
+    """Return the examples of ``sources``; every row that has a problem is noted in ``log`` and left out."""
+    rows: dict[SplitName, list[RawRow]] = {"train": [], "validation": []}
+    num_rows_read = 0
+    for entry in sources:
+        if entry.rows is not None:
+            read, unreadable = list(entry.rows), 0
+        else:
+            try:
+                result = read_source(entry.source, split=entry.split, where=settings.key(entry.split), log=log)
+            except InputError as error:
+                _note_all(error, log=log)
+                continue
+            read, unreadable = result.rows, result.num_unreadable
+        rows[entry.split].extend(read)
+        num_rows_read += len(read) + unreadable
+    data_format, parsed = parse_rows([*rows["train"], *rows["validation"]], settings=settings, log=log)
+    is_chat = _note_mixed_rendering(parsed, log=log)
+    return ParsedDataset(
+        format=data_format,
+        is_chat=is_chat,
+        train=[row for row in parsed if row.split == "train"],
+        validation=[row for row in parsed if row.split == "validation"],
+        num_rows_read=num_rows_read,
+    )
+
+
+def _file_splits(settings: DatasetSettings) -> Mapping[SplitName, None]:
+    splits: dict[SplitName, None] = {"train": None}
+    if not isinstance(settings.validation, int | float):
+        splits["validation"] = None
+    return splits
+
+
+def _note_mixed_rendering(parsed: Sequence[ParsedRow], *, log: ProblemLog) -> bool:
+    """Return whether the rows are conversations; rows of both kinds (prompt and completion as text and as messages)
+    are noted.
+    """
+    if not parsed:
+        return False
+    is_chat = isinstance(parsed[0].example, Conversation)
+    other = next((row for row in parsed if isinstance(row.example, Conversation) is not is_chat), None)
+    if other is not None:
+        kinds = ("text", "messages") if is_chat else ("messages", "text")
+        log.add(
+            ProblemKind.INPUT,
+            where=other.where,
+            found=f"prompt and completion as {kinds[0]}",
+            allowed=f"{kinds[1]} as in {parsed[0].where}: one form for all rows",
+            mend="Write every row's prompt and completion in the same form.",
+        )
+    return is_chat
+
+
+def _note_all(error: InputError, *, log: ProblemLog) -> None:
+    log.extend(RowProblem(kind=ProblemKind.INPUT, problem=problem) for problem in error.problems)
+
+
+def _note_os_error(error: OSError, *, shown: str, log: ProblemLog) -> None:
+    log.add(
+        ProblemKind.INPUT,
+        where=shown,
+        found=f"a file that cannot be read ({error.strerror})",
+        allowed="a readable file",
+        mend="Check its permissions.",
+    )

@@ -1,0 +1,106 @@
+"""What loading a data set found: counts, lines and lengths, as plain values for the run store, the card and the
+terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cohort.data.lengths import LengthStatistics, format_histogram
+from cohort.data.problems import ProblemLog
+
+__all__ = ["DataReport", "collect_notes"]
+
+_SAMPLES_PER_KIND = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataReport:
+    """A data set in numbers.
+
+    Attributes:
+        format: The format of the rows.
+        is_chat: Whether the chat template rendered them (see :func:`cohort.data.tokenise.encode_prompt`).
+        num_rows_read: Rows of all files, unreadable ones included.
+        num_train_rows: Rows trials train on.
+        num_validation_rows: Rows put aside for validation.
+        num_evaluation_rows: Those of them that evaluations look at.
+        num_trained_tokens: Training tokens the loss counts, in one epoch.
+        counts: Notes by kind (see :class:`cohort.data.problems.ProblemKind`).
+        lines: ``file:line`` of every note, by kind.
+        samples: The first messages of each kind, in words.
+        lengths: Of every row that could be tokenised, before dropping and cutting, training and validation together.
+        train_lengths: Of the training rows as they are trained.
+        max_length: The limit that applied.
+        data_hash: SHA-256 over the content of all files (hex).
+        file_hashes: SHA-256 by file.
+    """
+
+    format: str
+    is_chat: bool
+    num_rows_read: int
+    num_train_rows: int
+    num_validation_rows: int
+    num_evaluation_rows: int
+    num_trained_tokens: int
+    counts: Mapping[str, int]
+    lines: Mapping[str, tuple[str, ...]]
+    samples: Mapping[str, tuple[str, ...]]
+    lengths: LengthStatistics
+    train_lengths: LengthStatistics
+    max_length: int
+    data_hash: str
+    file_hashes: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> DataReport:
+        """Return the report that :meth:`to_json` gave.
+
+        Raises:
+            TypeError, KeyError: ``values`` is something else.
+        """
+        data = dict(values)
+        for name in ("lengths", "train_lengths"):
+            entry = dict(data[name])
+            entry["bin_edges"], entry["bin_counts"] = tuple(entry["bin_edges"]), tuple(entry["bin_counts"])
+            data[name] = LengthStatistics(**entry)
+        for name in ("lines", "samples"):
+            data[name] = {kind: tuple(entries) for kind, entries in data[name].items()}
+        return cls(**data)
+
+    def summary(self) -> str:
+        """Return the report in words: rows, what was left out and where, and the length histogram."""
+        lines = [
+            f"format {self.format}: {self.num_rows_read} rows read, {self.num_train_rows} to train on "
+            f"({self.num_trained_tokens} trained tokens), {self.num_validation_rows} for validation, "
+            f"{self.num_evaluation_rows} of them evaluated"
+        ]
+        for kind, count in self.counts.items():
+            shown = ", ".join(self.lines[kind][:5])
+            more = f" and {count - 5} more" if count > 5 else ""
+            lines.append(f"{kind.replace('_', ' ')}: {count} ({shown}{more})")
+        lines.append(format_histogram(self.lengths, max_length=self.max_length))
+        return "\n".join(lines)
+
+
+def collect_notes(
+    log: ProblemLog,
+) -> tuple[dict[str, int], dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Return (counts, lines, samples) of a log, by kind."""
+    lines: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for entry in log.entries:
+        lines.setdefault(entry.kind.value, []).append(entry.problem.where)
+        if len(samples.setdefault(entry.kind.value, [])) < _SAMPLES_PER_KIND:
+            samples[entry.kind.value].append(str(entry.problem))
+    return (
+        log.counts(),
+        {kind: tuple(entries) for kind, entries in lines.items()},
+        {kind: tuple(entries) for kind, entries in samples.items()},
+    )

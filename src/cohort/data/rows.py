@@ -1,0 +1,260 @@
+"""Reading rows: JSON lines, JSON and CSV files and hub data sets become objects that know their line."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.data.columnar import hub_rows, parquet_rows
+from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
+from cohort.data.sources import HubSource, SourceFile, SplitName
+
+__all__ = ["RawRow", "ReadSource", "content_digest", "read_source"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawRow:
+    """One object as it was read. ``where`` is ``file:line``; in parquet files and hub data sets the line is the row
+    number.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+    split: SplitName = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSource:
+    """The readable rows of one source, and how many others there were."""
+
+    rows: list[RawRow]
+    num_unreadable: int
+
+
+def read_source(source: SourceFile | HubSource, *, split: SplitName, where: str, log: ProblemLog) -> ReadSource:
+    """Read every row of ``source``; unreadable rows and an empty source are noted in ``log``.
+
+    Raises:
+        InputError: an optional package (pyarrow, datasets) is missing, or the hub has no such data set.
+    """
+    if isinstance(source, HubSource):
+        entries = iter(hub_rows(source, split=split, where=where))
+    elif source.path.suffix.lower() == ".parquet":
+        entries = iter(parquet_rows(source))
+    else:
+        reader = {".jsonl": _json_lines, ".json": _json_document, ".csv": _csv_rows}[source.path.suffix.lower()]
+        entries = reader(source.path.read_bytes())
+    rows: list[RawRow] = []
+    num_unreadable = 0
+    for line, value in entries:
+        place = f"{source.shown}:{line}"
+        if isinstance(value, BadRowError):
+            log.extend([value.at(place)])
+            num_unreadable += 1
+        else:
+            rows.append(RawRow(where=place, values=value, split=split))
+    if not rows and not num_unreadable:
+        log.add(
+            ProblemKind.INPUT,
+            where=source.shown,
+            found="no rows",
+            allowed="at least one row",
+            mend="Put one JSON object on each line, or remove the file from the task.",
+        )
+    return ReadSource(rows=rows, num_unreadable=num_unreadable)
+
+
+def content_digest(source: SourceFile | HubSource, *, rows: list[RawRow] | None = None) -> str:
+    """Return SHA-256 (hex) of a file's bytes; of the rows' canonical JSON for a hub data set, which has no one file."""
+    digest = hashlib.sha256()
+    if isinstance(source, SourceFile):
+        with source.path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+    for row in rows or ():
+        digest.update(json.dumps(row.values, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
+
+
+Entry = tuple[int, Mapping[str, Any] | BadRowError]
+
+
+def _json_lines(data: bytes) -> Iterator[Entry]:
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield number, _parsed(line, pretty_document=number == 1 and line.strip() in (b"[", b"{"))
+
+
+def _parsed(line: bytes, *, pretty_document: bool) -> Mapping[str, Any] | BadRowError:
+    mend = "Write one whole JSON object on this line."
+    if pretty_document:
+        mend = "This looks like one JSON document over many lines: name the file .json."
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return _not_utf8(line[error.start], column=error.start + 1)
+    except json.JSONDecodeError as error:
+        return _not_json(f"{error.msg}, column {error.colno}", mend=mend)
+    except (ValueError, RecursionError) as error:
+        return _not_json(str(error), mend=mend)
+    return _as_object(value)
+
+
+def _as_object(value: Any) -> Mapping[str, Any] | BadRowError:
+    if not isinstance(value, dict):
+        return BadRowError(
+            kind=ProblemKind.UNREADABLE,
+            found=f"a JSON {_json_type(value)}",
+            allowed='a JSON object such as {"prompt": "P", "completion": "C"}',
+            mend="Wrap the value in an object with the key it belongs to.",
+        )
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return BadRowError(
+            kind=ProblemKind.UNREADABLE,
+            found="half of a surrogate pair (\\ud800 to \\udfff)",
+            allowed="text that can be written as UTF-8",
+            mend="Remove the broken escape, usually the first half of a cut emoji.",
+        )
+    return value
+
+
+def _json_type(value: Any) -> str:
+    names = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _not_utf8(byte: int, *, column: int) -> BadRowError:
+    return BadRowError(
+        kind=ProblemKind.UNREADABLE,
+        found=f"the byte 0x{byte:02x} at place {column} of the line",
+        allowed="UTF-8 text",
+        mend="Save the file as UTF-8.",
+    )
+
+
+def _not_json(reason: str, *, mend: str) -> BadRowError:
+    return BadRowError(kind=ProblemKind.UNREADABLE, found=f"bad JSON ({reason})", allowed="one JSON object", mend=mend)
+
+
+def _decoded_document(data: bytes) -> str | Entry:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line_start = data.rfind(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + 1
+        return line, _not_utf8(data[error.start], column=error.start - line_start + 1)
+
+
+def _json_document(data: bytes) -> Iterator[Entry]:
+    """A list of objects, or an object whose ``data`` is one; each element knows the line it starts on."""
+    text = _decoded_document(data)
+    if not isinstance(text, str):
+        yield text
+        return
+    if not text.strip():
+        return
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        mend = "Mend the JSON, or name the file .jsonl if it has one object a line."
+        yield error.lineno, _not_json(f"{error.msg}, column {error.colno}", mend=mend)
+        return
+    except (ValueError, RecursionError) as error:
+        yield 1, _not_json(str(error), mend="Mend the JSON.")
+        return
+    start = text.find("[")
+    if isinstance(document, dict) and isinstance(document.get("data"), list):
+        start = _start_of_member(text, "data")
+    elif not isinstance(document, list):
+        allowed = 'a list of objects, or {"data": [...]}'
+        found = (
+            f"a JSON {_json_type(document)}" if not isinstance(document, dict) else "an object without a list `data`"
+        )
+        yield (
+            1,
+            BadRowError(kind=ProblemKind.UNREADABLE, found=found, allowed=allowed, mend="Put the rows into a list."),
+        )
+        return
+    line, counted = 1, 0
+    for place, value in _elements(text, start):
+        line, counted = line + text.count("\n", counted, place), place
+        yield line, _as_object(value)
+
+
+def _skip(text: str, place: int, characters: str = " \t\r\n,") -> int:
+    while text[place] in characters:
+        place += 1
+    return place
+
+
+def _elements(text: str, start: int) -> Iterator[tuple[int, Any]]:
+    """Yield (character offset, value) of the list that opens at ``start`` in text known to be valid JSON."""
+    decoder = json.JSONDecoder()
+    place = _skip(text, start + 1)
+    while text[place] != "]":
+        value, end = decoder.raw_decode(text, place)
+        yield place, value
+        place = _skip(text, end)
+
+
+def _start_of_member(text: str, name: str) -> int:
+    decoder = json.JSONDecoder()
+    place, start = _skip(text, text.find("{") + 1), 0
+    while text[place] != "}":
+        key, place = decoder.raw_decode(text, place)
+        value_start = _skip(text, place, " \t\r\n:")
+        _, end = decoder.raw_decode(text, value_start)
+        if key == name:
+            # no break: with a repeated key the last one counts, as in json.loads
+            start = value_start
+        place = _skip(text, end)
+    return start
+
+
+def _csv_rows(data: bytes) -> Iterator[Entry]:
+    text = _decoded_document(data)
+    if not isinstance(text, str):
+        yield text
+        return
+    former_limit = csv.field_size_limit(sys.maxsize)
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        header = next(reader, None)
+        while header is not None:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                mend = "Close the quotation mark; a quote inside a quoted field is doubled."
+                yield (
+                    line,
+                    BadRowError(kind=ProblemKind.UNREADABLE, found=f"bad CSV ({error})", allowed="CSV", mend=mend),
+                )
+                return
+            if cells is None:
+                return
+            if cells:
+                yield line, _csv_object(header, cells)
+    finally:
+        csv.field_size_limit(former_limit)
+
+
+def _csv_object(header: list[str], cells: list[str]) -> Mapping[str, Any] | BadRowError:
+    if len(cells) != len(header):
+        return BadRowError(
+            kind=ProblemKind.UNREADABLE,
+            found=f"{len(cells)} fields",
+            allowed=f"{len(header)} fields as in the header",
+            mend="Quote fields that contain a comma or a line break.",
+        )
+    return dict(zip(header, cells, strict=True))

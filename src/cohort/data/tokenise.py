@@ -1,0 +1,254 @@
+"""Examples -> token ids and loss masks. Text is tokenised joined, borders are found by character offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cohort.core.errors import InputError, Problem
+from cohort.data.chat import ChatRenderer
+from cohort.data.examples import Conversation, Example, PlainText, PromptCompletion
+from cohort.data.formats import ParsedRow
+from cohort.data.masking import RenderedRow, border_is_inside_token, tokens_in_spans
+from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
+from cohort.data.settings import DatasetSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["TokenRow", "encode_prompt", "render_rows", "require_usable_tokenizer", "tokenise_rows"]
+
+_ROWS_PER_CALL = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRow:
+    """One tokenised row.
+
+    Attributes:
+        where: ``file:line``.
+        tokens: int32 [L].
+        trained: bool [L]; entry 0 is False.
+        prompt: What generation starts from, or an empty string.
+        reference: The expected text.
+    """
+
+    where: str
+    tokens: NDArray[np.int32]
+    trained: NDArray[np.bool_]
+    prompt: str
+    reference: str
+
+    @property
+    def content(self) -> bytes:
+        """What makes two rows the same: their tokens and their mask."""
+        return self.tokens.tobytes() + self.trained.tobytes()
+
+
+def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: str) -> None:
+    """Check that the tokenizer gives character offsets and can close a completion.
+
+    Raises:
+        InputError: it is not a fast tokenizer, or has no end-of-sequence token.
+    """
+    problems = []
+    name = tokenizer.name_or_path or type(tokenizer).__name__
+    if not tokenizer.is_fast:
+        problems.append(
+            Problem(
+                where=where,
+                found=f"the tokenizer {name} without character offsets",
+                allowed="a fast tokenizer (tokenizer.json)",
+                mend="Use a base model whose directory has a tokenizer.json.",
+            )
+        )
+    if tokenizer.eos_token_id is None:
+        problems.append(
+            Problem(
+                where=where,
+                found=f"the tokenizer {name} without an end-of-sequence token",
+                allowed="a tokenizer with eos_token, since it closes every completion",
+                mend="Set eos_token in tokenizer_config.json.",
+            )
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def render_rows(
+    rows: Sequence[ParsedRow],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    completion_only_loss: bool,
+    log: ProblemLog,
+) -> list[tuple[str, RenderedRow]]:
+    """Return (``file:line``, rendered row) of every row that can be rendered; the others are noted in ``log``."""
+    chat = ChatRenderer(tokenizer=tokenizer, completion_only_loss=completion_only_loss)
+    rendered = []
+    for row in rows:
+        try:
+            rendered.append((row.where, _rendered(row.example, chat=chat)))
+        except BadRowError as problem:
+            log.extend([problem.at(row.where)])
+    return rendered
+
+
+def _rendered(example: Example, *, chat: ChatRenderer) -> RenderedRow:
+    if isinstance(example, Conversation):
+        return chat.render(example)
+    if isinstance(example, PlainText):
+        text, border, prompt, reference = example.text, 0, "", ""
+    elif isinstance(example, PromptCompletion):
+        text, border = example.prompt + example.completion, len(example.prompt)
+        prompt, reference = example.prompt, example.completion
+    else:
+        raise TypeError(f"preference pairs have no single rendering, found {type(example).__name__}")
+    span = (border if chat.completion_only_loss else 0, len(text))
+    return RenderedRow(
+        text=text, trained_spans=(span,), add_special_tokens=True, append_eos=True, prompt=prompt, reference=reference
+    )
+
+
+def tokenise_rows(
+    rendered: Sequence[tuple[str, RenderedRow]],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: DatasetSettings,
+    log: ProblemLog,
+) -> tuple[list[TokenRow], NDArray[np.int64]]:
+    """Return the rows that are short enough and have something to train, and the length of every row before any was
+    cut.
+
+    What happened to the others is noted in ``log``.
+    """
+    kept: list[TokenRow] = []
+    lengths: list[int] = []
+    for begin in range(0, len(rendered), _ROWS_PER_CALL):
+        chunk = rendered[begin : begin + _ROWS_PER_CALL]
+        for (where, row), tokens, trained, straddles in _encoded(chunk, tokenizer=tokenizer):
+            lengths.append(len(tokens))
+            if straddles and settings.completion_only_loss:
+                _note_straddling(where, log=log)
+            cut = _fitted(where, num_tokens=len(tokens), settings=settings, log=log)
+            if cut is None:
+                continue
+            tokens, trained = tokens[:cut], trained[:cut]
+            if not trained.any():
+                _note_empty(where, num_tokens=len(tokens), log=log)
+                continue
+            kept.append(
+                TokenRow(where=where, tokens=tokens, trained=trained, prompt=row.prompt, reference=row.reference)
+            )
+    return kept, np.asarray(lengths, dtype=np.int64)
+
+
+Encoded = tuple[tuple[str, RenderedRow], NDArray[np.int32], NDArray[np.bool_], bool]
+
+
+def _encoded(chunk: Sequence[tuple[str, RenderedRow]], *, tokenizer: PreTrainedTokenizerBase) -> Iterator[Encoded]:
+    batch = tokenizer(
+        [row.text for _, row in chunk],
+        # a data set is rendered by the chat template as a whole or not at all
+        add_special_tokens=chunk[0][1].add_special_tokens,
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    columns = zip(chunk, batch["input_ids"], batch["offset_mapping"], batch["special_tokens_mask"], strict=True)
+    for entry, ids, pairs, added in columns:
+        yield _masked(entry, ids=ids, pairs=pairs, added=added, tokenizer=tokenizer)
+
+
+def _masked(
+    entry: tuple[str, RenderedRow],
+    *,
+    ids: Sequence[int],
+    pairs: Sequence[tuple[int, int]],
+    added: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+) -> Encoded:
+    row = entry[1]
+    tokens = np.asarray(ids, dtype=np.int32)
+    offsets = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    # in fast tokenizers the mask marks what the tokenizer added, not special tokens written in the text
+    is_added = np.asarray(added, dtype=np.bool_) & (offsets[:, 0] == offsets[:, 1])
+    trained = tokens_in_spans(offsets, spans=row.trained_spans)
+    straddles = border_is_inside_token(offsets, spans=row.trained_spans)
+    if row.trained_spans and row.trained_spans[-1][1] == len(row.text) and len(tokens):
+        # special tokens the tokenizer adds behind the text close the completion
+        trained |= is_added & (np.arange(len(tokens)) > _last_of_text(is_added))
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    if len(tokens) > 1 and is_added[0] and tokens[0] == bos and tokens[1] == bos:
+        # the text begins with the token the tokenizer adds as well
+        tokens, trained = tokens[1:], trained[1:]
+    if row.append_eos and (len(tokens) == 0 or tokens[-1] != eos):
+        tokens = np.append(tokens, np.int32(eos))
+        trained = np.append(trained, np.True_)
+    trained[:1] = False
+    return entry, tokens, trained, straddles
+
+
+def _last_of_text(is_added: NDArray[np.bool_]) -> int:
+    of_text = np.flatnonzero(~is_added)
+    return int(of_text[-1]) if len(of_text) else len(is_added)
+
+
+def _fitted(where: str, *, num_tokens: int, settings: DatasetSettings, log: ProblemLog) -> int | None:
+    """Return how many tokens of the row to keep, or None to leave it out."""
+    limit = settings.max_length
+    if num_tokens <= limit:
+        return num_tokens
+    if settings.on_long_rows == "truncate":
+        mend = "Raise max_length to keep the row's end."
+        log.add(ProblemKind.TRUNCATED, where=where, found=f"{num_tokens} tokens", allowed=f"{limit}", mend=mend)
+        return limit
+    log.add(
+        ProblemKind.TOO_LONG,
+        where=where,
+        found=f"{num_tokens} tokens",
+        allowed=f"at most max_length = {limit}",
+        mend="Raise max_length, shorten the row, or set on_long_rows to drop or truncate.",
+    )
+    return None
+
+
+def _note_empty(where: str, *, num_tokens: int, log: ProblemLog) -> None:
+    log.add(
+        ProblemKind.EMPTY_AFTER_MASKING,
+        where=where,
+        found=f"{num_tokens} tokens, none of them trained",
+        allowed="a row with at least one trained token after the first",
+        mend="Raise max_length if the answer was cut off, or give an answer weight 1.",
+    )
+
+
+def _note_straddling(where: str, *, log: ProblemLog) -> None:
+    log.add(
+        ProblemKind.BORDER_INSIDE_TOKEN,
+        where=where,
+        found="a token that holds the end of the prompt and the start of the answer; it is trained",
+        allowed="a border between two tokens, so that generation starts from what training saw",
+        mend="End the prompt with a line break, or move its last space to the start of the answer.",
+    )
+
+
+def encode_prompt(prompt: str, *, tokenizer: PreTrainedTokenizerBase, is_chat: bool) -> list[int]:
+    """Return the token ids generation starts from, for a ``prompt`` of :class:`TokenisedRows`.
+
+    Special tokens are added as in training: the tokenizer's own before plain text, none where a chat template has
+    written
+    them, and never an end-of-sequence token behind the prompt.
+    """
+    batch = tokenizer(prompt, add_special_tokens=not is_chat, return_special_tokens_mask=True, verbose=False)
+    ids, added = list(batch["input_ids"]), list(batch["special_tokens_mask"])
+    while len(ids) > 1 and added[-1] and ids[-1] == tokenizer.eos_token_id:
+        ids.pop()
+        added.pop()
+    if len(ids) > 1 and added[0] and ids[0] == ids[1] == tokenizer.bos_token_id:
+        ids.pop(0)
+    return ids
