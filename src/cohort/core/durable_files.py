@@ -1,0 +1,194 @@
+"""Files that are whole or absent: written beside, flushed to the disk, renamed into place.
+
+A reader never sees half a file or half a directory, whenever the writer is killed. No space left becomes a
+:class:`~cohort.core.errors.StorageFullError` that names the path; what stood there before is untouched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cohort.core.errors import StorageFullError
+from cohort.core.units import format_bytes
+
+__all__ = [
+    "PARTIAL_SUFFIX",
+    "directory_written_beside",
+    "file_written_beside",
+    "recover_directory",
+    "remove_leftovers",
+    "storage_full_named",
+    "write_bytes",
+    "write_text",
+]
+
+PARTIAL_SUFFIX = ".partial"
+_REPLACED_SUFFIX = ".replaced"
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+# libraries that write for us (safetensors, SQLite, torch) wrap the operating system's error in their own
+_FULL_TEXTS = ("no space left on device", "disk quota exceeded", "database or disk is full", "os error 28")
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def _means_storage_full(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
+        return True
+    return any(text in str(error).lower() for text in _FULL_TEXTS)
+
+
+def _storage_full_error(path: Path) -> StorageFullError:
+    folder = path if path.is_dir() else path.parent
+    free = "unknown"
+    with suppress(OSError):
+        free = format_bytes(shutil.disk_usage(folder).free)
+    return StorageFullError(
+        f"no space left to write {path} ({free} free in {folder}); everything written before is safe. "
+        f"Free space on that disk (old run directories and their trials/ folders are the usual large ones) "
+        f"or raise the quota, then run `cohort resume` on the run directory"
+    )
+
+
+@contextmanager
+def storage_full_named(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn "no space left" of any writer inside the block into an error that names ``path``.
+
+    Raises:
+        StorageFullError: the disk or the quota is full.
+    """
+    try:
+        yield
+    except StorageFullError:
+        raise
+    except Exception as error:
+        if _means_storage_full(error):
+            raise _storage_full_error(Path(path)) from error
+        raise
+
+
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # some file systems cannot flush a directory; the rename is still atomic there
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _beside(path: Path) -> Path:
+    """A fresh name in the same folder, so that the rename stays within one file system."""
+    return Path(tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX, dir=path.parent))
+
+
+@contextmanager
+def file_written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path to write to; when the block ends well it becomes ``path``, else it is removed.
+
+    Raises:
+        StorageFullError: the disk or the quota is full; ``path`` is as it was.
+    """
+    target = Path(path)
+    partial = _beside(target)
+    try:
+        with storage_full_named(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            _flush_to_disk(partial)
+            os.replace(partial, target)
+            _flush_to_disk(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write ``content`` to ``path``, whole or not at all.
+
+    Raises:
+        StorageFullError: the disk or the quota is full; ``path`` is as it was.
+    """
+    with file_written_beside(path) as partial, partial.open("wb") as stream:
+        stream.write(content)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write ``text`` as UTF-8 to ``path``, whole or not at all.
+
+    Raises:
+        StorageFullError: the disk or the quota is full; ``path`` is as it was.
+    """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two directories in one step where the system can (Linux); return whether it did."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    arguments = (_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    return bool(rename(*arguments) == 0)
+
+
+def _replaced_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_REPLACED_SUFFIX}")
+
+
+def recover_directory(path: str | os.PathLike[str]) -> None:
+    """Put back a directory whose replacement was interrupted between its two renames (systems without a swap)."""
+    target = Path(path)
+    replaced = _replaced_path(target)
+    if replaced.is_dir() and not target.exists():
+        os.replace(replaced, target)
+    elif replaced.is_dir():
+        shutil.rmtree(replaced)
+
+
+@contextmanager
+def directory_written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty temporary directory; when the block ends well it replaces ``path`` and all that was in it.
+
+    On Linux the two directories are swapped in one step. Elsewhere there are two renames, and
+    :func:`recover_directory` mends a kill between them.
+
+    Raises:
+        StorageFullError: the disk or the quota is full; ``path`` is as it was.
+    """
+    target = Path(path)
+    recover_directory(target)
+    partial = _beside(target)
+    try:
+        with storage_full_named(target):
+            partial.mkdir(parents=True)
+            yield partial
+            for entry in sorted(partial.rglob("*")):
+                if not entry.is_symlink():
+                    _flush_to_disk(entry)
+            _flush_to_disk(partial)
+            if not target.exists():
+                os.replace(partial, target)
+            elif not _exchange(partial, target):
+                os.replace(target, _replaced_path(target))
+                os.replace(partial, target)
+                shutil.rmtree(_replaced_path(target))
+            _flush_to_disk(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Remove what writers that were killed left in ``folder`` itself; call it only where nobody else writes."""
+    for entry in Path(folder).glob(f".*{PARTIAL_SUFFIX}"):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

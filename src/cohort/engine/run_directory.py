@@ -1,0 +1,170 @@
+"""Where everything of one run lies, and who may start one there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cohort.core.durable_files import PARTIAL_SUFFIX, recover_directory, remove_leftovers, storage_full_named
+from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.engine.run_lock import RunLock
+
+__all__ = ["RunDirectory"]
+
+_LOCK_NAME = ".lock"
+_DATABASE_NAME = "run.db"
+
+
+class RunDirectory:
+    """The paths of one run. Make one with :meth:`create` or :meth:`open`; neither takes the lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def create(cls, root: str | Path) -> RunDirectory:
+        """Make the directory for a new run.
+
+        An empty directory will do, and one with nothing but the remains of a run that was killed before it began.
+
+        Raises:
+            InputError: ``root`` is a file, holds another run, or holds files that are not ours.
+            StorageFullError: the disk is full.
+        """
+        directory = cls(Path(root))
+        path = directory.root
+        if path.exists() and not path.is_dir():
+            raise InputError(
+                Problem(
+                    where=f"-o {path}",
+                    found="a file",
+                    allowed="a directory that is new or empty",
+                    mend="Choose another directory.",
+                )
+            )
+        if path.is_dir():
+            directory._refuse_what_is_there()
+        with storage_full_named(path):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except (PermissionError, NotADirectoryError) as error:
+                raise InputError(
+                    Problem(
+                        where=f"-o {path}",
+                        found=f"a path that cannot be made ({error.strerror})",
+                        allowed="a directory that you may write to",
+                        mend="Choose another directory.",
+                    )
+                ) from error
+        return directory
+
+    @classmethod
+    def open(cls, root: str | Path) -> RunDirectory:
+        """Return the directory of a run that was started.
+
+        Raises:
+            InputError: there is no run in ``root``.
+        """
+        directory = cls(Path(root))
+        if not directory.database.is_file():
+            found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
+            raise InputError(
+                Problem(
+                    where=str(root),
+                    found=found,
+                    allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` made",
+                    mend="Check the path, or start the run with `cohort tune`.",
+                )
+            )
+        return directory
+
+    def lock(self) -> RunLock:
+        """Return the lock that every writer holds; not yet taken."""
+        return RunLock(self.root / _LOCK_NAME)
+
+    def clean_up(self) -> None:
+        """Mend what a killed process left half done; call it with the lock held, before anything else.
+
+        Raises:
+            RunStateError: a trial's directory cannot be read.
+        """
+        try:
+            remove_leftovers(self.root)
+            recover_directory(self.best)
+            if self.trials.is_dir():
+                remove_leftovers(self.trials)
+                for folder in self.trials.iterdir():
+                    if folder.is_dir() and not folder.name.startswith("."):
+                        remove_leftovers(folder)
+                for folder in self.trials.glob(".*.replaced"):
+                    recover_directory(self.trials / folder.name.removeprefix(".").removesuffix(".replaced"))
+        except PermissionError as error:
+            raise RunStateError(f"{error.filename} cannot be read or changed; mend its permissions") from error
+
+    @property
+    def task_file(self) -> Path:
+        """The resolved task, every default written out."""
+        return self.root / "task.yaml"
+
+    @property
+    def database(self) -> Path:
+        """The run store's SQLite file."""
+        return self.root / _DATABASE_NAME
+
+    @property
+    def best(self) -> Path:
+        """The best adapter."""
+        return self.root / "best"
+
+    @property
+    def trials(self) -> Path:
+        """Parent of the trials' directories."""
+        return self.root / "trials"
+
+    def trial(self, trial_id: int) -> Path:
+        """Return the directory of one trial (``trials/0007``)."""
+        return self.trials / f"{trial_id:04d}"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"
+
+    @property
+    def results_csv(self) -> Path:
+        """The trials table."""
+        return self.root / "results.csv"
+
+    @property
+    def metrics_jsonl(self) -> Path:
+        """Every step and evaluation, one JSON object a line."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files, when asked for."""
+        return self.root / "tensorboard"
+
+    def _refuse_what_is_there(self) -> None:
+        names = sorted(
+            entry.name
+            for entry in self.root.iterdir()
+            if entry.name != _LOCK_NAME and not (entry.name.startswith(".") and entry.name.endswith(PARTIAL_SUFFIX))
+        )
+        if not names:
+            return
+        if _DATABASE_NAME in names:
+            problem = Problem(
+                where=f"-o {self.root}",
+                found="a directory that already holds another run",
+                allowed="a directory that is new or empty",
+                mend=f"Go on with `cohort resume {self.root}`, choose another directory, or delete this one.",
+            )
+        else:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            problem = Problem(
+                where=f"-o {self.root}",
+                found=f"a directory with files that are not a run's: {shown}",
+                allowed="a directory that is new or empty",
+                mend="Choose another directory, or move these files away.",
+            )
+        raise InputError(problem)

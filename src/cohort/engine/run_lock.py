@@ -1,0 +1,89 @@
+"""One process at a time: the lock of a run directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from cohort.core.durable_files import storage_full_named
+from cohort.core.errors import RunStateError
+
+__all__ = ["RunLock"]
+
+
+class RunLock:
+    """Held from :meth:`acquire` (or ``with``) to :meth:`release`; the kernel releases it when the process dies.
+
+    The file says who holds it, for the message of whoever comes second; the lock itself is ``flock``, so that a file
+    left by a killed process is no obstacle.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            RunStateError: another process holds it, or the file system knows no locks.
+        """
+        if self._descriptor is not None:
+            raise RuntimeError(f"{self._path} is already held by this object")
+        with storage_full_named(self._path):
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = self._holder(descriptor)
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise RunStateError(
+                    f"{self._path.parent} is in use by {holder}; wait until it ends, stop it, "
+                    "or choose another directory"
+                ) from error
+            raise RunStateError(
+                f"the file system of {self._path.parent} cannot lock files ({error.strerror}); "
+                "choose a run directory on a local disk"
+            ) from error
+        who = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        with storage_full_named(self._path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(who).encode() + b"\n", 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held."""
+        if self._descriptor is None:
+            return
+        # emptied, not removed: removing a lock file lets two processes lock two files of one name
+        os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    @staticmethod
+    def _holder(descriptor: int) -> str:
+        try:
+            who = json.loads(os.pread(descriptor, 4096, 0))
+            return f"process {who['pid']} on {who['host']} since {who['since']}"
+        except (ValueError, KeyError, TypeError, OSError):
+            return "another process"
+
+    def __enter__(self) -> RunLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()

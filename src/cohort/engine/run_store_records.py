@@ -1,0 +1,165 @@
+"""What the run store holds, as immutable records. NaN and Inf survive storage bit-independent: NaN is NaN again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cohort.core.events import TrialEvent
+from cohort.tuning.decisions import Decision
+
+__all__ = [
+    "CheckpointRecord",
+    "EvaluationRecord",
+    "JsonValue",
+    "LoggedDecision",
+    "LoggedEvent",
+    "NewTrial",
+    "ResidencyRecord",
+    "StepRecord",
+    "TrialRecord",
+    "TrialStatus",
+]
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+class TrialStatus(StrEnum):
+    """Where a trial stands; follows from its decisions and whether it is resident."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PARKED = "parked"
+    STOPPED = "stopped"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTrial:
+    """A trial as it was proposed.
+
+    Attributes:
+        parameters: Every hyperparameter by its task-file name (``learning_rate``, ``r``, ``batch_size``, ...).
+        planned_steps: Optimizer steps of its full training.
+        planned_tokens: Tokens of its full training, prompts included; None where that is not known.
+        seed: The trial's own seed.
+    """
+
+    trial_id: int
+    parameters: Mapping[str, JsonValue]
+    planned_steps: int
+    seed: int
+    planned_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """A trial and how far it came.
+
+    Attributes:
+        reason: Why it stopped, in the words of the decision; empty while it may go on.
+        message: The error of a failed trial.
+        tokens: Tokens trained so far.
+        evaluation_tokens: Tokens evaluated so far.
+        last_loss: Loss of the last step; None before the first.
+        best_step: Step of its best evaluation by the task's metric; None before the first that is finite.
+        best_value: The task's metric there.
+        best_loss: The validation loss there.
+        best_metrics: All further metrics there.
+    """
+
+    trial_id: int
+    parameters: Mapping[str, JsonValue]
+    planned_steps: int
+    seed: int
+    planned_tokens: int | None
+    status: TrialStatus
+    reason: str
+    message: str
+    steps_done: int
+    tokens: int
+    evaluation_tokens: int
+    last_loss: float | None
+    best_step: int | None
+    best_value: float | None
+    best_loss: float | None
+    best_metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.status in (TrialStatus.STOPPED, TrialStatus.COMPLETED, TrialStatus.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """One optimizer step; ``seconds`` is run time, which stands still while the run is stopped."""
+
+    position: int
+    seconds: float
+    trial_id: int
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRecord:
+    """One evaluation."""
+
+    position: int
+    seconds: float
+    trial_id: int
+    step: int
+    validation_loss: float
+    metrics: Mapping[str, float]
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedEvent:
+    """An event with its place in the log."""
+
+    position: int
+    seconds: float
+    event: TrialEvent
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedDecision:
+    """A decision with its place in the log."""
+
+    position: int
+    seconds: float
+    decision: Decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidencyRecord:
+    """A stay of a trial in a slot; the stop is None while it lasts."""
+
+    trial_id: int
+    slot: int
+    start_position: int
+    start_seconds: float
+    stop_position: int | None
+    stop_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRecord:
+    """A state to resume from: everything up to and including ``position`` is in it.
+
+    Attributes:
+        file_name: Relative to the run directory.
+        checksum: SHA-256 of the file, hex.
+    """
+
+    position: int
+    seconds: float
+    file_name: str
+    checksum: str
