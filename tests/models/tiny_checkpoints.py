@@ -1,0 +1,43 @@
+"""Small random checkpoints, saved by transformers, and their logits as transformers computes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 67,
+    "hidden_size": 24,
+    "intermediate_size": 37,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+
+
+def save_checkpoint(folder: Path, family: str, *, max_shard_size: str = "1GB", seed: int = 0, **settings: Any) -> Path:
+    """Save a random checkpoint of ``family`` (``Llama``, ``Qwen2``, ...); every weight, norms and biases too, is random."""
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **settings})
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            spread = 0.3 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
+            center = 1.0 if "norm" in name else 0.0
+            parameter.normal_(center, spread)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    return folder
+
+
+@torch.no_grad()
+def reference_logits(folder: Path, sequences: list[Tensor], *, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Logits [L, V] of each sequence alone, by transformers."""
+    # its eager attention takes the softmax in float32 whatever the dtype
+    kind = "sdpa" if dtype == torch.float64 else "eager"
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=kind)
+    return [model(sequence[None]).logits[0] for sequence in sequences]
