@@ -122,7 +122,9 @@ class _Layout:
         for index, (start, stop) in enumerate(pairwise(offsets)):
             if stop > start:
                 by_length.setdefault(-(-(stop - start) // multiple) * multiple, []).append(index)
-        buckets, rows, padding = [], [], []
+        buckets: list[Bucket] = []
+        rows: list[int] = []
+        padding: list[int] = []
         places = [0] * num_rows
         place = 0
         for length, indices in sorted(by_length.items()):
@@ -164,23 +166,23 @@ class _ToBuckets(torch.autograd.Function):
     """Padding gets no gradient (causality makes it exactly zero), so backward is one gather, without adds."""
 
     @staticmethod
-    def forward(ctx: Any, x_TXE: Tensor, layout: _Layout) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x_TXE: Tensor, layout: _Layout) -> Tensor:
         ctx.layout = layout
         return layout.pick_padded(x_TXE)
 
     @staticmethod
-    def backward(ctx: Any, dy_PXE: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy_PXE: Tensor) -> tuple[Tensor, None]:
         return ctx.layout.pick_rows(dy_PXE), None
 
 
 class _FromBuckets(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_PXE: Tensor, layout: _Layout) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x_PXE: Tensor, layout: _Layout) -> Tensor:
         ctx.layout = layout
         return layout.pick_rows(x_PXE)
 
     @staticmethod
-    def backward(ctx: Any, dy_TXE: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, dy_TXE: Tensor) -> tuple[Tensor, None]:
         dy_PXE = ctx.layout.pick_padded(dy_TXE)
         return dy_PXE.index_fill_(0, ctx.layout.padding, 0), None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cohort.models.config import DecoderConfig
 
-__all__ = ["FusedTensor", "Piece", "checkpoint_layout"]
+__all__ = ["FusedTensor", "Piece", "checkpoint_layout", "linear_shapes"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,19 @@ def checkpoint_layout(config: DecoderConfig) -> tuple[FusedTensor, ...]:
     family has it, ``.bias``.
     """
     return tuple(_tensors(config))
+
+
+def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
+    """Return ``(in_features, out_features)`` of each adaptable linear by full module path: all but the head.
+
+    The same as ``decoder.linears``, for those who have no weights yet.
+    """
+    return {
+        piece.key.removesuffix(".weight"): (piece.shape[1], piece.shape[0])
+        for fused in checkpoint_layout(config)
+        if fused.name.startswith("layers.") and fused.name.endswith(".weight")
+        for piece in fused.pieces
+    }
 
 
 def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:

@@ -64,8 +64,8 @@ class Decoder:
     ) -> Tensor:
         """Return hidden states [T, D] after the final norm.
 
-        With ``lora`` and gradients enabled the stream itself requires a gradient, so that the result is differentiable in
-        the adapters although the frozen rows below them are constants.
+        With ``lora`` and gradients enabled the stream itself requires a gradient, so that the result is differentiable
+        in the adapters although the frozen rows below them are constants.
 
         Args:
             tokens_T: int64 [T].
