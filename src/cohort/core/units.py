@@ -1,0 +1,51 @@
+"""Numbers for people: bytes, durations and counts as short text."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["format_bytes", "format_count", "format_duration"]
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return ``num_bytes`` in binary units with three significant digits (``1.50 GiB``)."""
+    size = float(num_bytes)
+    unit = _BYTE_UNITS[0]
+    for unit in _BYTE_UNITS:
+        # 999.5 would print as 1000 with three digits, so the next unit takes over before
+        if abs(size) < 999.5 or unit == _BYTE_UNITS[-1]:
+            break
+        size /= 1024
+    if unit == "B":
+        return f"{int(num_bytes)} B"
+    digits = 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
+    return f"{size:.{digits}f} {unit}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as ``42s``, ``3m 05s``, ``2h 07m`` or ``4d 03h``; ``?`` when it is not finite."""
+    if not math.isfinite(seconds):
+        return "?"
+    seconds = max(0.0, seconds)
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours:02d}h"
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    if minutes:
+        return f"{minutes}m {rest:02d}s"
+    return f"{whole}s" if whole >= 10 or seconds == whole else f"{seconds:.1f}s"
+
+
+def format_count(count: float) -> str:
+    """Return a count as ``950``, ``12.3k``, ``1.80M`` or ``7.24B``."""
+    for limit, suffix in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(count) >= limit:
+            scaled = count / (1e3 if suffix == "k" else limit)
+            return f"{scaled:.2f}{suffix}" if abs(scaled) < 10 else f"{scaled:.1f}{suffix}"
+    return f"{count:,.0f}"

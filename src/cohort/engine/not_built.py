@@ -1,0 +1,129 @@
+"""What the documents promise and this version does not do yet. The one place: building a feature removes its entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["NOT_BUILT_KEYS", "NOT_BUILT_VERBS", "NotBuilt", "refuse_verb", "unbuilt_in"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotBuilt:
+    """A documented key, the values that ask for what is missing, and what works today.
+
+    Attributes:
+        key: Dotted key of the task file.
+        asks: Whether a value asks for the missing feature.
+        feature: What is missing, in words.
+        allowed: The values that work.
+        mend: What to write instead.
+    """
+
+    key: str
+    asks: Callable[[Any], bool]
+    feature: str
+    allowed: str
+    mend: str
+
+
+def _names_any(*names: str) -> Callable[[Any], bool]:
+    def asks(value: Any) -> bool:
+        entries = value if isinstance(value, list | tuple) else [value]
+        return any(entry in names for entry in entries if isinstance(entry, str))
+
+    return asks
+
+
+def _is_whole_above(limit: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value > limit
+
+
+NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
+    NotBuilt(
+        key="objective",
+        asks=_names_any("dpo"),
+        feature="preference training (dpo)",
+        allowed="sft",
+        mend="Write objective: sft.",
+    ),
+    NotBuilt(
+        key="dataset.format",
+        asks=_names_any("preference"),
+        feature="training on preference pairs",
+        allowed="auto | messages | sharegpt | alpaca | prompt_completion | text",
+        mend="Use rows with a prompt and a completion.",
+    ),
+    NotBuilt(
+        key="num_gpus",
+        asks=_is_whole_above(1),
+        feature="training on several GPUs",
+        allowed="auto | 0 (CPU) | 1",
+        mend="Write num_gpus: auto.",
+    ),
+    NotBuilt(
+        key="priority",
+        asks=lambda value: isinstance(value, int) and not isinstance(value, bool) and value != 0,
+        feature="priorities between tasks",
+        allowed="0",
+        mend="Remove priority; one task runs at a time.",
+    ),
+    NotBuilt(
+        key="report_to",
+        asks=_names_any("wandb", "mlflow", "trackio", "tensorboard", "all"),
+        feature="sending metrics to trackers",
+        allowed="none",
+        mend="Remove report_to; metrics.jsonl, results.csv and report.html hold everything.",
+    ),
+)
+
+NOT_BUILT_VERBS: Mapping[str, str] = {
+    "run": "placing several tasks on the GPUs there are",
+    "plan": "predicting a schedule without training",
+}
+
+
+def _lookup(data: Mapping[str, Any], key: str) -> Any:
+    value: Any = data
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], str]) -> Iterator[Problem]:
+    """Yield a problem for every value of a task that asks for a missing feature.
+
+    Args:
+        data: The task as it was written, before validation.
+        where: Dotted key to how messages name its place.
+    """
+    for entry in NOT_BUILT_KEYS:
+        value = _lookup(data, entry.key)
+        if value is not None and entry.asks(value):
+            yield Problem(
+                where=where(entry.key),
+                found=f"{value!r}, which asks for {entry.feature}: documented, but not built yet",
+                allowed=entry.allowed,
+                mend=entry.mend,
+            )
+
+
+def refuse_verb(verb: str) -> None:
+    """Refuse a documented command that is not built yet.
+
+    Raises:
+        InputError: always.
+    """
+    raise InputError(
+        Problem(
+            where=f"cohort {verb}",
+            found=f"{NOT_BUILT_VERBS[verb]}: documented, but not built yet",
+            allowed="cohort tune TASK.yaml, for one task",
+            mend="Tune the tasks one after the other with `cohort tune`.",
+        )
+    )

@@ -1,0 +1,129 @@
+"""YAML 1.2 with the line of every key: ``1e-5`` is a number, ``on`` and ``no`` are words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["KeyPath", "YamlDocument", "parse_yaml", "parse_yaml_value"]
+
+KeyPath = tuple[str | int, ...]
+
+_STANDARD = "tag:yaml.org,2002:"
+_CONSTRUCTED = {_STANDARD + name for name in ("int", "float", "bool", "null")}
+_TEXT = {_STANDARD + name for name in ("str", "timestamp", "merge", "value")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class YamlDocument:
+    """A parsed document.
+
+    Attributes:
+        data: Plain dicts, lists and scalars.
+        lines: Line of every key and list entry by its path, counted from 1.
+    """
+
+    data: Any
+    lines: Mapping[KeyPath, int]
+
+
+class _Reader:
+    """Turns composed nodes into plain values, noting lines and problems on the way."""
+
+    def __init__(self, yaml: YAML, where: str) -> None:
+        self.yaml = yaml
+        self.where = where
+        self.lines: dict[KeyPath, int] = {}
+        self.problems: list[Problem] = []
+
+    def value(self, node: Node, path: KeyPath) -> Any:
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, SequenceNode):
+            for index, entry in enumerate(node.value):
+                self.lines[(*path, index)] = entry.start_mark.line + 1
+            return [self.value(entry, (*path, index)) for index, entry in enumerate(node.value)]
+        assert isinstance(node, ScalarNode), "a YAML node is a mapping, a sequence or a scalar"
+        return self._scalar(node)
+
+    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if not isinstance(key_node, ScalarNode):
+                self._note(line, "a key that is a list or a mapping", "plain words as keys", "Write `key: value`.")
+                continue
+            if key in result:
+                first = self.lines[(*path, key)]
+                self._note(
+                    line,
+                    f"{key!r} a second time (first on line {first})",
+                    "each key once",
+                    "Remove one of the two lines.",
+                )
+                continue
+            self.lines[(*path, key)] = line
+            result[key] = self.value(value_node, (*path, key))
+        return result
+
+    def _scalar(self, node: ScalarNode) -> Any:
+        tag = str(node.tag)
+        if tag in _CONSTRUCTED:
+            return self.yaml.constructor.construct_object(node, deep=True)
+        if tag not in _TEXT:
+            self._note(node.start_mark.line + 1, f"the tag {tag}", "plain values", "Remove the tag.")
+        return str(node.value)
+
+    def _note(self, line: int, found: str, allowed: str, mend: str) -> None:
+        self.problems.append(Problem(where=f"{self.where}:{line}", found=found, allowed=allowed, mend=mend))
+
+
+def _syntax_problem(error: YAMLError, where: str) -> Problem:
+    line, what = None, str(error).splitlines()[0]
+    if isinstance(error, MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        line = None if mark is None else mark.line + 1
+        what = " ".join(str(part) for part in (error.context, error.problem) if part)
+    return Problem(
+        where=where if line is None else f"{where}:{line}",
+        found=f"text that is not YAML ({what})",
+        allowed="YAML 1.2: `key: value` lines, indented with spaces",
+        mend="Correct the line; look for a missing colon, quote or bracket and for tabs there or just before.",
+    )
+
+
+def parse_yaml(text: str, *, where: str) -> YamlDocument | None:
+    """Parse one document; None when the text holds nothing but comments.
+
+    Raises:
+        InputError: the text is not YAML, or holds several documents, a key twice or a tag.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        node = yaml.compose(text)
+    except YAMLError as error:
+        raise InputError(_syntax_problem(error, where)) from None
+    if node is None:
+        return None
+    reader = _Reader(yaml, where)
+    data = reader.value(node, ())
+    if reader.problems:
+        raise InputError(reader.problems)
+    return YamlDocument(data=data, lines=reader.lines)
+
+
+def parse_yaml_value(text: str, *, where: str) -> Any:
+    """Parse a value typed on the command line (``3e-4``, ``[8, 16]``, ``none``); empty text is the empty string.
+
+    Raises:
+        InputError: the text is not a YAML value.
+    """
+    document = parse_yaml(text, where=where)
+    return "" if document is None else document.data
