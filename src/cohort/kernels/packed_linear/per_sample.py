@@ -25,7 +25,8 @@ def _dropped(
     x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: LoraPart, probability: float
 ) -> Tensor:
     if row_keys_T is None or probability == 0.0:
-        return x_LK
+        # where rows are no multiple of 16 bytes a sample's first row is aligned by chance, and the product's bits follow it
+        return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
     return dropout_rows(x_LK, row_keys_T[rows], module_key=part.module_key, probability=probability)
 
 
