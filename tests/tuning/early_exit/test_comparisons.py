@@ -1,0 +1,276 @@
+"""The rules that compare trials, against decisions worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cohort.core.events import TrialFailed
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.early_exit import EarlyExitSettings
+from cohort.tuning.early_exit.hyperband import HyperbandRule
+from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
+from cohort.tuning.early_exit.settings import RuleName
+from cohort.tuning.replay import replay_curves
+from cohort.tuning.study import Study
+from cohort.tuning.trial_state import TrialState
+from tests.tuning.loss_curves import advance, curve, endings
+
+SELECTION = EarlyExitSettings()
+
+
+def of_kind(decisions: tuple[Decision, ...], kind: DecisionKind) -> list[int]:
+    return [d.trial_id for d in decisions if d.kind is kind]
+
+
+class TestWarmupSelection:
+    def test_a_quarter_of_the_parked_goes_on(self) -> None:
+        losses = [0.5, 0.2, 0.9, 0.7, 0.3]
+        report = replay_curves([curve(i, validation=[x] * 4) for i, x in enumerate(losses)], SELECTION)
+        assert of_kind(report.decisions, DecisionKind.PARK) == [0, 1, 2, 3, 4]
+        # ceil(0.25 * 5) = 2, by loss: 1, 4 | 0, 3, 2
+        assert of_kind(report.decisions, DecisionKind.KEEP) == [1, 4]
+        assert of_kind(report.decisions, DecisionKind.STOP) == [0, 3, 2]
+        third = next(d for d in report.decisions if d.kind is DecisionKind.STOP)
+        assert (third.reason, third.rule, third.step) == ("underperforming", "warmup_selection", 1)
+        assert dict(third.numbers) == {
+            "rung": 0,
+            "validation_loss": 0.5,
+            "rank": 3,
+            "num_ranked": 5,
+            "num_kept": 2,
+            "kept_share": 0.25,
+            "judged_on_arrival": 0.0,
+        }
+        assert report.steps == {0: 1, 1: 4, 2: 1, 3: 1, 4: 4}
+        assert (report.samples_used, report.samples_full) == (11, 20)
+        assert report.samples_saved_by == {"underperforming": 9, "completed": 0}
+
+    def test_ties_go_to_the_smaller_trial_id(self) -> None:
+        curves = [curve(i, validation=[1.0] * 3) for i in (3, 1, 2, 0)]
+        report = replay_curves(curves, SELECTION)
+        assert of_kind(report.decisions, DecisionKind.KEEP) == [0]
+
+    def test_it_waits_until_every_candidate_has_parked_or_ended(self) -> None:
+        curves = [curve(i, validation=[1.0 + i] * 4) for i in range(3)]
+        study = Study([c.candidate for c in curves], SELECTION)
+        advance(study, curves[0])
+        advance(study, curves[1])
+        assert [study.state(i) for i in range(3)] == [TrialState.PARKED, TrialState.PARKED, TrialState.WAITING]
+        assert study.runnable() == (2,)
+        decisions = study.observe(TrialFailed(trial_id=2, step=0, message="row 7 has no answer"))
+        assert endings(decisions) == [
+            (2, 0, "stop", "failed"),
+            (0, 1, "keep", "selected"),
+            (1, 1, "stop", "underperforming"),
+        ]
+        assert decisions[0].message == "row 7 has no answer"
+        assert study.state(2) is TrialState.FAILED
+        assert study.runnable() == (0,)
+
+    def test_a_detector_frees_its_trial_from_the_ranking(self) -> None:
+        # ranked alone trial 0 would be third; the diverged and the non-finite one are not counted: ceil(0.5 * 2) = 1
+        curves = [
+            curve(0, validation=[3.0] * 5, warmup_steps=3),
+            curve(1, validation=[0.5, 1.0, 1.5, 2.0, 2.5], warmup_steps=3),
+            curve(2, validation=[math.nan] * 5, warmup_steps=3),
+            curve(3, validation=[4.0] * 5, warmup_steps=3),
+        ]
+        report = replay_curves(curves, EarlyExitSettings(ema_weight=1.0, select_fraction=0.5))
+        assert of_kind(report.decisions, DecisionKind.KEEP) == [0]
+        reasons = {d.trial_id: d.reason.value for d in report.decisions if d.kind is DecisionKind.STOP}
+        assert reasons == {1: "diverging", 2: "non-finite", 3: "underperforming"}
+        assert report.best is not None
+        assert (report.best.trial_id, report.best.step, report.best.value) == (1, 1, 0.5), "its best still competes"
+
+    def test_the_boundary_loss_ranks_not_the_best(self) -> None:
+        curves = [
+            curve(0, validation=[0.1, 2.0, 2.0], train=[2.0] * 3, warmup_steps=2),
+            curve(1, validation=[3.0, 1.0, 1.0], train=[2.0] * 3, warmup_steps=2),
+        ]
+        report = replay_curves(curves, EarlyExitSettings(select_fraction=0.5))
+        assert of_kind(report.decisions, DecisionKind.KEEP) == [1]
+
+    def test_counters_go_on_across_the_barrier(self) -> None:
+        # gaps of 1 at both evaluations: the first count falls before parking, the second after
+        curves = [
+            curve(0, validation=[2.0] * 4, train=[1.0] * 4),
+            curve(1, validation=[9.0] * 4, train=[9.0] * 4),
+        ]
+        report = replay_curves(curves, EarlyExitSettings(ema_weight=1.0, select_fraction=0.5))
+        stopped = next(d for d in report.decisions if d.trial_id == 0 and d.kind is DecisionKind.STOP)
+        assert (stopped.reason, stopped.step) == ("overfitting", 2)
+
+    def test_one_candidate_is_kept(self) -> None:
+        report = replay_curves([curve(0, validation=[1.0, 0.9, 0.8])], SELECTION)
+        assert endings(report.decisions) == [
+            (0, 1, "park", "warmed up"),
+            (0, 1, "keep", "selected"),
+            (0, 3, "finish", "completed"),
+        ]
+
+    def test_selecting_all_parks_nobody(self) -> None:
+        curves = [curve(i, validation=[1.0 + i, 1.0]) for i in range(3)]
+        report = replay_curves(curves, EarlyExitSettings(select_fraction=1.0))
+        assert {d.kind for d in report.decisions} == {DecisionKind.NEW_BEST, DecisionKind.FINISH}
+        assert report.saved_share == 0
+
+    def test_all_stopped_before_the_boundary(self) -> None:
+        curves = [curve(i, validation=[math.inf] * 3, train=[1.0] * 3, warmup_steps=2) for i in range(3)]
+        report = replay_curves(curves, SELECTION)
+        assert [d.reason for d in report.decisions] == ["non-finite"] * 3
+        assert report.best is None
+
+    def test_training_no_longer_than_warmup_finishes_unranked(self) -> None:
+        curves = [
+            curve(0, validation=[9.0], warmup_steps=1),
+            curve(1, validation=[2.0, 2.0], warmup_steps=1),
+            curve(2, validation=[1.0, 1.0], warmup_steps=1),
+        ]
+        report = replay_curves(curves, SELECTION)
+        assert endings(report.decisions) == [
+            (0, 1, "finish", "completed"),
+            (1, 1, "park", "warmed up"),
+            (2, 1, "park", "warmed up"),
+            (2, 1, "keep", "selected"),
+            (1, 1, "stop", "underperforming"),
+            (2, 2, "finish", "completed"),
+        ]
+
+    def test_a_late_trial_is_judged_among_all_boundary_losses_so_far(self) -> None:
+        curves = {i: curve(i, validation=[x] * 3) for i, x in enumerate([4.0, 1.0, 3.0, 2.0, 0.5, 2.5])}
+        study = Study([curves[i].candidate for i in range(4)], SELECTION)
+        for trial_id in range(4):
+            advance(study, curves[trial_id])
+        assert study.runnable() == (1,)
+        study.add([curves[4].candidate, curves[5].candidate])
+        assert study.runnable() == (4, 5, 1), "waiting trials warm up first"
+        advance(study, curves[4])  # 0.5: rank 1 of 5, ceil(1.25) = 2 kept
+        assert study.state(4) is TrialState.RUNNING, "judged on arrival, it need not park"
+        advance(study, curves[5])  # 2.5: rank 4 of 6, ceil(1.5) = 2 kept
+        last = study.decisions[-1]
+        assert (last.trial_id, last.kind, last.reason) == (5, DecisionKind.STOP, "underperforming")
+        assert (last.numbers["rank"], last.numbers["num_kept"], last.numbers["judged_on_arrival"]) == (4, 2, 1.0)
+
+    def test_shares_are_rounded_up_exactly(self) -> None:
+        # in floats 0.07 * 100 is 7.000000000000001
+        curves = [curve(i, validation=[1.0 + i] * 2) for i in range(100)]
+        report = replay_curves(curves, EarlyExitSettings(select_fraction=0.07))
+        assert len(of_kind(report.decisions, DecisionKind.KEEP)) == 7
+
+
+class TestHalving:
+    def test_a_third_passes_each_rung(self) -> None:
+        settings = EarlyExitSettings(rule=RuleName.HALVING, warmup_fraction=0.1, reduction_factor=3)
+        curves = [curve(i, validation=[1.0 + i] * 10) for i in range(9)]
+        # rungs at 10 %, 30 %, 90 %: 9 -> 3 -> 1 -> 1
+        report = replay_curves(curves, settings)
+        assert report.steps == {0: 10, 1: 3, 2: 3} | dict.fromkeys(range(3, 9), 1)
+        kept = [(d.trial_id, d.step) for d in report.decisions if d.kind is DecisionKind.KEEP]
+        assert kept == [(0, 1), (1, 1), (2, 1), (0, 3), (0, 9)]
+
+    def test_trials_of_different_length_meet_at_shares(self) -> None:
+        settings = EarlyExitSettings(rule=RuleName.HALVING, warmup_fraction=0.25, reduction_factor=2)
+        curves = [curve(0, validation=[1.0] * 4), curve(1, validation=[2.0] * 8, warmup_steps=2)]
+        report = replay_curves(curves, settings)
+        assert report.steps == {0: 4, 1: 2}
+
+    def test_an_ending_opens_the_rungs_it_held_up(self) -> None:
+        settings = EarlyExitSettings(rule=RuleName.HALVING, warmup_fraction=0.25, reduction_factor=2)
+        curves = [curve(i, validation=[1.0 + i] * 4) for i in range(4)]
+        curves[1] = curve(1, validation=[2.0, math.nan, 2.0, 2.0])
+        report = replay_curves(curves, settings)
+        # 0 and 1 pass the first rung; 1 ends before the second, which 0 then passes alone
+        assert report.steps == {0: 4, 1: 2, 2: 1, 3: 1}
+
+    def test_rungs_of_a_short_trial_stay_apart(self) -> None:
+        candidate = Candidate(trial_id=0, planned_steps=4, warmup_steps=1, evaluation_steps=(1, 2, 3, 4))
+        assert rung_steps_at(candidate, rung_shares(0.05, reduction_factor=3)) == (1, 2, 3)
+        candidate = Candidate(trial_id=0, planned_steps=2, warmup_steps=1, evaluation_steps=(1, 2))
+        assert rung_steps_at(candidate, rung_shares(0.05, reduction_factor=3)) == (1,)
+
+
+class TestAsha:
+    SETTINGS = EarlyExitSettings(rule=RuleName.ASHA, warmup_fraction=0.5, reduction_factor=2)
+
+    def test_arrivals_are_judged_against_those_before_them(self) -> None:
+        # one at a time: kept when among the best max(1, n // 2) at the rung
+        losses = [3.0, 4.0, 2.0, 2.5, 1.0]
+        curves = [curve(i, validation=[x] * 2) for i, x in enumerate(losses)]
+        report = replay_curves(curves, self.SETTINGS, num_slots=1)
+        judged = [(d.trial_id, d.kind.value, d.numbers["rank"]) for d in report.decisions if d.rule == "asha"]
+        assert judged == [(0, "keep", 1), (1, "stop", 2), (2, "keep", 1), (3, "keep", 2), (4, "keep", 1)]
+
+    def test_nobody_parks(self) -> None:
+        report = replay_curves([curve(i, validation=[1.0 + i] * 2) for i in range(4)], self.SETTINGS)
+        assert not of_kind(report.decisions, DecisionKind.PARK)
+
+
+class TestMedian:
+    SETTINGS = EarlyExitSettings(rule=RuleName.MEDIAN, startup_trials=3)
+
+    def test_worse_than_the_median_of_those_who_came_as_far(self) -> None:
+        losses = [1.0, 2.0, 3.0, 2.0, 2.5, 1.75]
+        curves = [curve(i, validation=[x] * 3) for i, x in enumerate(losses)]
+        report = replay_curves(curves, self.SETTINGS, num_slots=1)
+        stops = [(d.trial_id, d.step, d.numbers["median"]) for d in report.decisions if d.kind is DecisionKind.STOP]
+        # 3 is at the median 2.0 of (1, 2, 3) and stays; 4 is above (1, 2, 2, 3) -> 2.0
+        assert stops == [(4, 1, 2.0)]
+
+    def test_the_best_so_far_is_compared(self) -> None:
+        curves = [curve(i, validation=[2.0, 2.0, 2.0]) for i in range(3)]
+        curves.append(curve(3, validation=[1.0, 9.0, 9.0], train=[9.0] * 3))
+        report = replay_curves(curves, self.SETTINGS, num_slots=1)
+        assert not of_kind(report.decisions, DecisionKind.STOP)
+
+    def test_batch_sizes_meet_at_shares(self) -> None:
+        curves = [curve(i, validation=[2.0] * 8, warmup_steps=1) for i in range(3)]
+        curves.append(curve(3, validation=[3.0] * 4, warmup_steps=1))
+        report = replay_curves(curves, self.SETTINGS, num_slots=1)
+        assert [(d.trial_id, d.step) for d in report.decisions if d.kind is DecisionKind.STOP] == [(3, 1)]
+
+    def test_warmup_is_left_alone(self) -> None:
+        curves = [curve(i, validation=[2.0] * 3, warmup_steps=2) for i in range(3)]
+        curves.append(curve(3, validation=[3.0] * 3, warmup_steps=2))
+        report = replay_curves(curves, self.SETTINGS, num_slots=1)
+        assert [(d.trial_id, d.step) for d in report.decisions if d.kind is DecisionKind.STOP] == [(3, 2)]
+
+
+class TestHyperband:
+    def test_brackets_are_dealt_in_the_papers_proportions(self) -> None:
+        # eta 3, first share 1/9: s_max 2, sizes ceil(3 / (s + 1) * 3^s) = 3, 5, 9
+        rule = HyperbandRule(first_share=0.11, reduction_factor=3)
+        candidate = curve(0, validation=[1.0] * 9).candidate
+        groups = [
+            rule.group(
+                Candidate(
+                    trial_id=i,
+                    planned_steps=candidate.planned_steps,
+                    warmup_steps=1,
+                    evaluation_steps=candidate.evaluation_steps,
+                )
+            )
+            for i in range(1700)
+        ]
+        counts = [groups.count(bracket) for bracket in range(3)]
+        # binomial: standard deviations are about 16, 19 and 20
+        for count, expected in zip(counts, [300, 500, 900], strict=True):
+            assert abs(count - expected) < 90
+
+    def test_brackets_begin_at_their_own_rungs(self) -> None:
+        rule = HyperbandRule(first_share=0.11, reduction_factor=3)
+        steps = {}
+        for trial_id in range(40):
+            candidate = curve(trial_id, validation=[1.0] * 9).candidate
+            steps[rule.group(candidate)] = rule.rung_steps(candidate)
+        assert steps == {0: (), 1: (3,), 2: (1, 3)}
+
+    @pytest.mark.parametrize("num_slots", [1, 4, None])
+    def test_a_run_ends_and_keeps_the_best(self, num_slots: int | None) -> None:
+        curves = [curve(i, validation=[2.0 - 0.01 * i] * 9) for i in range(30)]
+        settings = EarlyExitSettings(rule=RuleName.HYPERBAND, warmup_fraction=0.11)
+        report = replay_curves(curves, settings, num_slots=num_slots)
+        assert report.steps[29] == 9
+        assert 0.2 < report.saved_share < 0.8

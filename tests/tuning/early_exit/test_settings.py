@@ -1,0 +1,77 @@
+"""Settings are checked on creation and documented defaults hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from cohort.core.errors import InputError
+from cohort.tuning.early_exit import EarlyExitSettings, build_rules
+from cohort.tuning.early_exit.settings import RuleName
+
+
+def test_the_defaults_of_the_paper() -> None:
+    settings = EarlyExitSettings()
+    assert (settings.warmup_fraction, settings.select_fraction, settings.window) == (0.05, 0.25, 2)
+    assert (settings.divergence_patience, settings.overfitting_patience) == (2, 2)
+    assert (settings.gap_threshold, settings.slope_threshold, settings.ema_weight) == (0.1, 0.001, 0.1)
+    assert settings.rule is RuleName.PATTERNS
+
+
+def test_a_rule_may_be_given_by_name() -> None:
+    assert EarlyExitSettings(rule="asha").rule is RuleName.ASHA  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rule", "paterns"),
+        ("warmup_fraction", 0.0),
+        ("warmup_fraction", 1.5),
+        ("select_fraction", 0),
+        ("select_fraction", float("nan")),
+        ("window", 1),
+        ("window", 2.0),
+        ("divergence_patience", 0),
+        ("overfitting_patience", True),
+        ("slope_threshold", -0.1),
+        ("gap_threshold", float("inf")),
+        ("ema_weight", 0.0),
+        ("patience", 0),
+        ("min_improvement", -1.0),
+        ("reduction_factor", 1),
+        ("startup_trials", 0),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        EarlyExitSettings(**{name: value})
+    (problem,) = caught.value.problems
+    assert problem.where == f"early_exit.{name}"
+    assert problem.found == repr(value)
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        EarlyExitSettings(window=0, patience=0, ema_weight=2.0)
+    assert len(caught.value.problems) == 3
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EarlyExitSettings().window = 3  # type: ignore[misc]
+
+
+def test_rules_by_name_in_the_order_they_are_asked() -> None:
+    names = {rule: [r.name for r in build_rules(EarlyExitSettings(rule=rule))] for rule in RuleName}
+    assert names == {
+        RuleName.PATTERNS: ["non_finite", "divergence", "overfitting", "warmup_selection"],
+        RuleName.PATIENCE: ["non_finite", "patience"],
+        RuleName.HALVING: ["non_finite", "halving"],
+        RuleName.ASHA: ["non_finite", "asha"],
+        RuleName.HYPERBAND: ["non_finite", "hyperband"],
+        RuleName.MEDIAN: ["non_finite", "median"],
+        RuleName.NONE: ["non_finite"],
+    }

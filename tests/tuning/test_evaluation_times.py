@@ -1,0 +1,138 @@
+"""Evaluation steps by hand and the cost bound."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cohort.core.errors import InputError
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.evaluation_times import (
+    EVALUATION_TOKEN_COST,
+    EvaluationSettings,
+    Workload,
+    evaluation_steps,
+    plan_candidate,
+    plan_evaluation_rows,
+    warmup_steps,
+)
+
+SETTINGS = EvaluationSettings()
+
+
+@pytest.mark.parametrize(
+    ("planned", "fraction", "expected"),
+    [(1, 0.05, 1), (19, 0.05, 1), (20, 0.05, 1), (21, 0.05, 2), (1000, 0.05, 50), (100, 0.07, 7), (3, 1.0, 3)],
+)
+def test_warmup_steps(planned: int, fraction: float, expected: int) -> None:
+    assert warmup_steps(planned, fraction=fraction) == expected
+
+
+def test_three_within_warmup_then_every_twentieth_and_the_last() -> None:
+    steps = evaluation_steps(200, warmup=10, settings=SETTINGS)
+    # thirds of 10 rounded up: 4, 7, 10; then every 10 steps
+    assert steps == (4, 7, *range(10, 201, 10))
+
+
+@pytest.mark.parametrize(("warmup", "within"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (2, 3, 4))])
+def test_a_short_warmup_is_evaluated_at_each_distinct_step(warmup: int, within: tuple[int, ...]) -> None:
+    steps = evaluation_steps(100, warmup=warmup, settings=SETTINGS)
+    assert tuple(step for step in steps if step <= warmup) == within
+
+
+def test_training_of_one_step() -> None:
+    assert evaluation_steps(1, warmup=1, settings=SETTINGS) == (1,)
+
+
+def test_distances_that_do_not_divide_end_with_the_last_step() -> None:
+    steps = evaluation_steps(10, warmup=1, settings=EvaluationSettings(every_fraction=0.3))
+    assert steps == (1, 3, 6, 9, 10)
+
+
+@given(st.integers(1, 3000), st.floats(0.001, 1.0), st.floats(0.001, 1.0), st.integers(1, 5))
+def test_every_plan_is_a_legal_candidate(planned: int, warmup: float, every: float, count: int) -> None:
+    settings = EvaluationSettings(every_fraction=every, warmup_evaluations=count)
+    candidate = plan_candidate(0, planned_steps=planned, warmup_fraction=warmup, settings=settings)
+    within = [step for step in candidate.evaluation_steps if step <= candidate.warmup_steps]
+    assert len(within) == min(count, candidate.warmup_steps)
+    assert candidate.evaluation_steps[-1] == planned
+
+
+@pytest.mark.parametrize(
+    ("planned", "warmup", "steps"),
+    [(4, 1, (1, 2)), (4, 2, (1, 4)), (4, 1, (1, 1, 4)), (4, 5, (4, 5)), (4, 0, (0, 4)), (4, 4, ())],
+)
+def test_illegal_candidates_are_refused(planned: int, warmup: int, steps: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="trial 3: "):
+        Candidate(trial_id=3, planned_steps=planned, warmup_steps=warmup, evaluation_steps=steps)
+
+
+def workload(trial_id: int, *, planned: int, tokens_per_step: float) -> Workload:
+    candidate = plan_candidate(trial_id, planned_steps=planned, warmup_fraction=0.05, settings=SETTINGS)
+    return Workload(candidate=candidate, tokens_per_step=tokens_per_step)
+
+
+def test_rows_by_hand() -> None:
+    # one trial of 100 steps of 1,000 tokens, evaluated 22 times on rows of 50 tokens:
+    # 0.1 * 100,000 / (0.5 * 22 * 50) = 18.18
+    plan = plan_evaluation_rows(
+        [workload(0, planned=100, tokens_per_step=1000)], num_available=500, mean_tokens_per_row=50, settings=SETTINGS
+    )
+    assert (plan.num_rows, plan.thinned) == (18, True)
+    assert plan.cost_fraction == pytest.approx(18 * 0.5 * 22 * 50 / 100_000)
+
+
+def test_stopping_most_after_warmup_affords_fewer_rows() -> None:
+    # trained: 5 + 0.25 * 95 = 28.75 steps; evaluations: 3 + 0.25 * 19 = 7.75; 2,875 / (0.5 * 7.75 * 50) = 14.8
+    plan = plan_evaluation_rows(
+        [workload(0, planned=100, tokens_per_step=1000)],
+        num_available=500,
+        mean_tokens_per_row=50,
+        settings=SETTINGS,
+        kept_share=0.25,
+    )
+    assert plan.num_rows == 14
+
+
+def test_large_training_uses_all_it_may() -> None:
+    work = [workload(0, planned=1000, tokens_per_step=1e6)]
+    plan = plan_evaluation_rows(work, num_available=500, mean_tokens_per_row=50, settings=SETTINGS)
+    assert (plan.num_rows, plan.thinned) == (128, False)
+    plan = plan_evaluation_rows(work, num_available=60, mean_tokens_per_row=50, settings=SETTINGS)
+    assert (plan.num_rows, plan.thinned) == (60, False)
+
+
+def test_a_floor_of_rows_is_kept_and_its_cost_told() -> None:
+    work = [workload(0, planned=10, tokens_per_step=10)]
+    plan = plan_evaluation_rows(work, num_available=500, mean_tokens_per_row=50, settings=SETTINGS, min_rows=16)
+    assert plan.num_rows == 16
+    assert plan.cost_fraction > SETTINGS.max_cost_fraction
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.floats(1, 1e5)), min_size=1, max_size=5),
+    st.integers(1, 1000),
+    st.floats(1, 1000),
+)
+def test_the_bound_holds_whenever_more_than_one_row_is_used(
+    sizes: list[tuple[int, float]], num_available: int, mean_tokens: float
+) -> None:
+    work = [workload(i, planned=planned, tokens_per_step=tokens) for i, (planned, tokens) in enumerate(sizes)]
+    plan = plan_evaluation_rows(work, num_available=num_available, mean_tokens_per_row=mean_tokens, settings=SETTINGS)
+    assert 1 <= plan.num_rows <= min(num_available, SETTINGS.max_examples)
+    evaluated = plan.num_rows * mean_tokens * sum(len(w.candidate.evaluation_steps) for w in work)
+    trained = sum(w.candidate.planned_steps * w.tokens_per_step for w in work)
+    assert plan.cost_fraction == pytest.approx(EVALUATION_TOKEN_COST * evaluated / trained)
+    assert plan.num_rows == 1 or plan.cost_fraction <= SETTINGS.max_cost_fraction * (1 + 1e-12)
+
+
+def test_all_wrong_settings_are_named() -> None:
+    with pytest.raises(InputError) as caught:
+        EvaluationSettings(max_examples=0, warmup_evaluations=0, every_fraction=1.5, max_cost_fraction=0)
+    assert [problem.where for problem in caught.value.problems] == [
+        "evaluation.max_examples",
+        "evaluation.warmup_evaluations",
+        "evaluation.every_fraction",
+        "evaluation.max_cost_fraction",
+    ]
