@@ -43,7 +43,7 @@ def spec_of(r: int, *, batch_size: int = 4, learning_rate: float = 1e-3, use_rsl
 def train_here(
     directory: Path, spec: TrialSpec, rows: TokenisedRows, *, dtype: torch.dtype
 ) -> tuple[list[float], dict[str, Tensor], AdapterLayout]:
-    decoder = load_decoder(directory, dtype=dtype, device="cpu")
+    decoder = load_decoder(directory, dtype=str(dtype).removeprefix("torch."), device="cpu")
     executor = Executor(
         decoder,
         target_linears=decoder.linears,
@@ -177,7 +177,7 @@ def test_float32_is_as_close_to_peft_as_peft_is_to_itself(tmp_path: Path, r: int
 
 def test_saved_tensors_are_peft_names_and_shapes(tmp_path: Path) -> None:
     save_llama(tmp_path)
-    decoder = load_decoder(tmp_path, dtype=torch.float32, device="cpu")
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     layout = AdapterLayout(dict(decoder.linears))
     tensors = peft_tensors(layout, initial_weights(layout, r=4, seed=1))
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path), LoraConfig(r=4, target_modules="all-linear"))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.adamw.slot_update import SlotUpdate, check_slots
+from cohort.kernels.adamw.slot_update import SlotUpdate, StagedSlots, check_slots
 from cohort.kernels.backend import Backend, choose_backend, implementation
 
 __all__ = ["adamw_step"]
@@ -21,7 +21,7 @@ def adamw_step(
     grads_RD: Tensor,
     exp_avg_RD: Tensor,
     exp_avg_sq_RD: Tensor,
-    slots: Sequence[SlotUpdate],
+    slots: Sequence[SlotUpdate] | StagedSlots,
     compute_RD: Tensor | None = None,
     zero_grads: bool = False,
     backend: Backend | None = None,
@@ -37,7 +37,9 @@ def adamw_step(
         grads_RD: Gradients. Left as they are (not clipped) unless ``zero_grads``.
         exp_avg_RD: First moments.
         exp_avg_sq_RD: Second moments.
-        slots: The slots that step; a slot owns ``rank`` consecutive rows.
+        slots: The slots that step; a slot owns ``rank`` consecutive rows. Staged ones are for CUDA graphs: stage before
+            the capture, stage the next step into the same memory before each replay. The norms then have a place for
+            every slot that was staged at the capture.
         compute_RD: Low-precision copy of the masters, refreshed in the rows of ``slots``.
         zero_grads: Also set the gradients of ``slots`` to zero.
         backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
@@ -55,7 +57,7 @@ def adamw_step(
                 f"{name} is {tuple(matrix.shape)}, {'' if matrix.is_contiguous() else 'not '}contiguous; "
                 f"a bank's matrices are contiguous [R, D] like params {tuple(params_RD.shape)}"
             )
-    check_slots(slots, num_rows=params_RD.shape[0])
+    check_slots(slots.slots if isinstance(slots, StagedSlots) else slots, num_rows=params_RD.shape[0])
     norms_S: Tensor = implementation("adamw", choose_backend(params_RD, backend=backend)).adamw_step(
         params_RD,
         grads_RD=grads_RD,

@@ -1,13 +1,17 @@
-"""What one slot's optimizer step needs to know."""
+"""What one slot's optimizer step needs to know, and how it reaches the device."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from cohort.core.errors import SegmentError
 
-__all__ = ["SlotUpdate", "check_slots"]
+__all__ = ["Column", "SlotUpdate", "StagedSlots", "check_slots", "stage_slots"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +22,11 @@ class SlotUpdate:
         row_start: First rank row of the slot in the bank.
         rank: Rank rows of the slot.
         learning_rate: Of this step, schedule applied.
+        step: Number of this step, the first is 1 (bias correction).
         weight_decay: Decoupled (Loshchilov and Hutter 2019): weights shrink by ``learning_rate * weight_decay``.
         beta1: Decay of the first moment.
         beta2: Decay of the second moment.
         eps: Added to the root of the corrected second moment.
-        step: Number of this step, the first is 1 (bias correction).
         max_grad_norm: Clips the slot's gradient to this norm; None leaves it alone.
     """
 
@@ -41,6 +45,37 @@ class SlotUpdate:
             raise SegmentError(f"a slot update needs row_start >= 0, rank >= 1 and step >= 1, got {self}")
 
 
+class Column:
+    """Columns of a staged table: one row per rank row that steps, each with its slot's settings."""
+
+    BANK_ROW = 0  # -1: filler, nothing steps
+    SLOT = 1
+    FIRST = 2  # table row of the slot's first rank row
+    RANK = 3
+    DECAY = 4  # learning rate x weight decay
+    ONE_MINUS_BETA1 = 5
+    BETA2 = 6
+    ONE_MINUS_BETA2 = 7
+    STEP_SIZE = 8  # learning rate / bias correction of the first moment
+    INVERSE_ROOT_CORRECTION2 = 9
+    EPS = 10
+    MAX_GRAD_NORM = 11  # -1: no clipping
+    COUNT = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedSlots:
+    """The settings of one step on the device, for launches that a CUDA graph records.
+
+    Attributes:
+        slots: What was staged.
+        table_AC: float32 [rank rows that step (or the capacity), Column.COUNT].
+    """
+
+    slots: tuple[SlotUpdate, ...]
+    table_AC: Tensor
+
+
 def check_slots(slots: Sequence[SlotUpdate], *, num_rows: int) -> None:
     """Raise SegmentError unless the slots own disjoint rows within ``0:num_rows``."""
     stop, previous = 0, None
@@ -50,3 +85,59 @@ def check_slots(slots: Sequence[SlotUpdate], *, num_rows: int) -> None:
         stop, previous = slot.row_start + slot.rank, slot
         if stop > num_rows:
             raise SegmentError(f"{slot} ends at row {stop} of a bank of {num_rows} rows")
+
+
+def stage_slots(
+    slots: Sequence[SlotUpdate], *, device: torch.device, capacity: int | None = None, into: StagedSlots | None = None
+) -> StagedSlots:
+    """Copy the settings to ``device`` without waiting for it.
+
+    Args:
+        slots: The slots that step.
+        device: Where the bank is.
+        capacity: Rows of the table, for a graph that is replayed with other slots later; default the rows that step.
+        into: An earlier result of the same capacity whose memory is used again, so that a recorded graph reads the new
+            settings. The copy is ordered on the current stream.
+
+    Raises:
+        SegmentError: more rows step than the table holds.
+    """
+    num_rows = sum(slot.rank for slot in slots)
+    capacity = into.table_AC.shape[0] if into is not None else num_rows if capacity is None else capacity
+    if num_rows > capacity:
+        raise SegmentError(f"{num_rows} rank rows step but the table holds {capacity}")
+    host_AC = torch.zeros(capacity, Column.COUNT, dtype=torch.float32)
+    host_AC[:, Column.BANK_ROW] = -1.0
+    if slots:
+        ranks_S = torch.tensor([slot.rank for slot in slots])
+        settings_SC = torch.tensor([_settings(slot, index) for index, slot in enumerate(slots)], dtype=torch.float64)
+        firsts_S = ranks_S.cumsum(0) - ranks_S
+        settings_SC[:, Column.FIRST] = firsts_S
+        rows_AC = settings_SC.repeat_interleave(ranks_S, dim=0)
+        rows_AC[:, Column.BANK_ROW] += torch.arange(num_rows) - rows_AC[:, Column.FIRST]
+        host_AC[:num_rows] = rows_AC
+    if device.type == "cuda":
+        host_AC = host_AC.pin_memory()  # the caching allocator keeps it until the copy has run
+    if into is not None:
+        into.table_AC.copy_(host_AC, non_blocking=True)
+        return StagedSlots(slots=tuple(slots), table_AC=into.table_AC)
+    return StagedSlots(slots=tuple(slots), table_AC=host_AC.to(device, non_blocking=True))
+
+
+def _settings(slot: SlotUpdate, index: int) -> list[float]:
+    # differences and corrections are taken here in double precision: 1 - 0.999 in float32 is wrong in the fifth digit
+    correction1, correction2 = 1 - slot.beta1**slot.step, 1 - slot.beta2**slot.step
+    return [
+        slot.row_start,
+        index,
+        0,
+        slot.rank,
+        slot.learning_rate * slot.weight_decay,
+        1 - slot.beta1,
+        slot.beta2,
+        1 - slot.beta2,
+        slot.learning_rate / correction1,
+        1 / math.sqrt(correction2),
+        slot.eps,
+        -1.0 if slot.max_grad_norm is None else slot.max_grad_norm,
+    ]
