@@ -38,7 +38,9 @@ def packed_logits(decoder: Decoder, sequences: Sequence[Tensor]) -> list[Tensor]
     tokens, positions, attention = pack(sequences)
     hidden = decoder.forward(tokens, positions_T=positions, attention=attention, lora=None)
     logits = decoder.head.forward(hidden)
-    return [logits[start : start + len(sequence)] for sequence, start in zip(sequences, _starts(sequences), strict=True)]
+    return [
+        logits[start : start + len(sequence)] for sequence, start in zip(sequences, _starts(sequences), strict=True)
+    ]
 
 
 def _starts(sequences: Sequence[Tensor]) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 class Sequences:
-    """q, k, v and the gradient of o for sequences of given lengths; each sequence's values depend on its length alone."""
+    """q, k, v and the gradient of o by sequence; its values depend on its length alone."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> None:
         self.shape = shape
@@ -40,7 +40,9 @@ class Sequences:
             for count in (heads, kv_heads, kv_heads, heads)
         ]
 
-    def run(self, lengths: Sequence[int], *, window: int | None = None, poison: int | None = None) -> list[list[Tensor]]:
+    def run(
+        self, lengths: Sequence[int], *, window: int | None = None, poison: int | None = None
+    ) -> list[list[Tensor]]:
         """Per sequence o, dq, dk, dv, computed in one stream. The sequence at index ``poison`` is all NaN."""
         rows = num_rows(lengths)
         streams = [torch.full((rows, *part.shape[1:]), 7.0, dtype=self.dtype) for part in self.rows(1)]
@@ -107,7 +109,9 @@ def test_bits_do_not_depend_on_neighbours(shape: tuple[int, int, int], window: i
         (256, 100, 40),
         (300, 300, 17, 300, 15),
     ]
-    alone = {length: sequences.run((length,), window=window)[0] for length in sorted({n for pack in packs for n in pack})}
+    alone = {
+        length: sequences.run((length,), window=window)[0] for length in sorted({n for pack in packs for n in pack})
+    }
     for pack in packs:
         for length, bits in zip(pack, sequences.run(pack, window=window), strict=True):
             assert_same_bits(bits, alone[length])

@@ -107,7 +107,12 @@ def run(
     rows = hidden.detach()
     outputs = [rows[start : start + sample.length] for sample, start in zip(samples, offsets, strict=False)]
     gradients = {
-        rank: [sink[slots.rank_rows(slot)] for part in parts.values() for sink in (part.grad_a_RK, part.grad_b_RN) if sink is not None]
+        rank: [
+            sink[slots.rank_rows(slot)]
+            for part in parts.values()
+            for sink in (part.grad_a_RK, part.grad_b_RN)
+            if sink is not None
+        ]
         for slot, rank in enumerate(ranks)
     }
     return outputs, gradients

@@ -49,7 +49,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-window": ("Mistral", {"sliding_window": 20}),
     "mistral-own-head-dim": ("Mistral", {"sliding_window": None, "head_dim": 8, "tie_word_embeddings": True}),
     "qwen2": ("Qwen2", {}),
-    "qwen2-tied": ("Qwen2", {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "qwen2-tied": (
+        "Qwen2",
+        {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    ),
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "qwen3-tied-biases": ("Qwen3", {"head_dim": 6, "tie_word_embeddings": True, "attention_bias": True}),

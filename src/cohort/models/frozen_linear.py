@@ -60,6 +60,21 @@ class FrozenLinear:
         """Return dx = dy W, [T, K]; outside autograd."""
         return dy_TN @ self._weight_NK
 
+    @property
+    def can_accumulate(self) -> bool:
+        """True without a bias: the BLAS adds onto its output for free, but not a bias as well."""
+        return self._bias_N is None
+
+    @torch.no_grad()
+    def add_forward(self, x_TK: Tensor, y_TN: Tensor) -> None:
+        """Add x W^T to y in place; outside autograd."""
+        y_TN.addmm_(x_TK, self._weight_NK.T)
+
+    @torch.no_grad()
+    def add_grad_input(self, dy_TN: Tensor, dx_TK: Tensor) -> None:
+        """Add dy W to dx in place; outside autograd."""
+        dx_TK.addmm_(dy_TN, self._weight_NK)
+
 
 class FrozenEmbedding:
     """The token table. A tied head is a :class:`FrozenLinear` over the same storage."""

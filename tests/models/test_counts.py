@@ -1,0 +1,48 @@
+"""Counts against the model itself, and against torch's own FLOP counter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+from cohort.models.counts import adapter_parameters, count_model
+from cohort.models.weights import load_decoder
+from tests.models.tiny_checkpoints import save_checkpoint
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("Llama", {}),
+        ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+        ("Qwen2", {}),
+        ("Qwen3", {"head_dim": 10}),
+    ],
+)
+def test_counts_are_those_of_the_model(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path, family, **settings)
+    decoder = load_decoder(folder)
+    counts = count_model(decoder.config)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    assert counts.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert counts.weight_bytes(4) == decoder.num_bytes
+    assert counts.linear_parameters == sum(inputs * outputs for inputs, outputs in decoder.linears.values())
+    length = 32
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(1, length, dtype=torch.int64))
+    # torch counts all length^2 pairs; a causal sequence has half of them and the diagonal
+    hidden_pairs = length * length - length * (length + 1) // 2
+    # and the outer product that makes the rotary angles
+    rotary = 2 * length * decoder.config.head_dim // 2
+    expected = counts.forward_flops(length) + counts.attention_flops_per_pair * hidden_pairs + rotary
+    assert counter.get_total_flops() == expected
+    assert counts.training_flops(length) > 2 * counts.forward_flops(length)
+
+
+def test_adapter_parameters() -> None:
+    assert adapter_parameters({"a": (10, 20), "b": (5, 6)}, r=4) == 4 * 30 + 4 * 11
