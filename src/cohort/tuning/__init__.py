@@ -1,1 +1,40 @@
+"""Search and early exit as pure decisions: numbers and events in, decisions out; no torch, no clock, no I/O."""
 
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.early_exit import EarlyExitSettings, RuleName
+from cohort.tuning.evaluation_times import EvaluationPlan, EvaluationSettings, plan_candidate, plan_evaluation_rows
+from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.replay import RecordedCurve, ReplayReport, replay_curves
+from cohort.tuning.samplers import Proposal, Sampler, SamplerName, build_sampler
+from cohort.tuning.space import SearchSpace
+from cohort.tuning.space_syntax import parse_space
+from cohort.tuning.study import BestTrial, Study, StudyError
+from cohort.tuning.trial_state import TrialState
+
+__all__ = [
+    "BestTrial",
+    "Candidate",
+    "Decision",
+    "DecisionKind",
+    "EarlyExitSettings",
+    "EvaluationPlan",
+    "EvaluationSettings",
+    "ObjectiveMetric",
+    "Proposal",
+    "Reason",
+    "RecordedCurve",
+    "ReplayReport",
+    "RuleName",
+    "Sampler",
+    "SamplerName",
+    "SearchSpace",
+    "Study",
+    "StudyError",
+    "TrialState",
+    "build_sampler",
+    "parse_space",
+    "plan_candidate",
+    "plan_evaluation_rows",
+    "replay_curves",
+]

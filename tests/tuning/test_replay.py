@@ -1,0 +1,41 @@
+"""Recorded curves through a study."""
+
+from __future__ import annotations
+
+import pytest
+
+from cohort.tuning.early_exit import EarlyExitSettings
+from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
+from cohort.tuning.replay import RecordedCurve, replay_curves
+from tests.tuning.loss_curves import curve
+
+
+def test_the_warmup_selection_alone_saves_what_it_must() -> None:
+    """60 trials, 5 % warm-up, a quarter kept: 1 - (0.05 + 0.25 * 0.95) = 71.25 % of all samples."""
+    curves = []
+    for trial_id in range(60):
+        candidate = plan_candidate(trial_id, planned_steps=100, warmup_fraction=0.05, settings=EvaluationSettings())
+        losses = dict.fromkeys(candidate.evaluation_steps, 1.0 + trial_id / 100)
+        train = (1.0 + trial_id / 100,) * 100
+        curves.append(RecordedCurve(candidate=candidate, train_losses=train, validation_losses=losses, batch_size=2))
+    reports = [replay_curves(curves, EarlyExitSettings(), num_slots=slots) for slots in (1, 8, None)]
+    for report in reports:
+        assert report.saved_share == pytest.approx(0.7125, abs=1e-12)
+        assert report.samples_full == 12_000
+        assert report.samples_saved_by == {"underperforming": 45 * 95 * 2, "completed": 0}
+        assert report.best is not None
+        assert report.best.trial_id == 0
+    assert reports[0].steps == reports[1].steps == reports[2].steps
+
+
+def test_a_record_that_is_too_short_is_refused() -> None:
+    short = curve(0, validation=[1.0, 1.0, 1.0], train=[1.0])
+    with pytest.raises(ValueError, match="trial 0 goes on to step 2 but its record has 1"):
+        replay_curves([short], EarlyExitSettings())
+
+
+def test_a_record_without_an_evaluation_is_refused() -> None:
+    full = curve(0, validation=[1.0, 1.0])
+    holed = RecordedCurve(candidate=full.candidate, train_losses=full.train_losses, validation_losses={1: 1.0})
+    with pytest.raises(ValueError, match="evaluated after step 2 but its record has no loss there"):
+        replay_curves([holed], EarlyExitSettings())

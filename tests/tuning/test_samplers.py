@@ -1,0 +1,154 @@
+"""Samplers: budget, repeats, seeds, and learning from what they are told."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import optuna
+import pytest
+
+from cohort.core.errors import InputError
+from cohort.tuning.samplers import Sampler, SamplerName, build_sampler
+from cohort.tuning.space import SearchSpace, configuration_key
+from cohort.tuning.space_syntax import parse_space
+
+DRAWN = [SamplerName.RANDOM, SamplerName.TPE]
+LISTS = parse_space(
+    {"learning_rate": [1e-5, 1e-4, 1e-3], "r": [8, 16], "lora_alpha": "2r", "batch_size": [1, 2], "seed": 3}
+)
+RANGES = parse_space(
+    {
+        "learning_rate": {"min": 1e-5, "max": 1e-3, "log": True},
+        "r": {"min": 4, "max": 64, "log": True},
+        "lora_alpha": ["r", "2r"],
+        "weight_decay": {"min": 0.0, "max": 0.1, "step": 0.05},
+    }
+)
+
+
+def configurations(sampler: Sampler, num: int) -> list[dict[str, object]]:
+    return [dict(proposal.configuration) for proposal in sampler.propose(num)]
+
+
+def test_a_grid_comes_in_waves_in_its_order() -> None:
+    sampler = build_sampler(SamplerName.GRID, LISTS, trials=5)
+    waves = [sampler.propose(5), sampler.propose(5), sampler.propose(5), sampler.propose(5)]
+    assert [len(wave) for wave in waves] == [5, 5, 2, 0]
+    proposals = [proposal for wave in waves for proposal in wave]
+    assert [p.trial_id for p in proposals] == list(range(12))
+    assert [p.configuration for p in proposals] == list(LISTS.configurations())
+
+
+def test_a_grid_needs_no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert len(build_sampler(SamplerName.GRID, LISTS).propose(99)) == 12
+    with pytest.raises(InputError, match="tpe, which needs the package optuna"):
+        build_sampler(SamplerName.TPE, LISTS, trials=3)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_first_wave_proposes_the_budget_of_distinct_plain_configurations(name: SamplerName) -> None:
+    proposals = build_sampler(name, RANGES, trials=40, seed=1).propose(100)
+    assert [p.trial_id for p in proposals] == list(range(40))
+    assert len({configuration_key(p.configuration) for p in proposals}) == 40
+    for proposal in proposals:
+        c = proposal.configuration
+        assert {key: type(value) for key, value in c.items()} == {
+            "learning_rate": float,
+            "r": int,
+            "lora_alpha": int,
+            "weight_decay": float,
+        }
+        assert c["lora_alpha"] in (c["r"], 2 * int(c["r"]))
+        assert 1e-5 <= float(c["learning_rate"]) <= 1e-3
+        assert c["weight_decay"] in (0.0, 0.05, 0.1)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_small_space_is_used_up_without_repeats(name: SamplerName) -> None:
+    sampler = build_sampler(name, LISTS, trials=60)
+    proposals = configurations(sampler, 7) + configurations(sampler, 53)
+    assert sorted(map(repr, proposals)) == sorted(map(repr, LISTS.configurations()))
+    assert sampler.propose(1) == ()
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_small_range_of_whole_numbers_is_used_up_without_repeats(name: SamplerName) -> None:
+    sampler = build_sampler(name, parse_space({"r": {"min": 1, "max": 64, "log": True}}), trials=99)
+    assert sorted(int(str(c["r"])) for c in configurations(sampler, 99)) == list(range(1, 65))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_duplicates_in_the_space_are_no_reason_to_repeat(name: SamplerName) -> None:
+    space = parse_space({"r": [8, 8, 16], "lora_alpha": ["2r", 16]})
+    assert len(configurations(build_sampler(name, space, trials=60), 60)) == 3
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_space_without_choice_is_one_trial(name: SamplerName) -> None:
+    assert configurations(build_sampler(name, parse_space({"r": 8}), trials=5), 5) == [{"r": 8}]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_same_calls_with_the_same_seed_propose_the_same(name: SamplerName) -> None:
+    def history(seed: int) -> list[dict[str, object]]:
+        sampler = build_sampler(name, RANGES, trials=30, seed=seed)
+        proposed = configurations(sampler, 15)
+        for trial_id, configuration in enumerate(proposed):
+            value = None if trial_id == 3 else abs(math.log(float(str(configuration["learning_rate"])) / 1e-4))
+            sampler.tell(trial_id, value)
+        return proposed + configurations(sampler, 15)
+
+    assert history(5) == history(5)
+    assert history(5) != history(6)
+
+
+def mean_distance(space: SearchSpace, name: SamplerName, *, maximize: bool = False) -> float:
+    """Mean distance of the last 20 of 60 proposals from the optimum, freed slots refilled one by one."""
+    sampler = build_sampler(name, space, trials=60, seed=0, maximize=maximize)
+    distances = []
+    for _ in range(60):
+        (proposal,) = sampler.propose(1)
+        distance = abs(math.log10(float(proposal.configuration["learning_rate"]) / 3e-5))
+        distances.append(distance)
+        sampler.tell(proposal.trial_id, -distance if maximize else distance)
+    return sum(distances[-20:]) / 20
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_tpe_learns_from_what_it_is_told(maximize: bool) -> None:
+    space = parse_space({"learning_rate": {"min": 1e-5, "max": 1e-1, "log": True}})
+    # uniform draws over 4 decades have a mean distance of about 1.6
+    assert mean_distance(space, SamplerName.RANDOM, maximize=maximize) > 1.0
+    assert mean_distance(space, SamplerName.TPE, maximize=maximize) < 0.5
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_telling(name: SamplerName) -> None:
+    sampler = build_sampler(name, RANGES, trials=3)
+    sampler.propose(2)
+    sampler.tell(0, 1.0)
+    sampler.tell(0, 2.0)
+    sampler.tell(1, float("nan"))
+    with pytest.raises(ValueError, match="trial 2 was not proposed; ids below 2 were"):
+        sampler.tell(2, 1.0)
+
+
+def test_optunas_logging_is_left_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    before = optuna.logging.get_verbosity()
+    build_sampler(SamplerName.TPE, LISTS, trials=2).propose(2)
+    assert optuna.logging.get_verbosity() == before
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("trials", [None, 0])
+def test_the_budget_must_be_given(name: SamplerName, trials: int | None) -> None:
+    with pytest.raises(InputError, match=r"search\.trials: found .*allowed: an integer >= 1"):
+        build_sampler(name, LISTS, trials=trials)
+
+
+def test_a_grid_refuses_an_undivided_range_at_once() -> None:
+    with pytest.raises(InputError, match="a range without num or step"):
+        build_sampler(SamplerName.GRID, RANGES)
