@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.task_file import TaskFile, load_task, task_from_mapping, task_json_schema
-from cohort.engine.task_file_search import Choices, Interval, RankMultiple
+from cohort.tuning.space import Choice, Constant, MultipleOf, Range
 
 BASE = "base_model: model\ndataset: {train: train.jsonl}\n"
 ROWS = '{"prompt": "a", "completion": "b"}\n'
@@ -81,17 +81,17 @@ def test_every_key_is_read(folder: Path) -> None:
     assert task.dataset.train == (str(folder / "train.jsonl"),)
     assert task.dataset.validation == 0.2
     assert task.lora.target_modules == ("q_proj", "v_proj")
-    assert task.lora.lora_alpha == RankMultiple(factor=2)
+    assert task.lora.lora_alpha == MultipleOf(parameter="r", factor=2)
     assert task.training.learning_rate == 1e-4
     assert task.search.trials == 100
     assert task.search.space == {
-        "learning_rate": Interval(min=1e-5, max=5e-4, is_integer=False, log=True),
-        "r": Choices(values=(16, 32, 64)),
-        "lora_alpha": Choices(values=(16.0, RankMultiple(factor=1), RankMultiple(factor=2))),
-        "batch_size": Interval(min=2, max=8, is_integer=True, step=2),
-        "lr_scheduler_type": Choices(values=("constant", "linear")),
-        "use_rslora": Choices(values=(True, False)),
-        "seed": Choices(values=(3,)),
+        "learning_rate": Range(min=1e-5, max=5e-4, log=True),
+        "r": Choice(values=(16, 32, 64)),
+        "lora_alpha": Choice(values=(16.0, MultipleOf(parameter="r", factor=1), MultipleOf(parameter="r", factor=2))),
+        "batch_size": Range(min=2, max=8, integer=True, step=2),
+        "lr_scheduler_type": Choice(values=("constant", "linear")),
+        "use_rslora": Choice(values=(True, False)),
+        "seed": Constant(value=3),
     }
     assert task.early_exit_settings().rule == "asha"
     assert task.evaluation_settings().every_fraction == 0.1
@@ -180,8 +180,8 @@ def test_early_exit_none_and_empty_sections(folder: Path) -> None:
         ("search: {space: {rank: [8]}}", ":3: search.space.rank", "'rank'", "Remove"),
         ("search: {space: {r: {min: 8}}}", ":3: search.space.r", "without max", "Add max"),
         ("search: {space: {r: {min: 8, max: 4}}}", ":3: search.space.r", "min 8 and max 4", "Exchange"),
-        ("search: {space: {weight_decay: {min: 0, max: 1}}}", ":3: search.space.weight_decay", "without a step", "tpe"),
-        ("search: {space: {seed: {min: 0, max: 1000000}}}", ":3: search.space", "1,000,001 trials", "random"),
+        ("search: {space: {weight_decay: {min: 0, max: 1}}}", ":3: search.space.weight_decay", "without step", "tpe"),
+        ("search: {space: {seed: {min: 0, max: 1000000, step: 1}}}", ":3: search.space", "1,000,001 trials", "random"),
         ("search: {sampler: tpe, space: {use_rslora: {min: 0}}}", ":3: search.space.use_rslora", "a range", "[true"),
         ("num_gpus: -1", ":3: num_gpus", "-1", "auto"),
         ("report_to: [foo]", ":3: report_to", "'foo'", "Remove"),
@@ -281,7 +281,7 @@ def test_overrides(folder: Path) -> None:
     arguments = ["--training.seed", "3", "--max-steps=20", "--search.space.r", "[4, 8]", "--early_exit.rule", "median"]
     task = load_task(write(folder, BASE + "early_exit: none\n"), arguments)
     assert (task.training.seed, task.training.max_steps) == (3, 20)
-    assert task.search.space == {"r": Choices(values=(4, 8))}
+    assert task.search.space == {"r": Choice(values=(4, 8))}
     assert task.early_exit.rule == "median"
     assert load_task(folder / "task.yaml", ["--base_model", "org/x"]).model_name_or_path == "org/x"
     assert load_task(folder / "task.yaml", ["--weight_decay", "1e-3"]).training.weight_decay == 1e-3
@@ -319,6 +319,21 @@ def test_a_mistake_in_an_override(folder: Path, arguments: list[str], where: str
 def test_an_override_that_the_search_space_would_hide_is_refused(folder: Path) -> None:
     problems = problems_of(folder, BASE + "search: {space: {r: [4, 8]}}\n", "--lora.r", "2")
     assert "--search.space.r" in problems[0].mend
+
+
+def test_the_search_space_gives_whole_configurations(folder: Path) -> None:
+    text = BASE + "lora: {lora_alpha: 2r}\nsearch: {space: {r: [4, 8], weight_decay: {min: 0, max: 0.2, num: 3}}}\n"
+    task = load_task(write(folder, text))
+    configurations = list(task.search_space().configurations())
+    assert [(c["r"], c["lora_alpha"]) for c in configurations[::3]] == [(4, 8), (8, 16)]
+    assert [c["weight_decay"] for c in configurations[:3]] == pytest.approx([0.0, 0.1, 0.2])
+    assert set(configurations[0]) == set(task.searchable_defaults())
+    assert len(configurations) == 6
+
+
+def test_no_space_is_one_trial(folder: Path) -> None:
+    task = load_task(write(folder, BASE))
+    assert list(task.search_space().configurations()) == [task.searchable_defaults()]
 
 
 def test_notes_name_what_is_void(folder: Path) -> None:

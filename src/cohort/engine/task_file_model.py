@@ -14,7 +14,6 @@ from cohort.engine.task_file_dataset import DatasetSection
 from cohort.engine.task_file_fields import Section, Whole, setting
 from cohort.engine.task_file_origin import TaskOrigin
 from cohort.engine.task_file_refusal import Refusal, refuse
-from cohort.engine.task_file_search import SEARCHABLE
 from cohort.engine.task_file_sections import (
     EarlyExitSection,
     EvaluationSection,
@@ -22,8 +21,10 @@ from cohort.engine.task_file_sections import (
     SearchSection,
     TrainingSection,
 )
+from cohort.engine.task_file_values import SEARCHABLE
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings
+from cohort.tuning.space import Constant, MultipleOf, Parameter, SearchSpace
 
 __all__ = ["TaskFile"]
 
@@ -137,6 +138,18 @@ class TaskFile(Section):
         """Return the value of every searchable key where ``search.space`` does not set it, by name."""
         sections = (self.lora, self.training)
         return {name: getattr(section, name) for name in SEARCHABLE for section in sections if hasattr(section, name)}
+
+    def search_space(self) -> SearchSpace:
+        """Return the space of whole configurations: every searchable key, the ones not searched as constants.
+
+        Raises:
+            InputError: a parameter cannot be what it is together with the others.
+        """
+        parameters: dict[str, Parameter] = dict(self.search.space)
+        for name, value in self.searchable_defaults().items():
+            if name not in parameters:
+                parameters[name] = value if isinstance(value, MultipleOf) else Constant(value=value)
+        return SearchSpace(parameters=parameters, where=f"{self._origin.name}: search.space")
 
     def notes(self) -> list[str]:
         """Return what the user may want to know: written keys that other keys make void."""

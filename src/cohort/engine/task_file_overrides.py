@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.task_file_problems import known_keys, unknown_key_mend
-from cohort.engine.task_file_search import SEARCHABLE
+from cohort.engine.task_file_values import SEARCHABLE
 from cohort.engine.task_file_yaml import KeyPath, parse_yaml_value
 
 __all__ = ["Override", "apply_overrides", "parse_overrides"]

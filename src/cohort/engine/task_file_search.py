@@ -1,7 +1,7 @@
 """What ``search.space`` may hold: values, ranges, and multiples of the LoRA rank.
 
 learning_rate: [1e-5, 2e-4]                     a list of values
-learning_rate: {min: 1e-5, max: 5e-4, log: true}   a range; whole numbers may have a step
+learning_rate: {min: 1e-5, max: 5e-4, log: true}   a range; with step or num: listed values
 r: 16                                           one fixed value
 lora_alpha: 2r                                  a multiple of the trial's own r, alone or in a list
 """
@@ -9,199 +9,25 @@ lora_alpha: 2r                                  a multiple of the trial's own r,
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from cohort.engine.task_file_refusal import Refusal, nearest_mend, number_mend, refusals_of, refuse
+from cohort.engine.task_file_refusal import Refusal, nearest_mend, refusals_of, refuse
+from cohort.engine.task_file_values import SEARCHABLE, ValueKind, is_number, multiple_to_plain, parse_value
+from cohort.tuning.space import Choice, Constant, MultipleOf, Parameter, Range
 
-__all__ = [
-    "SEARCHABLE",
-    "Choices",
-    "Dimension",
-    "Interval",
-    "RankMultiple",
-    "ValueKind",
-    "dimension_to_plain",
-    "parse_alpha",
-    "parse_dimension",
-    "parse_space",
-]
+__all__ = ["num_points", "parameter_to_plain", "parse_parameter", "parse_space"]
 
-_MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
-_RANGE_KEYS = ("min", "max", "log", "step")
+_RANGE_KEYS = ("min", "max", "log", "step", "num")
+_RANGE_ALLOWED = "min, max, and optionally log: true, step or num"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankMultiple:
-    """``lora_alpha`` as ``factor`` times the trial's own r."""
-
-    factor: float
-
-    def __str__(self) -> str:
-        return "r" if self.factor == 1 else f"{self.factor:g}r"
-
-
-Value = float | int | bool | str | RankMultiple
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """A list of values, in the order written; at least one, none twice."""
-
-    values: tuple[Value, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """All numbers from ``min`` to ``max``, both included.
-
-    Attributes:
-        is_integer: Only whole numbers.
-        log: Spread evenly over the logarithm.
-        step: Distance of the values, from ``min`` on; None for every number (every whole number if ``is_integer``).
-    """
-
-    min: float
-    max: float
-    is_integer: bool
-    log: bool = False
-    step: float | None = None
-
-    @property
-    def num_values(self) -> int | None:
-        """How many values there are (whole numbers, or a step); None when they cannot be counted."""
-        if self.step is None and not self.is_integer:
-            return None
-        step = 1 if self.step is None else self.step
-        # a billionth of slack: 0.1 + 2 * 0.1 must reach 0.3
-        return math.floor((self.max - self.min) / step * (1 + 1e-9) + 1e-9) + 1
-
-    def values(self) -> tuple[float, ...]:
-        """Return the values, increasing.
-
-        Raises:
-            ValueError: they cannot be counted.
-        """
-        if (count := self.num_values) is None:
-            raise ValueError(f"the numbers from {self.min} to {self.max} cannot be listed without a step")
-        step = 1 if self.step is None else self.step
-        return tuple(self.min + index * step for index in range(count))
-
-
-Dimension = Choices | Interval
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValueKind:
-    """What one hyperparameter may be.
-
-    Attributes:
-        allowed: In words.
-        accepts: Whether one value, already of the right type, is in range.
-        is_number, is_integer: What the value is; neither: a choice of words or a switch.
-        example: A list that could be written.
-    """
-
-    allowed: str
-    accepts: Callable[[Any], bool]
-    example: str
-    is_number: bool = True
-    is_integer: bool = False
-    is_rank_multiple_allowed: bool = False
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _positive(value: float) -> bool:
-    return value > 0
-
-
-def _not_negative(value: float) -> bool:
-    return value >= 0
-
-
-def _at_least_one(value: float) -> bool:
-    return value >= 1
-
-
-def _share_below_one(value: float) -> bool:
-    return 0 <= value < 1
-
-
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-SCHEDULER_TYPES = ("constant", "linear", "cosine")
-
-SEARCHABLE: Mapping[str, ValueKind] = {
-    "learning_rate": ValueKind(allowed="a number above 0", accepts=_positive, example="[1e-4, 3e-4]"),
-    "r": ValueKind(allowed="a whole number of at least 1", accepts=_at_least_one, example="[8, 16]", is_integer=True),
-    "lora_alpha": ValueKind(
-        allowed="a number above 0, or a multiple of r such as 2r",
-        accepts=_positive,
-        example="2r",
-        is_rank_multiple_allowed=True,
-    ),
-    "batch_size": ValueKind(
-        allowed="a whole number of at least 1", accepts=_at_least_one, example="[1, 2, 4]", is_integer=True
-    ),
-    "lora_dropout": ValueKind(
-        allowed="a number of at least 0 and below 1", accepts=_share_below_one, example="[0.0, 0.05]"
-    ),
-    "weight_decay": ValueKind(allowed="a number of at least 0", accepts=_not_negative, example="[0.0, 0.01]"),
-    "warmup_ratio": ValueKind(
-        allowed="a number of at least 0 and below 1", accepts=_share_below_one, example="[0.0, 0.1]"
-    ),
-    "lr_scheduler_type": ValueKind(
-        allowed=" | ".join(SCHEDULER_TYPES),
-        accepts=SCHEDULER_TYPES.__contains__,
-        example="[constant, cosine]",
-        is_number=False,
-    ),
-    "num_train_epochs": ValueKind(allowed="a number above 0", accepts=_positive, example="[1, 3]"),
-    "max_grad_norm": ValueKind(
-        allowed="a number of at least 0 (0: no clipping)", accepts=_not_negative, example="[0.3, 1.0]"
-    ),
-    "seed": ValueKind(
-        allowed="a whole number of at least 0", accepts=_not_negative, example="[0, 1, 2]", is_integer=True
-    ),
-    "use_rslora": ValueKind(allowed="true | false", accepts=_is_switch, example="[true, false]", is_number=False),
-}
-
-
-def _parse_multiple(value: object) -> RankMultiple | None:
-    match = _MULTIPLE.match(value) if isinstance(value, str) else None
-    if match is None:
-        return None
-    factor = float(match.group(1) or 1)
-    return RankMultiple(factor=factor) if factor > 0 and math.isfinite(factor) else None
-
-
-def _parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) -> Value | Refusal:
-    """Return the value as the kind wants it, or why it is refused."""
-    if kind.is_rank_multiple_allowed and (multiple := _parse_multiple(value)) is not None:
-        return multiple
-    refusal = Refusal(found=repr(value), allowed=kind.allowed, mend=number_mend(value, example=kind.example), at=at)
-    if not kind.is_number:
-        return value if isinstance(value, bool | str) and kind.accepts(value) else refusal
-    if not isinstance(value, int | float) or not _is_number(value) or not kind.accepts(value):
-        return refusal
-    if not kind.is_integer:
-        return float(value)
-    return int(value) if float(value).is_integer() else refusal
-
-
-def _parse_list(entries: list[Any], kind: ValueKind) -> Choices:
+def _parse_list(entries: list[Any], kind: ValueKind) -> Choice:
     if not entries:
         refuse(Refusal(found="an empty list", allowed=kind.allowed, mend=f"Write for instance {kind.example}."))
-    parsed = [_parse_value(entry, kind, at=(index,)) for index, entry in enumerate(entries)]
+    parsed = [parse_value(entry, kind, at=(index,)) for index, entry in enumerate(entries)]
     refusals = [entry for entry in parsed if isinstance(entry, Refusal)]
     values = [entry for entry in parsed if not isinstance(entry, Refusal)]
     for index, value in enumerate(parsed):
@@ -212,74 +38,95 @@ def _parse_list(entries: list[Any], kind: ValueKind) -> Choices:
             )
     if refusals:
         refuse(*sorted(refusals, key=lambda refusal: refusal.at))
-    return Choices(values=tuple(values))
+    return Choice(values=tuple(values))
 
 
-def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Interval:
-    if not kind.is_number:
-        refuse(
-            Refusal(found="a range", allowed=f"a list of {kind.allowed}", mend=f"Write for instance {kind.example}.")
-        )
-    allowed_keys = "min, max, and optionally log: true or step"
-    refusals = [
-        Refusal(found=f"the key {key!r}", allowed=allowed_keys, mend="Write {min: ..., max: ...}.", at=(key,))
-        for key in value
-        if key not in _RANGE_KEYS
-    ]
+def _bounds(value: Mapping[str, Any], kind: ValueKind, refusals: list[Refusal]) -> dict[str, float]:
+    """Return the bounds that are right; note what is wrong with the others."""
     bounds: dict[str, float] = {}
     for name in ("min", "max"):
         if name not in value:
             mend = f"Add {name}, or write a list such as {kind.example}."
-            refusals.append(Refusal(found=f"a range without {name}", allowed=allowed_keys, mend=mend))
+            refusals.append(Refusal(found=f"a range without {name}", allowed=_RANGE_ALLOWED, mend=mend))
             continue
-        bound = _parse_value(value[name], kind, at=(name,))
+        bound = parse_value(value[name], kind, at=(name,))
         if isinstance(bound, Refusal):
             refusals.append(bound)
-        elif isinstance(bound, RankMultiple):
+        elif isinstance(bound, MultipleOf):
             mend = "Write numbers, or a list such as [1r, 2r]."
             refusals.append(Refusal(found=repr(value[name]), allowed="a number", mend=mend, at=(name,)))
         elif not isinstance(bound, str):
             bounds[name] = bound
-    log, step = value.get("log", False), value.get("step")
+    return bounds
+
+
+def _modifier_refusals(value: Mapping[str, Any], kind: ValueKind, bounds: Mapping[str, float]) -> Iterator[Refusal]:
+    log, step, num = value.get("log", False), value.get("step"), value.get("num")
     if not isinstance(log, bool):
-        refusals.append(Refusal(found=repr(log), allowed="true | false", mend="Write log: true.", at=("log",)))
-    if step is not None and (not _is_number(step) or step <= 0 or (kind.is_integer and not float(step).is_integer())):
+        yield Refusal(found=repr(log), allowed="true | false", mend="Write log: true.", at=("log",))
+    if step is not None and (not is_number(step) or step <= 0 or (kind.is_integer and not float(step).is_integer())):
         allowed = "a whole number above 0" if kind.is_integer else "a number above 0"
-        refusals.append(Refusal(found=repr(step), allowed=allowed, mend="Correct the step.", at=("step",)))
+        yield Refusal(found=repr(step), allowed=allowed, mend="Correct the step.", at=("step",))
+    if num is not None and (isinstance(num, bool) or not isinstance(num, int) or num < 2):
+        allowed = "a whole number of at least 2"
+        yield Refusal(found=repr(num), allowed=allowed, mend="Write how many values to take.", at=("num",))
+    if step is not None and (log is True or num is not None):
+        allowed = "step without log and without num"
+        yield Refusal(
+            found=f"step with {'log' if log is True else 'num'}", allowed=allowed, mend="Keep one.", at=("step",)
+        )
     if len(bounds) == 2 and bounds["min"] >= bounds["max"]:
         found = f"min {bounds['min']:g} and max {bounds['max']:g}"
-        refusals.append(Refusal(found=found, allowed="min below max", mend="Exchange the two, or write a list."))
-    if log is True and step is not None:
-        refusals.append(Refusal(found="log and step", allowed="one of the two", mend="Remove step.", at=("step",)))
+        yield Refusal(found=found, allowed="min below max", mend="Exchange the two, or write a list.")
     if log is True and bounds.get("min", 1.0) <= 0:
         mend = "Raise min above 0, or remove log."
-        refusals.append(Refusal(found=f"min {bounds['min']:g} with log", allowed="min above 0", mend=mend, at=("min",)))
+        yield Refusal(found=f"min {bounds['min']:g} with log", allowed="min above 0", mend=mend, at=("min",))
+
+
+def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
+    if not kind.is_number:
+        allowed = f"a list of {kind.allowed}"
+        refuse(Refusal(found="a range", allowed=allowed, mend=f"Write for instance {kind.example}."))
+    refusals = [
+        Refusal(found=f"the key {key!r}", allowed=_RANGE_ALLOWED, mend="Write {min: ..., max: ...}.", at=(key,))
+        for key in value
+        if key not in _RANGE_KEYS
+    ]
+    bounds = _bounds(value, kind, refusals)
+    refusals += _modifier_refusals(value, kind, bounds)
     if refusals:
         refuse(*refusals)
-    step_value = None if step is None else (int(step) if kind.is_integer else float(step))
-    return Interval(min=bounds["min"], max=bounds["max"], is_integer=kind.is_integer, log=log, step=step_value)
+    step = value.get("step")
+    return Range(
+        min=bounds["min"],
+        max=bounds["max"],
+        log=value.get("log", False),
+        step=None if step is None else int(step) if kind.is_integer else float(step),
+        num=value.get("num"),
+        integer=kind.is_integer,
+    )
 
 
-def parse_dimension(value: object, *, kind: ValueKind) -> Dimension:
+def parse_parameter(value: object, *, kind: ValueKind) -> Parameter:
     """Return one entry of ``search.space``, checked against what the hyperparameter may be.
 
     Raises:
         pydantic_core.PydanticCustomError: something is wrong; it carries every :class:`Refusal`.
     """
-    if isinstance(value, Choices | Interval):
+    if isinstance(value, Parameter):
         return value
     if isinstance(value, list | tuple):
         return _parse_list(list(value), kind)
     if isinstance(value, Mapping):
         return _parse_range(value, kind)
-    single = _parse_value(value, kind, at=())
+    single = parse_value(value, kind, at=())
     if isinstance(single, Refusal):
         refuse(single)
-    return Choices(values=(single,))
+    return single if isinstance(single, MultipleOf) else Constant(value=single)
 
 
 def parse_space(value: object) -> object:
-    """Return ``search.space`` as dimensions by name, in the order written; what is no mapping is left to the caller.
+    """Return ``search.space`` as parameters by name, in the order written; what is no mapping is left to the caller.
 
     Raises:
         pydantic_core.PydanticCustomError: it carries every :class:`Refusal` of every key.
@@ -289,7 +136,7 @@ def parse_space(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     refusals: list[Refusal] = []
-    space: dict[str, Dimension] = {}
+    space: dict[str, Parameter] = {}
     for name, entry in value.items():
         if name not in SEARCHABLE:
             mend = nearest_mend(str(name), SEARCHABLE, prefix="search.space.")
@@ -297,7 +144,7 @@ def parse_space(value: object) -> object:
             refusals.append(Refusal(found=f"the unknown key {name!r}", allowed=allowed, mend=mend, at=(name,)))
             continue
         try:
-            space[name] = parse_dimension(entry, kind=SEARCHABLE[name])
+            space[name] = parse_parameter(entry, kind=SEARCHABLE[name])
         except PydanticCustomError as error:
             refusals += [refusal.below(name) for refusal in refusals_of(error.context)]
     if refusals:
@@ -305,28 +152,27 @@ def parse_space(value: object) -> object:
     return space
 
 
-def parse_alpha(value: object) -> float | RankMultiple:
-    """Return ``lora.lora_alpha``: a number above 0 or a multiple of r.
-
-    Raises:
-        pydantic_core.PydanticCustomError: it is neither.
-    """
-    if isinstance(value, RankMultiple):
-        return value
-    parsed = _parse_value(value, SEARCHABLE["lora_alpha"], at=())
-    if isinstance(parsed, Refusal):
-        refuse(parsed)
-    assert isinstance(parsed, float | RankMultiple), "the kind of lora_alpha gives numbers and multiples only"
-    return parsed
+def num_points(parameter: Parameter) -> int | None:
+    """Return how many values a grid takes from a parameter; None for a range without step and num."""
+    if isinstance(parameter, Choice):
+        return len(parameter.values)
+    if not isinstance(parameter, Range):
+        return 1
+    if parameter.step is not None:
+        # a billionth of slack: 0.1 + 2 * 0.1 must reach 0.3
+        return math.floor((parameter.max - parameter.min) / parameter.step * (1 + 1e-9) + 1e-9) + 1
+    return parameter.num
 
 
-def dimension_to_plain(dimension: Dimension) -> Any:
-    """Return the YAML form that :func:`parse_dimension` reads back."""
-    if isinstance(dimension, Interval):
-        plain: dict[str, Any] = {"min": dimension.min, "max": dimension.max}
-        if dimension.log:
+def parameter_to_plain(parameter: Parameter) -> Any:
+    """Return the YAML form that :func:`parse_parameter` reads back."""
+    if isinstance(parameter, Range):
+        plain: dict[str, Any] = {"min": parameter.min, "max": parameter.max}
+        if parameter.log:
             plain["log"] = True
-        if dimension.step is not None:
-            plain["step"] = dimension.step
-        return plain
-    return [str(value) if isinstance(value, RankMultiple) else value for value in dimension.values]
+        return plain | {key: getattr(parameter, key) for key in ("step", "num") if getattr(parameter, key) is not None}
+    if isinstance(parameter, MultipleOf):
+        return multiple_to_plain(parameter)
+    if isinstance(parameter, Constant):
+        return parameter.value
+    return [multiple_to_plain(value) if isinstance(value, MultipleOf) else value for value in parameter.values]

@@ -9,15 +9,9 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 
 from cohort.engine.task_file_fields import Section, Whole, setting
 from cohort.engine.task_file_refusal import Refusal, refuse
-from cohort.engine.task_file_search import (
-    SEARCHABLE,
-    Dimension,
-    Interval,
-    RankMultiple,
-    dimension_to_plain,
-    parse_alpha,
-    parse_space,
-)
+from cohort.engine.task_file_search import num_points, parameter_to_plain, parse_space
+from cohort.engine.task_file_values import SEARCHABLE, multiple_to_plain, parse_alpha
+from cohort.tuning.space import MultipleOf, Parameter
 
 __all__ = ["EarlyExitSection", "EvaluationSection", "LoraSection", "SearchSection", "TrainingSection"]
 
@@ -36,8 +30,8 @@ def _target_modules(value: object) -> object:
     )
 
 
-def _plain_alpha(value: float | RankMultiple) -> float | str:
-    return str(value) if isinstance(value, RankMultiple) else value
+def _plain_alpha(value: float | MultipleOf) -> float | str:
+    return multiple_to_plain(value) if isinstance(value, MultipleOf) else value
 
 
 class LoraSection(Section):
@@ -60,7 +54,7 @@ class LoraSection(Section):
     )
     r: Whole = setting(16, ge=1, allowed="a whole number of at least 1", description="rank of an adapter")
     lora_alpha: Annotated[
-        float | RankMultiple,
+        float | MultipleOf,
         BeforeValidator(parse_alpha),
         PlainSerializer(_plain_alpha),
         WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "r$"}]}),
@@ -120,8 +114,8 @@ class EvaluationSection(Section):
     )
 
 
-def _plain_space(space: dict[str, Dimension]) -> dict[str, Any]:
-    return {name: dimension_to_plain(dimension) for name, dimension in space.items()}
+def _plain_space(space: dict[str, Parameter]) -> dict[str, Any]:
+    return {name: parameter_to_plain(parameter) for name, parameter in space.items()}
 
 
 # beyond this a grid is a slip of the pen, not a plan
@@ -138,7 +132,7 @@ _SPACE_SCHEMA = {
                     "type": "object",
                     "additionalProperties": False,
                     "required": ["min", "max"],
-                    "properties": {key: {} for key in ("min", "max", "log", "step")},
+                    "properties": {key: {} for key in ("min", "max", "log", "step", "num")},
                 },
                 {"type": ["number", "string", "boolean"]},
             ],
@@ -159,7 +153,7 @@ class SearchSection(Section):
         60, ge=1, allowed="a whole number of at least 1", description="trials of random and tpe; grid takes all"
     )
     space: Annotated[
-        dict[str, Dimension],
+        dict[str, Parameter],
         BeforeValidator(parse_space),
         PlainSerializer(_plain_space),
         WithJsonSchema(_SPACE_SCHEMA),
@@ -171,15 +165,12 @@ class SearchSection(Section):
     def _grid_can_be_counted(self) -> SearchSection:
         if self.sampler != "grid":
             return self
-        counts = {
-            name: dimension.num_values if isinstance(dimension, Interval) else len(dimension.values)
-            for name, dimension in self.space.items()
-        }
+        counts = {name: num_points(parameter) for name, parameter in self.space.items()}
         endless = [
             Refusal(
-                found=f"a range of {name} without a step",
-                allowed="with sampler: grid, a list, or a range that has a step",
-                mend=f"Write a list such as {SEARCHABLE[name].example}, or sampler: tpe.",
+                found=f"a range of {name} without step or num",
+                allowed="with sampler: grid, a list, or a range with num (values) or step (distance)",
+                mend=f"Add num: 5, write a list such as {SEARCHABLE[name].example}, or sampler: tpe.",
                 at=("space", name),
             )
             for name, count in counts.items()
