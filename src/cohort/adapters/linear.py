@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.packed_linear import FrozenProduct, LoraPart, SlotTable, packed_linear
+from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["LinearPart", "LoraContext", "PackedLinear"]
@@ -37,12 +37,14 @@ class LoraContext:
         slots: Ranks, scales and dropout of the bank's slots.
         segments: Rows of each slot and sample of the stream.
         row_keys_T: Dropout keys of the stream's rows; None where nothing is dropped.
+        tables: Device tables of the same layout for the grouped GPU kernels, built once per step; None: on demand.
     """
 
     factors: Mapping[str, LoraPart]
     slots: SlotTable
     segments: SegmentTable
     row_keys_T: Tensor | None = None
+    tables: LaunchTables | None = None
 
 
 class PackedLinear:
@@ -76,6 +78,7 @@ class PackedLinear:
             slots=lora.slots,
             segments=lora.segments,
             row_keys_T=lora.row_keys_T,
+            tables=lora.tables,
         )
 
 

@@ -72,6 +72,11 @@ class SegmentTable:
         """Return the row range of ``slot``."""
         return slice(self.offsets[slot], self.offsets[slot + 1])
 
+    def by_slot(self) -> SegmentTable:
+        """Return the same segments with all rows of a slot as one span, for paths that work slot by slot."""
+        spans = tuple(SampleSpan(self.offsets[z], self.offsets[z + 1], z) for z in range(self.num_slots))
+        return SegmentTable(num_rows=self.num_rows, offsets=self.offsets, samples=spans)
+
     @classmethod
     def from_samples(
         cls, lengths: Sequence[int], *, slots: Sequence[int], num_slots: int, num_rows: int

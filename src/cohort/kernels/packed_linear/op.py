@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cohort.core.errors import SegmentError, ShapeError
+from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear.autograd import PackedLinearFunction
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
+from cohort.kernels.packed_linear.launch_tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
@@ -23,6 +25,8 @@ def packed_linear(
     slots: SlotTable,
     segments: SegmentTable,
     row_keys_T: Tensor | None = None,
+    tables: LaunchTables | None = None,
+    backend: Backend | None = None,
 ) -> Tensor:
     """Return the frozen product plus every slot's LoRA term on that slot's rows.
 
@@ -37,6 +41,9 @@ def packed_linear(
         slots: Ranks, scales and dropout of the slots.
         segments: Which rows belong to which slot and sample.
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
+        tables: Device tables of ``segments`` and ``slots``, built once per step and shared by its linears; the grouped
+            kernels build (and briefly keep) their own when None.
+        backend: Triton's grouped kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
 
     Raises:
         ShapeError: a width disagrees with its neighbour.
@@ -60,8 +67,14 @@ def packed_linear(
                 f"a part with A [., {part.a_RK.shape[1]}] and columns {part.columns.start}:{part.columns.stop} does not "
                 f"fit a frozen linear of {frozen.in_features} x {frozen.out_features}"
             )
+    if tables is not None and (tables.num_rows, tables.num_slots) != (segments.num_rows, segments.num_slots):
+        raise SegmentError(
+            f"tables describe {tables.num_rows} rows and {tables.num_slots} slots, segments {segments.num_rows} and "
+            f"{segments.num_slots}; build both from the same PackedBatch"
+        )
+    chosen = choose_backend(x_TK, backend=backend) if parts else Backend.REFERENCE
     factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
     result: Tensor = PackedLinearFunction.apply(  # type: ignore[no-untyped-call]
-        x_TK, frozen, tuple(parts), slots, segments, row_keys_T, *factors
+        x_TK, frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, *factors
     )
     return result

@@ -1,0 +1,49 @@
+"""The dropout mask inside Triton kernels, bit for bit the one of :mod:`cohort.kernels.dropout.reference`.
+
+The generator is a hash of (row key, module key, feature), so a kernel recomputes any tile's mask from 4 bytes a row and
+stores none.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from cohort.kernels.dropout.reference import keep_threshold
+
+__all__ = ["as_signed32", "keep_tile", "mix32", "threshold_bits"]
+
+_GOLDEN = tl.constexpr(0x9E3779B9)
+_MULTIPLIER_1 = tl.constexpr(0x7FEB352D)
+_MULTIPLIER_2 = tl.constexpr(0x846CA68B)
+
+
+@triton.jit
+def mix32(x):
+    """Scramble uint32 values; bijective."""
+    x = x ^ (x >> 16)
+    x = x * _MULTIPLIER_1
+    x = x ^ (x >> 15)
+    x = x * _MULTIPLIER_2
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def keep_tile(row_keys, features, module_key, threshold):
+    """Return the kept features [rows, features] as int1.
+
+    ``row_keys`` are the low 32 bits of the reference's keys; ``module_key`` and ``threshold`` come as int32 bits (see
+    :func:`as_signed32`), so that one compiled kernel serves all modules.
+    """
+    keyed = mix32(row_keys.to(tl.uint32) + module_key.to(tl.uint32))
+    return mix32(keyed[:, None] ^ (features.to(tl.uint32) * _GOLDEN)[None, :]) >= threshold.to(tl.uint32)
+
+
+def as_signed32(value: int) -> int:
+    """Return the int32 with the bits of the uint32 ``value``."""
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def threshold_bits(probability: float) -> int:
+    """Return :func:`~cohort.kernels.dropout.reference.keep_threshold` as int32 bits."""
+    return as_signed32(min(keep_threshold(probability), (1 << 32) - 1))

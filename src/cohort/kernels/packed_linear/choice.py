@@ -1,0 +1,118 @@
+"""Which tiles and which order of products a packed linear uses on a GPU: a printed rule over measured tables.
+
+The rule: exact match of GPU name, input width and sibling widths in ``measured_tiles.json`` (written by
+``benchmarks/gpu_variants_packed_linear.py``), taking the row with the most stream rows that is not above the stream; else
+the defaults below. Everything that changes the order of a sum (``shrink_block``, ``shrink_splits``, ``output_block``,
+``chunk_rows``) is a function of the linear's widths alone, so a slot's bits do not depend on how full its pack is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import CohortError
+
+__all__ = ["TileChoice", "TileTableError", "choose_tiles", "describe_tiles", "measured_tiles"]
+
+TABLE_PATH = Path(__file__).with_name("measured_tiles.json")
+
+
+class TileTableError(CohortError):
+    """The measured table has a row that is no :class:`TileChoice`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileChoice:
+    """Tiles of the grouped kernels. Rows and columns are elements, warps and stages as Triton means them.
+
+    Attributes:
+        tile_rows: Rows of a shrink and expand tile, the same for every linear of a step.
+        chunk_rows: Rows whose weight gradients one program adds up, the same for every linear of a step.
+        shrink_block: Columns of X a shrink step reads.
+        shrink_splits: Programs that share the columns of one shrink tile.
+        shrink_warps, shrink_stages: Of the shrink.
+        expand_block: Output columns of an expand tile.
+        expand_warps: Of the expand.
+        output_rows, output_block: Rows a step and columns a program of the kernel over dY reads.
+        output_warps, output_stages: Of that kernel.
+        input_rows, input_block: Rows a step and columns a program of the kernel over X reads.
+        input_warps, input_stages: Of that kernel.
+        lora_first_forward: Write the LoRA term first and let the frozen product accumulate into it (where it can), instead
+            of reading Y again after it.
+        lora_first_backward: The same for dX.
+    """
+
+    tile_rows: int = 64
+    chunk_rows: int = 1024
+    shrink_block: int = 128
+    shrink_splits: int = 1
+    shrink_warps: int = 4
+    shrink_stages: int = 4
+    expand_block: int = 128
+    expand_warps: int = 4
+    output_rows: int = 64
+    output_block: int = 256
+    output_warps: int = 8
+    output_stages: int = 3
+    input_rows: int = 64
+    input_block: int = 64
+    input_warps: int = 4
+    input_stages: int = 3
+    lora_first_forward: bool = True
+    lora_first_backward: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("tile_rows", "shrink_block", "expand_block", "output_rows", "output_block", "input_rows", "input_block"):
+            value = getattr(self, name)
+            if value < 16 or value & (value - 1):
+                raise TileTableError(f"{name} must be a power of two of at least 16, got {value}")
+        if self.chunk_rows < 16 or self.chunk_rows % 16:
+            raise TileTableError(f"chunk_rows must be a multiple of 16, got {self.chunk_rows}")
+
+
+_SHARED = ("tile_rows", "chunk_rows")
+_DEFAULTS = TileChoice()
+
+
+@functools.cache
+def measured_tiles(path: Path = TABLE_PATH) -> dict[str, list[dict[str, Any]]]:
+    """Return the measured rows by GPU name: ``in_features``, ``out_widths``, ``min_rows``, ``choice`` and ``measured``."""
+    if not path.is_file():
+        return {}
+    table: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
+    known = {field.name for field in fields(TileChoice)} - set(_SHARED)
+    for gpu, rows in table.items():
+        for row in rows:
+            unknown = set(row["choice"]) - known
+            if unknown:
+                raise TileTableError(f"{path.name}: {gpu}: unknown tile settings {sorted(unknown)}; known: {sorted(known)}")
+    return table
+
+
+@functools.cache
+def choose_tiles(gpu: str, *, in_features: int, out_widths: tuple[int, ...], num_rows: int) -> TileChoice:
+    """Return the tiles for a linear of these widths on the GPU called ``gpu``, in a stream of ``num_rows`` rows."""
+    best: dict[str, Any] | None = None
+    for row in measured_tiles().get(gpu, []):
+        if row["in_features"] != in_features or tuple(row["out_widths"]) != out_widths or row["min_rows"] > num_rows:
+            continue
+        if best is None or row["min_rows"] > best["min_rows"]:
+            best = row
+    return _DEFAULTS if best is None else TileChoice(**best["choice"])
+
+
+def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, num_rows: int) -> list[str]:
+    """Return one line a linear ``(in_features, out_widths)``: measured or default, and what differs from the defaults."""
+    lines = []
+    for in_features, out_widths in linears:
+        choice = choose_tiles(gpu, in_features=in_features, out_widths=out_widths, num_rows=num_rows)
+        changed = {key: value for key, value in asdict(choice).items() if value != getattr(_DEFAULTS, key)}
+        origin = f"measured on {gpu}" if choice is not _DEFAULTS else "defaults (not measured here)"
+        settings = ", ".join(f"{key}={value}" for key, value in changed.items()) or "all as by default"
+        lines.append(f"{in_features} -> {'+'.join(map(str, out_widths))}: {origin}; {settings}")
+    return lines

@@ -1,0 +1,224 @@
+"""Device tables that tell each program of the grouped kernels which rows, rank rows and scale are its own.
+
+One buffer serves every linear of a step: it is built on the host from the SegmentTable and the SlotTable and copied in
+one transfer, so launches are O(1) in the number of adapters and no device value ever decides a launch. The buffer keeps its
+place and size when its contents change, so a captured CUDA graph reads the current pack.
+
+A table is int32 ``[1 + capacity, 8]``: the number of entries first, then one entry a row. Tiles are cut from each slot's own
+first row, never from the stream's, so what a slot computes does not depend on its neighbours.
+
+Shapes:  T rows of the stream · Z slots · r true rank
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cohort.core.errors import SegmentError
+from cohort.kernels.dropout import keep_threshold
+from cohort.kernels.packed_linear.tables import SlotTable
+from cohort.kernels.segments import SegmentTable
+
+__all__ = ["ENTRY_WIDTH", "WIDEST_RANK", "LaunchTables", "RankPass", "rank_class"]
+
+ENTRY_WIDTH = 8
+# A program holds this many ranks; wider adapters take further passes over their rows.
+WIDEST_RANK = 128
+
+
+def rank_class(rank: int) -> int:
+    """Return the padded rank (16, 32, 64 or 128) that a slot of ``rank`` computes with: its own rank alone decides."""
+    return max(16, 1 << (min(rank, WIDEST_RANK) - 1).bit_length())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPass:
+    """The tables of ranks ``[128 i, 128 (i + 1))`` of every slot; one pass unless some rank is above 128.
+
+    Attributes:
+        tiles: Entries of at most ``tile_rows`` rows.
+        chunks: Entries of at most ``chunk_rows`` rows, the unit of weight gradients.
+        sums: One entry for each slot whose weight gradients come from several chunks.
+        max_class: The widest padded rank among the slots.
+        num_tiles, num_chunks, num_sums: Entries to launch for (the capacities, under a fixed launch).
+        num_partials: Chunks whose gradients need the second stage.
+    """
+
+    tiles: Tensor
+    chunks: Tensor
+    sums: Tensor
+    max_class: int
+    num_tiles: int
+    num_chunks: int
+    num_sums: int
+    num_partials: int
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Host image of one pass's three tables."""
+
+    tiles: NDArray[np.int32]
+    chunks: NDArray[np.int32]
+    sums: NDArray[np.int32]
+
+
+class LaunchTables:
+    """The tables of one stream layout on one device. Build once per step, share among all its linears.
+
+    Args:
+        segments, slots: What the tables describe.
+        device: Where they are read.
+        tile_rows: Rows of a forward tile, a power of two of at least 16.
+        chunk_rows: Rows whose weight gradients one program adds up, a multiple of 64.
+        fixed_launch: Launch for the most tiles that ``num_rows`` rows and this many slots can need, so that
+            :meth:`update` may change the layout under a captured CUDA graph.
+    """
+
+    def __init__(
+        self,
+        segments: SegmentTable,
+        slots: SlotTable,
+        *,
+        device: torch.device | str,
+        tile_rows: int = 64,
+        chunk_rows: int = 1024,
+        fixed_launch: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        self.tile_rows, self.chunk_rows, self.fixed_launch = tile_rows, chunk_rows, fixed_launch
+        self.num_rows, self.num_slots = segments.num_rows, slots.num_slots
+        self.num_passes = max(1, -(-max(slots.ranks, default=0) // WIDEST_RANK))
+        self.has_dropout = any(slots.dropouts)
+        self.max_rank = max(slots.ranks, default=0)
+        blocks = self._blocks(segments, slots)
+        flat = np.concatenate([table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)])
+        host = torch.from_numpy(flat)
+        self._host = host.pin_memory() if self.device.type == "cuda" else host
+        self._buffer = self._host.to(self.device, non_blocking=True)
+        self._copied = _record_event(self.device)
+        self.passes = tuple(self._views(blocks, slots))
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of an intermediate S: the widest slot's padded rank, all passes together."""
+        return sum(rank_pass.max_class for rank_pass in self.passes)
+
+    def update(self, segments: SegmentTable, slots: SlotTable) -> None:
+        """Describe another layout of equally many rows and slots in the same buffer (needs ``fixed_launch``).
+
+        Raises:
+            SegmentError: the new layout needs another launch: more rows, slots, a wider rank class or first dropout.
+        """
+        fits = segments.num_rows == self.num_rows and slots.num_slots == self.num_slots
+        widest = max(slots.ranks, default=0)
+        if not self.fixed_launch or not fits or widest > self.max_rank or (any(slots.dropouts) and not self.has_dropout):
+            raise SegmentError(
+                f"these tables were built for {self.num_rows} rows, {self.num_slots} slots, ranks up to {self.max_rank}"
+                f"{'' if self.has_dropout else ', no dropout'}{'' if self.fixed_launch else ', one layout only'}; the new "
+                f"layout has {segments.num_rows} rows, {slots.num_slots} slots, ranks up to {widest}: build new tables"
+            )
+        blocks = self._blocks(segments, slots)
+        if self._copied is not None:
+            self._copied.synchronize()  # the last transfer still reads the pinned memory
+        flat = np.concatenate([table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)])
+        self._host.copy_(torch.from_numpy(flat))
+        self._buffer.copy_(self._host, non_blocking=True)
+        self._copied = _record_event(self.device)
+
+    def _views(self, blocks: list[_Blocks], slots: SlotTable) -> list[RankPass]:
+        views, start = [], 0
+        for index, block in enumerate(blocks):
+            tensors = []
+            for table in (block.tiles, block.chunks, block.sums):
+                tensors.append(self._buffer[start : start + table.size].view(-1, ENTRY_WIDTH))
+                start += table.size
+            launches = [len(t) - 1 if self.fixed_launch else int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)]
+            partials = len(block.chunks) - 1 if self.fixed_launch else int((block.chunks[1:, 7] >= 0).sum())
+            widest = max((rank - index * WIDEST_RANK for rank in slots.ranks), default=0)
+            views.append(
+                RankPass(
+                    tiles=tensors[0],
+                    chunks=tensors[1],
+                    sums=tensors[2],
+                    max_class=rank_class(max(widest, 1)),
+                    num_tiles=launches[0],
+                    num_chunks=launches[1],
+                    num_sums=launches[2],
+                    num_partials=partials,
+                )
+            )
+        return views
+
+    def _blocks(self, segments: SegmentTable, slots: SlotTable) -> list[_Blocks]:
+        if segments.num_slots != slots.num_slots:
+            raise SegmentError(f"segments know {segments.num_slots} slots but the bank has {slots.num_slots}")
+        return [self._block(segments, slots, first_rank=i * WIDEST_RANK) for i in range(self.num_passes)]
+
+    def _block(self, segments: SegmentTable, slots: SlotTable, *, first_rank: int) -> _Blocks:
+        tiles: list[tuple[int, ...]] = []
+        chunks: list[tuple[int, ...]] = []
+        sums: list[tuple[int, ...]] = []
+        num_partials = 0
+        for slot in range(slots.num_slots):
+            rows = segments.rows(slot)
+            rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
+            meaning = _slot_fields(slots, slot=slot, rank=rank, first_rank=first_rank)
+            tiles += _cut(rows, self.tile_rows, lambda start, stop, m=meaning: (start, stop, *m, -1))  # type: ignore[misc]
+            num_chunks = -(-(rows.stop - rows.start) // self.chunk_rows)
+            first = num_partials if num_chunks > 1 and rank > 0 else -1
+            for index in range(num_chunks):
+                start = rows.start + index * self.chunk_rows
+                stop = min(start + self.chunk_rows, rows.stop)
+                chunks.append((start, stop, *meaning, first + index if first >= 0 else -1))
+            if first >= 0:
+                sums.append((first, num_chunks, *meaning, -1))
+                num_partials += num_chunks
+        filler = slice(segments.num_adapter_rows, segments.num_rows)
+        nothing = (0, 0, 0, 0, 0, -1)
+        tiles += _cut(filler, self.tile_rows, lambda start, stop: (start, stop, *nothing))
+        chunks += _cut(filler, self.chunk_rows, lambda start, stop: (start, stop, *nothing))
+        most_tiles, most_chunks = (
+            self.num_rows // size + self.num_slots + 1 for size in (self.tile_rows, self.chunk_rows)
+        )
+        return _Blocks(
+            tiles=_table(tiles, capacity=most_tiles),
+            chunks=_table(chunks, capacity=most_chunks),
+            sums=_table(sums, capacity=self.num_slots),
+        )
+
+
+def _slot_fields(slots: SlotTable, *, slot: int, rank: int, first_rank: int) -> tuple[int, ...]:
+    """Rank row, rank, scale, threshold and factor of kept features, as int32 bits."""
+    probability = slots.dropouts[slot]
+    threshold = min(keep_threshold(probability), (1 << 32) - 1)
+    factor = 1.0 / (1.0 - probability)
+    reals = np.array([slots.scales[slot], factor], dtype=np.float32).view(np.int32)
+    bits = int(np.array([threshold], dtype=np.uint32).view(np.int32)[0])
+    return (slots.row_starts[slot] + first_rank, rank, int(reals[0]), bits, int(reals[1]))
+
+
+def _cut(rows: slice, size: int, entry: Callable[[int, int], tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return [entry(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
+
+
+def _table(entries: list[tuple[int, ...]], *, capacity: int) -> NDArray[np.int32]:
+    table = np.zeros((1 + capacity, ENTRY_WIDTH), dtype=np.int32)
+    table[0, 0] = len(entries)
+    if entries:
+        table[1 : 1 + len(entries)] = entries
+    return table
+
+
+def _record_event(device: torch.device) -> torch.cuda.Event | None:
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event

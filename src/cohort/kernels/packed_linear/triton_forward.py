@@ -1,0 +1,235 @@
+"""Forward kernels: shrink ``S = drop(X) A^T`` for all siblings in one read of X, expand ``Y (+)= s S B^T``.
+
+A program reads its rows, rank rows, rank and scale from a table of :mod:`.launch_tables` and runs the body compiled for its
+own padded rank, so no bit of a slot's result depends on who else is in the launch.
+
+Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded class
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from cohort.kernels.dropout.triton import keep_tile
+
+__all__ = ["drop", "entry_fields", "expand_kernel", "shrink_kernel", "sum_partials_kernel"]
+
+_ENTRY_WIDTH = tl.constexpr(8)
+
+
+@triton.jit
+def entry_fields(table, index):
+    """Return (first row, row after the last, rank row, rank, scale, threshold, factor, partial) of entry ``index``."""
+    entry = table + (index + 1) * _ENTRY_WIDTH
+    scale = tl.load(entry + 4).to(tl.float32, bitcast=True)
+    factor = tl.load(entry + 6).to(tl.float32, bitcast=True)
+    return (
+        tl.load(entry),
+        tl.load(entry + 1),
+        tl.load(entry + 2),
+        tl.load(entry + 3),
+        scale,
+        tl.load(entry + 5),
+        factor,
+        tl.load(entry + 7),
+    )
+
+
+@triton.jit
+def drop(x, row_keys, features, module_key, threshold, factor):
+    """Return ``x`` with dropped features zeroed and kept ones scaled, in the dtype of ``x``."""
+    keep = keep_tile(row_keys, features, module_key, threshold)
+    return tl.where(keep, x.to(tl.float32) * factor, 0.0).to(x.dtype)
+
+
+@triton.jit
+def _shrink_part(
+    acc, x_tile, a, stride_ar, rank_rows, rank_ok, cols, col_ok, row_keys, module_key, threshold, factor,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    a_tile = tl.load(
+        a + rank_rows[:, None] * stride_ar + cols[None, :], mask=rank_ok[:, None] & col_ok[None, :], other=0.0
+    ).to(x_tile.dtype)
+    if DROPOUT:
+        x_tile = drop(x_tile, row_keys, cols, module_key, threshold, factor)
+    return tl.dot(x_tile, tl.trans(a_tile), acc, input_precision=PRECISION)
+
+
+@triton.jit
+def _shrink_rows(
+    x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale, threshold, factor,
+    k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row,
+    PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    rows = row_start + tl.arange(0, BM)
+    # Rows past the end read the slot's own last row, never a neighbour's, and are not stored: no mask in the loop.
+    safe_rows = tl.minimum(rows, row_stop - 1).to(tl.int64)
+    ranks = tl.arange(0, BR)
+    rank_ok = ranks < rank
+    rank_rows = (rank_row + ranks).to(tl.int64)
+    keys = tl.load(row_keys + safe_rows) if DROPOUT else safe_rows
+    acc0 = tl.zeros((BM, BR), dtype=tl.float32)
+    acc1 = tl.zeros((BM, BR), dtype=tl.float32)
+    acc2 = tl.zeros((BM, BR), dtype=tl.float32)
+    for k in range(k_begin, k_end, BK):
+        cols = k + tl.arange(0, BK)
+        col_ok = cols < width
+        x_pointers = x + safe_rows[:, None] * stride_xt + cols[None, :]
+        if EVEN:
+            x_tile = tl.load(x_pointers)
+            col_ok = cols >= 0
+        else:
+            x_tile = tl.load(x_pointers, mask=col_ok[None, :], other=0.0)
+        acc0 = _shrink_part(acc0, x_tile, a0, stride_a0, rank_rows, rank_ok, cols, col_ok, keys, key0, threshold, factor,
+                            DROPOUT, PRECISION)  # fmt: skip
+        if PARTS > 1:
+            acc1 = _shrink_part(acc1, x_tile, a1, stride_a1, rank_rows, rank_ok, cols, col_ok, keys, key1, threshold,
+                                factor, DROPOUT, PRECISION)  # fmt: skip
+        if PARTS > 2:
+            acc2 = _shrink_part(acc2, x_tile, a2, stride_a2, rank_rows, rank_ok, cols, col_ok, keys, key2, threshold,
+                                factor, DROPOUT, PRECISION)  # fmt: skip
+    if SCALED:
+        acc0, acc1, acc2 = acc0 * scale, acc1 * scale, acc2 * scale
+    out_tile = out + rows.to(tl.int64)[:, None] * stride_row + ranks[None, :]
+    row_ok = (rows < row_stop)[:, None]
+    tl.store(out_tile, acc0.to(out.dtype.element_ty), mask=row_ok)
+    if PARTS > 1:
+        tl.store(out_tile + stride_part, acc1.to(out.dtype.element_ty), mask=row_ok)
+    if PARTS > 2:
+        tl.store(out_tile + 2 * stride_part, acc2.to(out.dtype.element_ty), mask=row_ok)
+
+
+@triton.jit(do_not_specialize=["key0", "key1", "key2"])
+def shrink_kernel(
+    table, x, a0, a1, a2, out, row_keys, key0, key1, key2,
+    width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, stride_split,
+    PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, MAX_R: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid (tiles, SPLITS). Write ``S_p = drop_p(X) A_p^T`` of each part p, or its partial sums over a share of K.
+
+    ``out`` is [PARTS * SPLITS, T, columns], part-major; float32 when SPLITS > 1.
+    """
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    if tile >= tl.load(table):
+        return
+    row_start, row_stop, rank_row, rank, scale, threshold, factor, _ = entry_fields(table, tile)
+    share = tl.cdiv(tl.cdiv(width, BK), SPLITS) * BK
+    k_begin = split * share
+    k_end = tl.minimum(k_begin + share, width)
+    out += split.to(tl.int64) * stride_split
+    for BR in tl.static_range(4):
+        CLASS: tl.constexpr = 16 << BR
+        if CLASS <= MAX_R:
+            if (rank > (CLASS // 2 if CLASS > 16 else 0)) & (rank <= CLASS):
+                _shrink_rows(
+                    x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale, threshold,
+                    factor, k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row,
+                    PARTS, BM, BK, CLASS, EVEN, SCALED, DROPOUT, PRECISION,
+                )  # fmt: skip
+
+
+@triton.jit
+def sum_partials_kernel(
+    table, partials, out, count0, count1, count2, stride_partial, stride_partial_row, stride_part, stride_row,
+    PARTS: tl.constexpr, BM: tl.constexpr, ROWS: tl.constexpr, MAX_R: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Grid (tiles, PARTS, BM / ROWS). ``out[p] = (s *) sum over p's partials``, always in their order."""
+    tile = tl.program_id(0)
+    part = tl.program_id(1)
+    if tile >= tl.load(table):
+        return
+    row_start, row_stop, _, rank, scale, _, _, _ = entry_fields(table, tile)
+    rows = row_start + tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    ranks = tl.arange(0, MAX_R)
+    ok = (rows < row_stop)[:, None] & (ranks < rank)[None, :]
+    first = part * 0
+    count = count0
+    if PARTS > 1:
+        if part == 1:
+            first = count0
+            count = count1
+    if PARTS > 2:
+        if part == 2:
+            first = count0 + count1
+            count = count2
+    long_rows = rows.to(tl.int64)[:, None]
+    total = tl.zeros((ROWS, MAX_R), dtype=tl.float32)
+    pointers = partials + first.to(tl.int64) * stride_partial + long_rows * stride_partial_row + ranks[None, :]
+    for _index in tl.range(0, count, loop_unroll_factor=4):
+        total += tl.load(pointers, mask=ok, other=0.0)
+        pointers += stride_partial
+    if SCALED:
+        total = total * scale
+    out += part.to(tl.int64) * stride_part
+    tl.store(out + long_rows * stride_row + ranks[None, :], total.to(out.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _expand_tile(
+    y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row, stride_br,
+    BR: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    ranks = tl.arange(0, BR)
+    rank_ok = ranks < rank
+    row_ok = rows < row_stop
+    long_rows = rows.to(tl.int64)
+    s_tile = tl.load(
+        s + long_rows[:, None] * stride_row + ranks[None, :], mask=row_ok[:, None] & rank_ok[None, :], other=0.0
+    )
+    rank_rows = (rank_row + ranks).to(tl.int64)
+    b_tile = tl.load(
+        b + rank_rows[:, None] * stride_br + cols[None, :], mask=rank_ok[:, None] & col_ok[None, :], other=0.0
+    ).to(s_tile.dtype)
+    added = tl.dot(s_tile, b_tile, input_precision=PRECISION) * scale
+    y_tile = y + long_rows[:, None] * stride_yt + cols[None, :]
+    ok = row_ok[:, None] & col_ok[None, :]
+    if ADD:
+        added += tl.load(y_tile, mask=ok, other=0.0).to(tl.float32)
+    tl.store(y_tile, added.to(y.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def expand_kernel(
+    table, s, b0, b1, b2, y, start0, start1, start2, width0, width1, width2,
+    stride_yt, stride_part, stride_row, stride_b0, stride_b1, stride_b2,
+    PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, ADD: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid (column tiles of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get 0."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(table):
+        return
+    row_start, row_stop, rank_row, rank, scale, _, _, _ = entry_fields(table, tile)
+    block = tl.program_id(0)
+    b, stride_br, start, width = b0, stride_b0, start0, width0
+    if PARTS > 1:
+        before = tl.cdiv(width0, BN)
+        if block >= before:
+            block -= before
+            b, stride_br, start, width = b1, stride_b1, start1, width1
+            s += stride_part
+            if PARTS > 2:
+                before = tl.cdiv(width1, BN)
+                if block >= before:
+                    block -= before
+                    b, stride_br, start, width = b2, stride_b2, start2, width2
+                    s += stride_part
+    rows = row_start + tl.arange(0, BM)
+    cols = block * BN + tl.arange(0, BN)
+    col_ok = cols < width
+    y += start
+    for BR in tl.static_range(4):
+        CLASS: tl.constexpr = 16 << BR
+        if CLASS <= MAX_R:
+            if (rank > (CLASS // 2 if CLASS > 16 else 0)) & (rank <= CLASS):
+                _expand_tile(y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row, stride_br,
+                             CLASS, ADD, PRECISION)  # fmt: skip
+    if not ADD:
+        if rank == 0:
+            ok = (rows < row_stop)[:, None] & col_ok[None, :]
+            zeros = tl.zeros((BM, BN), dtype=y.dtype.element_ty)
+            tl.store(y + rows.to(tl.int64)[:, None] * stride_yt + cols[None, :], zeros, mask=ok)
