@@ -13,12 +13,12 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cohort.core.durable_files import file_written_beside
 from cohort.data.report import DataReport
 from cohort.data.tokenised import TokenisedRows
 
@@ -46,7 +46,8 @@ def read_cache(directory: Path, *, key: str) -> CachedData | None:
     """Return what is stored under ``key``, or None where there is nothing or it is damaged."""
     path = _file(directory, key)
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # opened here, since np.load leaves a damaged file open
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             texts = json.loads(arrays["texts"].tobytes().decode())
             data = CachedData(
                 train=_rows(arrays, texts=texts, split="train"),
@@ -65,9 +66,8 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
 
     Raises:
         OSError: the directory cannot be written.
+        StorageFullError: no space is left for it.
     """
-    directory = _file(directory, key).parent
-    directory.mkdir(parents=True, exist_ok=True)
     texts = {
         "key": key,
         "report": data.report.to_json(),
@@ -79,16 +79,10 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
         **_arrays(data.train, split="train"),
         **_arrays(data.validation, split="validation"),
     }
-    with NamedTemporaryFile(dir=directory, suffix=".partial", delete=False) as file:
-        try:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, _file(directory.parent, key))
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
-    for old in sorted(directory.glob("*.npz"), key=_modified, reverse=True)[_MOST_FILES:]:
+    path = _file(directory, key)
+    with file_written_beside(path) as partial, partial.open("wb") as stream:
+        np.savez(stream, **arrays)
+    for old in sorted(path.parent.glob("*.npz"), key=_modified, reverse=True)[_MOST_FILES:]:
         old.unlink(missing_ok=True)
 
 

@@ -108,6 +108,15 @@ def parse_rows(
         if others:
             _note_mixed(others, first=first, chosen=chosen, log=log)
             return chosen, []
+    if settings.prompt_template is not None and chosen not in (DataFormat.PROMPT_COMPLETION, DataFormat.ALPACA):
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key("prompt_template"),
+            found=f"a prompt template for rows in the {chosen.value} format",
+            allowed="a prompt template with prompt_completion or alpaca rows",
+            mend="Remove prompt_template, or map the columns: {completion: answer}.",
+        )
+        return chosen, []
     parsed = []
     for row, values in named:
         try:

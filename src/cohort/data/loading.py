@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cohort.core.errors import InputError
+from cohort.core.errors import InputError, StorageFullError
 from cohort.data.cache import CachedData, default_cache_directory, read_cache, write_cache
 from cohort.data.chat import require_chat_template
 from cohort.data.formats import DataFormat, ParsedRow
@@ -112,14 +112,12 @@ def _prepared(
 ) -> CachedData:
     parsed = read_examples(sources, settings=settings, log=log)
     train, validation, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
+    _raise_stopping(log, settings=settings, max_problems=max_problems)
     _note_repeats(train, validation, log=log)
+    # only now: what a share leaves is known when the rows are mended
     train, validation = _with_share(train, validation, settings=settings, log=log)
     _note_nothing_left(train, validation, settings=settings, log=log)
-    problems = log.stopping(
-        bad_rows_stop=settings.on_bad_rows == "error", long_rows_stop=settings.on_long_rows == "error"
-    )
-    if problems:
-        raise InputError(capped(problems, limit=max_problems))
+    _raise_stopping(log, settings=settings, max_problems=max_problems)
     assert parsed.format is not None, "rows without a format were let through"
     chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
     evaluated = [validation[index] for index in chosen]
@@ -145,6 +143,14 @@ def _prepared(
     return CachedData(
         train=_flat(train, identity=identity), validation=_flat(evaluated, identity=identity), report=report
     )
+
+
+def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None) -> None:
+    problems = log.stopping(
+        bad_rows_stop=settings.on_bad_rows == "error", long_rows_stop=settings.on_long_rows == "error"
+    )
+    if problems:
+        raise InputError(capped(problems, limit=max_problems))
 
 
 def _tokenised(
@@ -293,6 +299,8 @@ def _stored(directory: Path, *, key: str, data: CachedData) -> str:
     try:
         write_cache(directory, key=key, data=data)
     # the cache only saves time: a full or read-only disk is told, not fatal
+    except StorageFullError:
+        return f"not written: no space left in {directory}"
     except OSError as error:
-        return f"not written: {error.strerror or error}"
+        return f"not written: {error.strerror or error} ({directory})"
     return "written"

@@ -227,24 +227,27 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
         yield text
         return
     former_limit = csv.field_size_limit(sys.maxsize)
+    header: list[str] | None = None
+    line = 1
     try:
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        header = next(reader, None)
-        while header is not None:
-            line = reader.line_num + 1
-            try:
-                cells = next(reader, None)
-            except csv.Error as error:
-                mend = "Close the quotation mark; a quote inside a quoted field is doubled."
-                yield (
-                    line,
-                    BadRowError(kind=ProblemKind.UNREADABLE, found=f"bad CSV ({error})", allowed="CSV", mend=mend),
-                )
-                return
-            if cells is None:
-                return
-            if cells:
+        for cells in reader:
+            is_blank = len(cells) < 2 and not "".join(cells).strip()
+            if header is None and not is_blank:
+                header = cells
+            elif header is not None and not is_blank:
                 yield line, _csv_object(header, cells)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        yield (
+            line,
+            BadRowError(
+                kind=ProblemKind.UNREADABLE,
+                found=f"bad CSV ({error}) in the row that starts here",
+                allowed="comma-separated values with a header",
+                mend="Close the quotation mark; a quote inside a quoted field is doubled.",
+            ),
+        )
     finally:
         csv.field_size_limit(former_limit)
 

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from cohort.core.errors import InputError
+from cohort.data.chat import ChatRenderer, require_chat_template
+from cohort.data.examples import Conversation
+from cohort.data.masking import RenderedRow
+from cohort.data.messages import parse_messages
+from cohort.data.problems import BadRowError, ProblemKind
+
+MakeTokenizer = Callable[..., PreTrainedTokenizerBase]
+
+
+def conversation(*turns: str, weights: Mapping[int, int] | None = None) -> Conversation:
+    """``"user: Q"`` -> a message; ``weights`` by place."""
+    items = []
+    for place, turn in enumerate(turns):
+        role, _, content = turn.partition(": ")
+        item: dict[str, object] = {"role": role, "content": content}
+        if weights and place in weights:
+            item["weight"] = weights[place]
+        items.append(item)
+    return Conversation(messages=parse_messages(items, key="messages"))
+
+
+def trained_texts(row: RenderedRow) -> list[str]:
+    return [row.text[start:end] for start, end in row.trained_spans]
+
+
+def test_chatml_answers_of_every_turn_are_trained(make_tokenizer: MakeTokenizer, templates: Mapping[str, str]) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["chatml"]))
+    row = chat.render(conversation("system: S", "user: Q1", "assistant: A1", "user: Q2", "assistant: A2"))
+    assert trained_texts(row) == ["A1<|im_end|>", "A2<|im_end|>"]
+    assert row.text.endswith("A2<|im_end|>\n")
+    assert row.prompt == (
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nQ1<|im_end|>\n<|im_start|>assistant\nA1<|im_end|>\n"
+        "<|im_start|>user\nQ2<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert row.reference == "A2"
+    assert not row.append_eos
+    assert not row.add_special_tokens
+
+
+def test_llama_3_trims_and_its_generation_prompt_is_not_trained(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["llama_3"]))
+    row = chat.render(conversation("user:   Q  ", "assistant:  A \n"))
+    assert row.text == "<s><|start|>user<|end|>\n\nQ<|im_end|><|start|>assistant<|end|>\n\nA<|im_end|>"
+    assert trained_texts(row) == ["A<|im_end|>"]
+
+
+def test_a_template_without_generation_prompt(make_tokenizer: MakeTokenizer, templates: Mapping[str, str]) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["instruct"]))
+    row = chat.render(conversation("user: Q1", "assistant: A1", "user: Q2", "assistant: A2"))
+    assert trained_texts(row) == [" A1</s>", " A2</s>"]
+    assert row.prompt == "<s>[INST] Q1 [/INST] A1</s>[INST] Q2 [/INST]"
+    assert not row.append_eos
+
+
+def test_a_template_that_closes_nothing_gets_an_eos(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["plain_headers"]))
+    row = chat.render(conversation("user: Q", "assistant: A"))
+    assert trained_texts(row) == ["A\n"]
+    assert row.append_eos
+
+
+def test_a_special_token_within_the_answer_does_not_close_it(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["plain_headers"]))
+    assert chat.render(conversation("user: Q", "assistant: A<|im_end|>")).append_eos
+
+
+def test_weight_0_leaves_an_answer_out(make_tokenizer: MakeTokenizer, templates: Mapping[str, str]) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["chatml"]))
+    turns = ("user: Q1", "assistant: A1", "user: Q2", "assistant: A2")
+    assert trained_texts(chat.render(conversation(*turns, weights={1: 0}))) == ["A2<|im_end|>"]
+    last_out = chat.render(conversation(*turns, weights={3: 0}))
+    assert trained_texts(last_out) == ["A1<|im_end|>"]
+    # generation is measured on an answer that is trained
+    assert last_out.reference == "A1"
+    assert not last_out.append_eos
+
+
+def test_everything_is_trained_on_request(make_tokenizer: MakeTokenizer, templates: Mapping[str, str]) -> None:
+    tokenizer = make_tokenizer(chat_template=templates["drops_reasoning"])
+    chat = ChatRenderer(tokenizer=tokenizer, completion_only_loss=False)
+    row = chat.render(conversation("user: Q1", "assistant: <think>t</think>A1", "user: Q2", "assistant: A2"))
+    assert trained_texts(row) == [row.text]
+
+
+def test_a_template_that_drops_earlier_reasoning_is_refused(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["drops_reasoning"]))
+    turns = ("user: Q1", "assistant: <think>t</think>A1", "user: Q2", "assistant: <think>u</think>A2")
+    with pytest.raises(BadRowError) as caught:
+        chat.render(conversation(*turns))
+    assert caught.value.kind is ProblemKind.TEMPLATE
+    assert "rewrites earlier text: up to turn 2 it has" in caught.value.found
+    assert "<think>t" in caught.value.found
+    assert '"weight": 0' in caught.value.mend
+    # the mend works: the last answer alone has a prefix that holds
+    row = chat.render(conversation(*turns, weights={1: 0}))
+    assert trained_texts(row) == ["<think>u</think>A2<|im_end|>"]
+
+
+def test_a_template_that_moves_the_system_text_is_refused_only_where_it_moves(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["system_moves"]))
+    assert trained_texts(chat.render(conversation("system: S", "user: Q", "assistant: A"))) == [" A</s>"]
+    several = ("user: Q1", "assistant: A1", "user: Q2", "assistant: A2")
+    assert trained_texts(chat.render(conversation(*several))) == [" A1</s>", " A2</s>"]
+    with pytest.raises(BadRowError, match="rewrites earlier text"):
+        chat.render(conversation("system: S", *several))
+
+
+def test_a_generation_prompt_that_differs_from_the_answered_turn_is_refused(make_tokenizer: MakeTokenizer) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>bot\n{% endif %}"
+    )
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=template))
+    with pytest.raises(BadRowError, match="up to the generation prompt of turn 2"):
+        chat.render(conversation("user: Q", "assistant: A"))
+
+
+def test_a_template_that_raises_is_reported_with_its_words(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["instruct"]))
+    with pytest.raises(BadRowError, match="Only user and assistant roles are supported!") as caught:
+        chat.render(conversation("system: S", "user: Q", "assistant: A"))
+    assert "system, user, assistant" in caught.value.found
+
+
+def test_a_trained_answer_needs_something_before_it(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str]
+) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["chatml"]))
+    with pytest.raises(BadRowError, match="starts with a trained answer"):
+        chat.render(conversation("assistant: Hello", "user: Q", "assistant: A"))
+    row = chat.render(conversation("assistant: Hello", "user: Q", "assistant: A", weights={0: 0}))
+    assert trained_texts(row) == ["A<|im_end|>"]
+
+
+def test_templates_that_ask_for_the_date_get_one_day(make_tokenizer: MakeTokenizer) -> None:
+    template = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}|{{ m['content'] }}{% endfor %}"
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=template))
+    assert chat.render(conversation("user: Q", "assistant: A")).text == "26 Jul 2024|Q|A"
+
+
+def test_tools_and_tool_calls_reach_the_template(make_tokenizer: MakeTokenizer) -> None:
+    template = (
+        "{% for t in tools or [] %}[{{ t['function']['name'] }}]{% endfor %}"
+        "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+        "{% for c in m['tool_calls'] or [] %}{% set f = c['function'] %}{{ f['name'] }}({{ f['arguments']['x'] }})"
+        "{% endfor %}"
+        "{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    call = {"type": "function", "function": {"name": "add", "arguments": '{"x": 3}'}}
+    messages = parse_messages(
+        [{"role": "user", "content": "Q"}, {"role": "assistant", "content": None, "tool_calls": [call]}],
+        key="messages",
+    )
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=template))
+    row = chat.render(Conversation(messages=messages, tools=(tool,)))
+    assert row.text.startswith("[add]")
+    assert trained_texts(row) == ["add(3)<|im_end|>"]
+
+
+def test_no_chat_template_is_an_input_error(tokenizer: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(InputError) as caught:
+        require_chat_template(tokenizer, found_format="messages", where="dataset.train")
+    (problem,) = caught.value.problems
+    assert problem.where == "dataset.train"
+    assert "without a chat template" in problem.found
+    assert "prompt and completion" in problem.mend
