@@ -12,25 +12,13 @@ from cohort.kernels.cross_entropy import linear_cross_entropy
 from cohort.kernels.rms_norm import add_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
 from cohort.kernels.swiglu import swiglu
+from tests.kernels.dense_head import DenseHead
 
 WIDTHS = (24, 64, 172, 576, 2052)
 STREAMS = (32, 48, 80, 272)
 
 # One row's operands in, its result and gradients out, once the operands stand at one place of a stream of random rows.
 RowOp = Callable[[list[Tensor]], list[Tensor]]
-
-
-class _DenseHead:
-    def __init__(self, weight_VD: Tensor) -> None:
-        self.weight_VD = weight_VD
-        self.out_features, self.in_features = weight_VD.shape
-        self.num_bytes = weight_VD.nbytes
-
-    def forward(self, x_TK: Tensor) -> Tensor:
-        return x_TK @ self.weight_VD.t()
-
-    def grad_input(self, dy_TN: Tensor) -> Tensor:
-        return dy_TN @ self.weight_VD
 
 
 def _norm(operands: list[Tensor]) -> list[Tensor]:
@@ -86,27 +74,27 @@ def test_a_row_has_the_same_bits_everywhere(name: str, width: int) -> None:
             for place in (0, 7, length - 1):
                 operands = [torch.randn(length, width, generator=generator) * 3 for _ in row]
                 operands[0][(place + 1) % length] = torch.nan  # a neighbour's failure stays its own
-                for operand, mine in zip(operands, row):
+                for operand, mine in zip(operands, row, strict=True):
                     operand[place] = mine
                 results = [result[place].detach().clone() for result in op(operands)]
                 first = first or results
                 assert all(result.isfinite().all() for result in results)
-                assert all(torch.equal(result, expected) for result, expected in zip(results, first)), (
+                assert all(torch.equal(result, expected) for result, expected in zip(results, first, strict=True)), (
                     threads,
                     length,
                     place,
                 )
 
 
-@pytest.mark.parametrize(("width", "vocabulary"), [(24, 301), (64, 1000), (576, 2051), (96, 4096)])
+@pytest.mark.parametrize(("width", "vocabulary"), [(24, 301), (64, 1000), (576, 1027)])
 def test_a_token_loss_and_its_gradient_have_the_same_bits_everywhere(width: int, vocabulary: int) -> None:
     generator = torch.Generator().manual_seed(vocabulary)
-    head = _DenseHead(torch.randn(vocabulary, width, generator=generator) / width**0.5)
+    head = DenseHead(torch.randn(vocabulary, width, generator=generator) / width**0.5)
     row, target, weight = torch.randn(width, generator=generator), 17, 0.37
     first: tuple[Tensor, Tensor] | None = None
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        for length in (32, 48, 272):
+        for length in (32, 272):
             for place in (0, 7, length - 1):
                 for share, chunk_rows in ((0.0, None), (0.3, 32), (1.0, 48), (1.0, None)):
                     hidden = torch.randn(length, width, generator=generator) * 2

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ __all__ = [
     "choose_backend",
     "describe_backend",
     "implementation",
+    "on_device_of",
     "triton_interprets",
     "use_backend",
 ]
@@ -137,3 +138,8 @@ def choose_backend(tensor: Tensor, *, backend: Backend | None = None) -> Backend
 def implementation(op: str, backend: Backend) -> Any:
     """Return the module ``cohort.kernels.<op>.<backend>``, imported on first use: Triton is an optional package."""
     return importlib.import_module(f"cohort.kernels.{op}.{backend.value}")
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which launches go to ``tensor``'s GPU: Triton launches on the current one."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

@@ -2,7 +2,7 @@
 
 A token's loss depends on its own hidden row alone, so its whole Jacobian is one row of width D. That row is computed
 while the chunk's logits are at hand, and backward only multiplies it by the weight that the objective gave the token:
-exact for any per-token weights, known beforehand (SFT) or not (DPO), with two products in all and no second set of logits.
+exact for any per-token weights, known beforehand (SFT) or not (DPO), with two products and one set of logits in all.
 """
 
 from __future__ import annotations

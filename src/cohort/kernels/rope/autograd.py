@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from cohort.kernels.backend import Backend, implementation
 
-__all__ = ["RopeFunction"]
+__all__ = ["RopeFunction", "SplitRopeFunction"]
 
 
 class RopeFunction(torch.autograd.Function):
@@ -35,3 +35,29 @@ class RopeFunction(torch.autograd.Function):
         cos_TE, sin_TE = ctx.saved_tensors
         dq, dk = implementation("rope", ctx.backend).rope_backward(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
         return dq, dk, None, None, None
+
+
+class SplitRopeFunction(torch.autograd.Function):
+    """``forward(qkv, num_heads, num_kv_heads, cos, sin, backend) -> (q, k, v)``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv_TF: Tensor, num_heads: int, num_kv_heads: int, cos_TE: Tensor, sin_TE: Tensor, backend: Backend
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute and keep what backward needs."""
+        ctx.save_for_backward(cos_TE, sin_TE)
+        ctx.backend = backend
+        q_THE, k_TGE, v_TGE = implementation("rope", backend).split_rope_forward(
+            qkv_TF, num_heads=num_heads, num_kv_heads=num_kv_heads, cos_TE=cos_TE, sin_TE=sin_TE
+        )
+        return q_THE, k_TGE, v_TGE
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor) -> tuple[Tensor | None, ...]:
+        """Return one gradient per argument of forward."""
+        cos_TE, sin_TE = ctx.saved_tensors
+        dqkv_TF = implementation("rope", ctx.backend).split_rope_backward(
+            dq_THE, dk_TGE, dv_TGE, cos_TE=cos_TE, sin_TE=sin_TE
+        )
+        return dqkv_TF, None, None, None, None, None

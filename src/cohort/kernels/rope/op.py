@@ -1,4 +1,4 @@
-"""The public op: rotate queries and keys by their positions."""
+"""The public ops: rotate queries and keys by their positions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend
-from cohort.kernels.rope.autograd import RopeFunction
+from cohort.kernels.rope.autograd import RopeFunction, SplitRopeFunction
 
-__all__ = ["apply_rope"]
+__all__ = ["apply_rope", "split_rope"]
 
 
 def apply_rope(
@@ -37,5 +37,34 @@ def apply_rope(
         )
     result: tuple[Tensor, Tensor] = RopeFunction.apply(
         q_THE, k_TGE, cos_TE, sin_TE, choose_backend(q_THE, backend=backend)
+    )
+    return result
+
+
+def split_rope(
+    qkv_TF: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    cos_TE: Tensor,
+    sin_TE: Tensor,
+    backend: Backend | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split a fused product ``[q, k, v]`` [T, (H + 2 G) E] into heads and rotate queries and keys, in one pass.
+
+    Equal to splitting and :func:`apply_rope`; it saves the concatenation of three gradients in backward. The three
+    results are contiguous, so nothing keeps the fused product alive.
+
+    Raises:
+        ShapeError: the widths or rows disagree, or a head's width is odd.
+    """
+    num_all = num_heads + 2 * num_kv_heads
+    if qkv_TF.ndim != 2 or qkv_TF.shape[1] % (2 * num_all):
+        raise ShapeError(f"[q, k, v] {tuple(qkv_TF.shape)} is not [T, {num_all} heads of one even width]")
+    angles_shape = (qkv_TF.shape[0], qkv_TF.shape[1] // num_all)
+    if cos_TE.shape != angles_shape or sin_TE.shape != angles_shape:
+        raise ShapeError(f"cos {tuple(cos_TE.shape)} and sin {tuple(sin_TE.shape)} must be {angles_shape}")
+    result: tuple[Tensor, Tensor, Tensor] = SplitRopeFunction.apply(
+        qkv_TF, num_heads, num_kv_heads, cos_TE, sin_TE, choose_backend(qkv_TF, backend=backend)
     )
     return result

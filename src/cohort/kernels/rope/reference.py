@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["rope_backward", "rope_forward"]
+__all__ = ["rope_backward", "rope_forward", "split_rope_backward", "split_rope_forward"]
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
@@ -16,6 +16,21 @@ def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor
 def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of the unrotated queries and keys."""
     return _rotate_back(dq_THE, cos_TE, sin_TE), _rotate_back(dk_TGE, cos_TE, sin_TE)
+
+
+def split_rope_forward(
+    qkv_TF: Tensor, *, num_heads: int, num_kv_heads: int, cos_TE: Tensor, sin_TE: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rotated queries, rotated keys and plain values of the fused product ``[q, k, v]``."""
+    heads = qkv_TF.unflatten(1, (num_heads + 2 * num_kv_heads, -1))
+    q_THE, k_TGE, v_TGE = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
+    return *rope_forward(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE), v_TGE.contiguous()
+
+
+def split_rope_backward(dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+    """Return the gradient of the fused product."""
+    dq, dk = rope_backward(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
+    return torch.cat((dq, dk, dv_TGE), dim=1).flatten(1)
 
 
 def _rotate(x_THE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:

@@ -1,0 +1,154 @@
+"""RMSNorm on the GPU: one read and one write per operand, forward and backward, the residual add fused.
+
+Shapes:  T rows (the leading axes, flattened) · D width
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# a jitted function has no Python types: its operands are pointers and tiles
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from cohort.kernels.backend import on_device_of
+from cohort.kernels.row_tiles import row_tile
+
+__all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
+
+
+@triton.jit
+def _forward_kernel(
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    y_ptr,
+    new_residual_ptr,
+    num_rows,
+    x_token_stride,
+    x_head_stride,
+    eps,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    mask = (rows < num_rows)[:, None] & (columns < WIDTH)[None, :]
+    places = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+    x_rows = (rows // HEADS).to(tl.int64) * x_token_stride + (rows % HEADS) * x_head_stride
+    x = tl.load(x_ptr + x_rows[:, None] + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    if ADDS:
+        residual = tl.load(residual_ptr + places, mask=mask, other=0.0).to(tl.float32)
+        total = (x + residual).to(new_residual_ptr.dtype.element_ty)
+        tl.store(new_residual_ptr + places, total, mask=mask)
+        x = total.to(tl.float32)  # the norm sees what the stream keeps: backward starts from there
+    inverse = tl.rsqrt(tl.sum(x * x, axis=1) / WIDTH + eps)
+    weight = tl.load(weight_ptr + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
+    normed = (x * inverse[:, None]).to(y_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(y_ptr + places, (normed * weight[None, :]).to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _backward_kernel(
+    dy_ptr,
+    x_ptr,
+    dresidual_ptr,
+    weight_ptr,
+    dx_ptr,
+    num_rows,
+    x_token_stride,
+    x_head_stride,
+    eps,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    mask = (rows < num_rows)[:, None] & (columns < WIDTH)[None, :]
+    places = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
+    x_rows = (rows // HEADS).to(tl.int64) * x_token_stride + (rows % HEADS) * x_head_stride
+    x = tl.load(x_ptr + x_rows[:, None] + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + places, mask=mask, other=0.0).to(tl.float32)
+    if ADDS:
+        dresidual = tl.load(dresidual_ptr + places, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
+    dy = dy * weight[None, :]
+    inverse = tl.rsqrt(tl.sum(x * x, axis=1) / WIDTH + eps)
+    shared = tl.sum(dy * x, axis=1) * inverse * inverse * inverse / WIDTH
+    dx = dy * inverse[:, None] - x * shared[:, None]
+    if ADDS:
+        dx += dresidual
+    tl.store(dx_ptr + places, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float) -> Tensor:
+    """Return the norm of ``x`` [.., D]; a [T, H, E] view may have any strides but the last."""
+    x_TD, y_TD = _with_dense_rows(x_TD), _empty_like(x_TD)
+    _launch(_forward_kernel, (x_TD, x_TD, weight_D, y_TD, y_TD), x_TD=x_TD, eps=eps, adds=False)
+    return y_TD
+
+
+def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """Return dx [.., D], contiguous."""
+    x_TD, dx_TD = _with_dense_rows(x_TD), _empty_like(x_TD)
+    _launch(_backward_kernel, (dy_TD.contiguous(), x_TD, x_TD, weight_D, dx_TD), x_TD=x_TD, eps=eps, adds=False)
+    return dx_TD
+
+
+def add_rms_norm_forward(x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return ``(rms_norm(residual + x), residual + x)``, the sum rounded to the stream's dtype before the norm."""
+    x_TD, y_TD, new_residual_TD = _with_dense_rows(x_TD), _empty_like(x_TD), _empty_like(x_TD)
+    operands = (x_TD, residual_TD.contiguous(), weight_D, y_TD, new_residual_TD)
+    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=True)
+    return y_TD, new_residual_TD
+
+
+def add_rms_norm_backward(
+    dy_TD: Tensor, *, dresidual_TD: Tensor | None, new_residual_TD: Tensor, weight_D: Tensor, eps: float
+) -> Tensor:
+    """Return the gradient of both summands."""
+    if dresidual_TD is None:
+        return rms_norm_backward(dy_TD, x_TD=new_residual_TD, weight_D=weight_D, eps=eps)
+    dx_TD = _empty_like(new_residual_TD)
+    operands = (dy_TD.contiguous(), new_residual_TD, dresidual_TD.contiguous(), weight_D, dx_TD)
+    _launch(_backward_kernel, operands, x_TD=new_residual_TD, eps=eps, adds=True)
+    return dx_TD
+
+
+def _with_dense_rows(x_TD: Tensor) -> Tensor:
+    return x_TD if x_TD.ndim in (2, 3) and x_TD.stride(-1) == 1 else x_TD.contiguous()
+
+
+def _empty_like(x_TD: Tensor) -> Tensor:
+    return torch.empty(x_TD.shape, dtype=x_TD.dtype, device=x_TD.device)  # contiguous, whatever x's strides
+
+
+def _launch(kernel: triton.JITFunction, operands: tuple[Tensor, ...], *, x_TD: Tensor, eps: float, adds: bool) -> None:
+    width = x_TD.shape[-1]
+    num_rows = x_TD.numel() // max(width, 1)
+    if num_rows == 0:
+        return
+    by_head = x_TD.ndim == 3
+    tile = row_tile(width)
+    with on_device_of(x_TD):
+        kernel[(triton.cdiv(num_rows, tile.rows),)](
+            *operands,
+            num_rows,
+            x_TD.stride(0) if x_TD.ndim in (2, 3) else width,
+            x_TD.stride(1) if by_head else 0,
+            eps,
+            HEADS=x_TD.shape[1] if by_head else 1,
+            WIDTH=width,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
+            ADDS=adds,
+            num_warps=tile.num_warps,
+        )
