@@ -64,13 +64,15 @@ def test_the_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(RunStateError, match=f"process {holder.pid} on "):
             RunDirectory(tmp_path).lock().acquire()
+        assert str(holder.pid) in (RunDirectory(tmp_path).lock().holder() or "")
         holder.kill()
         holder.wait()
     lock = RunDirectory(tmp_path).lock()
     with lock, pytest.raises(RunStateError, match=f"process {os.getpid()} on "):
         RunDirectory(tmp_path).lock().acquire()
     with lock:
-        pass
+        assert str(os.getpid()) in (lock.holder() or "")
+    assert lock.holder() is None
     lock.release()
 
 

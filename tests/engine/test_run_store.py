@@ -13,7 +13,7 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError, StorageFullError
-from cohort.core.events import Evaluated, StepDone, TrialFailed
+from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import LoggedDecision, LoggedEvent, NewTrial, TrialStatus
@@ -54,7 +54,7 @@ def store(tmp_path: Path, clock: ManualClock) -> RunStore:
 
 def test_what_is_written_is_read_back_exactly(store: RunStore) -> None:
     stop = _decision(1, 2, DecisionKind.STOP, Reason.NON_FINITE, loss=math.nan, limit=math.inf, third=1 / 3)
-    events = [_step(0, 1, 0.1), _step(1, 1, math.inf), _step(1, 2, math.nan), _evaluated(0, 1, 2.5, exact_match=0.25)]
+    events: list[TrialEvent] = [_step(0, 1, 0.1), _step(1, 1, math.inf), _step(1, 2, math.nan), _evaluated(0, 1, 2.5, exact_match=0.25)]
     failed = TrialFailed(trial_id=2, step=0, message="row 3 is gone")
     store.append([*events, failed], [stop])
     log = store.log()

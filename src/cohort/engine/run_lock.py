@@ -71,6 +71,22 @@ class RunLock:
         os.close(self._descriptor)
         self._descriptor = None
 
+    def holder(self) -> str | None:
+        """Return who holds the lock now (``process 12 on host since ...``); None when nobody does."""
+        if self._descriptor is not None:
+            return self._holder(self._descriptor)
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except OSError:
+            return self._holder(descriptor)
+        finally:
+            os.close(descriptor)
+
     @staticmethod
     def _holder(descriptor: int) -> str:
         try:

@@ -106,9 +106,10 @@ class RunReader:
         """Return all facts by key.
 
         Keys that report and status know; any other is listed as it is:
-        ``task_name`` ``base_model`` ``num_gpus`` ``state`` (running, interrupted, done) ``best_trial_id``
+        ``task_name`` ``base_model`` ``objective`` ``state`` (running, interrupted, done) ``best_trial_id``
+        ``training`` ({key: value} of settings that all trials share) ``num_gpus`` ``num_slots``
         ``metric`` ``metric_maximize`` ``base_metrics`` ({name: value} of the model without adapter)
-        ``default_trial_id`` ``default_metrics`` ``best_test_metrics`` ``warmup_fraction`` ``num_slots``
+        ``default_trial_id`` ``default_metrics`` ``best_test_metrics`` ``warmup_fraction``
         ``versions`` ({package: version}) ``backend`` ``precision`` ``attention`` ``threads`` ``device``
         ``data_hash`` ``model_hash`` ``task_hash`` ``tokenise_seconds`` ``load_seconds`` ``train_seconds``
         ``evaluate_seconds`` ``generate_seconds`` ``one_run_seconds`` (one trial alone, full training, measured or
@@ -257,6 +258,16 @@ class RunReader:
             )
             for trial, slot, start, start_seconds, stop, stop_seconds in rows
         ]
+
+    def tokens_since(self, seconds: float) -> int:
+        """Return the tokens trained and evaluated after ``seconds`` of run time."""
+        return int(
+            self._one(
+                "SELECT coalesce((SELECT sum(num_tokens) FROM steps WHERE seconds > ?), 0) "
+                "+ coalesce((SELECT sum(num_tokens) FROM evaluations WHERE seconds > ?), 0)",
+                (seconds, seconds),
+            )
+        )
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """Return the checkpoints, latest last."""

@@ -1,0 +1,116 @@
+"""The report: one HTML file that opens without a network, at any moment of a run."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cohort.core.durable_files import write_text
+from cohort.engine.report import page
+from cohort.engine.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.engine.report.loss_curves import loss_curves
+from cohort.engine.report.parallel_coordinates import parallel_coordinates
+from cohort.engine.report.slot_timeline import slot_timeline
+from cohort.engine.results import RunResults, read_results
+from cohort.engine.run_store_reading import RunReader
+from cohort.version import __version__
+
+__all__ = ["render_report", "write_report"]
+
+
+def _resource(name: str) -> str:
+    return files("cohort.engine.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _subtitle(results: RunResults) -> str:
+    facts = results.facts
+    parts = [f"{len(results.ranked)} LoRA adapters"]
+    if "base_model" in facts:
+        parts[0] += f" on {facts['base_model']}"
+    if facts.get("state") not in (None, "done"):
+        parts.append(f"state when this was written: {facts['state']}")
+    return ", ".join(parts)
+
+
+def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
+    trials = sorted((entry.trial for entry in results.ranked), key=lambda trial: trial.trial_id)
+    best_id = results.best.trial_id if results.best else None
+    train, validation = loss_curves(
+        trials, train=reader.train_losses(), evaluations=reader.evaluations(), best_id=best_id
+    )
+    return {
+        "train": train,
+        "validation": validation,
+        "slots": slot_timeline(reader.residencies(), trials=trials, run_seconds=results.run_seconds, best_id=best_id),
+        "parallel": parallel_coordinates(
+            trials, best_id=best_id, value_label=results.metric_label, maximize=results.metric.maximize
+        ),
+    }
+
+
+def _effects(results: RunResults) -> dict[str, Any]:
+    trials = [entry.trial for entry in results.ranked]
+    effects = hyperparameter_effects(trials, best=results.best, value_label=results.metric_label)
+    none = (
+        "No trial has been evaluated yet." if varied_parameters(trials) else "All trials have the same hyperparameters."
+    )
+    return {"effects": effects, "no_effects": none}
+
+
+def _slots_note(reader: RunReader) -> str:
+    stays = reader.residencies()
+    parked = sum(1 for stay in stays if stay.stop_seconds is not None) - len(
+        {stay.trial_id for stay in stays if stay.stop_seconds is not None}
+    )
+    slots = len({stay.slot for stay in stays})
+    note = f"A bar is a trial in one of {slots} slots of the pack; its number is the trial's. "
+    if parked > 0:
+        note += f"Trials came back from being parked {parked} times. "
+    return note + "White gaps are slots that stood empty."
+
+
+def render_report(reader: RunReader) -> str:
+    """Return the report of a run as it stands, as one HTML page.
+
+    Raises:
+        RunStateError: the run's database cannot be read.
+    """
+    results = read_results(reader)
+    decisions, decisions_note = page.decision_rows(reader.decisions())
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(_resource("report.html.j2")).render(
+        title=str(results.facts.get("task_name", "LoRA sweep")),
+        subtitle=_subtitle(results),
+        metric_label=results.metric_label,
+        maximize=results.metric.maximize,
+        comparison=page.comparison(results),
+        legend=page.legend(results),
+        drawings=_drawings(reader, results),
+        slots_note=_slots_note(reader),
+        trial_table=page.trial_table(results),
+        decisions=decisions,
+        decisions_note=decisions_note,
+        compute_rows=page.compute_rows(results),
+        data=page.data_notes(results.facts),
+        facts=page.fact_rows(results.facts),
+        css=_resource("report.css"),
+        js=_resource("report.js"),
+        version=__version__,
+        **page.headline(results),
+        **_effects(results),
+    )
+
+
+def write_report(path: Path, *, reader: RunReader) -> None:
+    """Write the report to ``path``, whole or not at all.
+
+    Raises:
+        RunStateError: the run's database cannot be read.
+        StorageFullError: the disk is full; the file is as it was.
+    """
+    write_text(path, render_report(reader))

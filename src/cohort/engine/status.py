@@ -1,0 +1,92 @@
+"""What ``cohort status`` shows: where a run stands, as data. The command line draws it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cohort.engine.results import RankedTrial, RunResults, read_results
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_store_records import TrialStatus
+
+__all__ = ["RunStatus", "read_status"]
+
+# long enough to hold several evaluations of an ordinary run, short enough to follow a change of pack
+_RATE_WINDOW_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """A run at one moment.
+
+    Attributes:
+        state: ``running`` (a process holds the directory), ``done``, or ``stopped`` (it can be resumed).
+        holder: The process that runs it; empty unless running.
+        counts: Trials by status; every status is there.
+        stopped_reasons: Stopped trials by reason.
+        resident: (slot, trial id) of the trials being trained, by slot.
+        tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
+        seconds_left_at_most: If no further trial were stopped early; None when it cannot be said yet, 0 when done.
+    """
+
+    state: str
+    holder: str
+    results: RunResults
+    counts: Mapping[TrialStatus, int]
+    stopped_reasons: Mapping[str, int]
+    resident: tuple[tuple[int, int], ...]
+    tokens_per_second: float | None
+    seconds_left_at_most: float | None
+
+    @property
+    def trials(self) -> tuple[RankedTrial, ...]:
+        """The rows of the table, best first."""
+        return self.results.ranked
+
+
+def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> float | None:
+    if not tokens_per_second or not results.compute.planned_steps:
+        return None
+    tokens_per_planned_step = results.compute.planned_tokens / results.compute.planned_steps
+    left = 0.0
+    for entry in results.ranked:
+        trial = entry.trial
+        if not trial.is_over:
+            per_step = trial.tokens / trial.steps_done if trial.steps_done else tokens_per_planned_step
+            left += per_step * max(0, trial.planned_steps - trial.steps_done)
+    # evaluations to come keep their present ratio to training
+    trained = results.compute.trained_tokens
+    return left * (1 + (results.compute.evaluation_tokens / trained if trained else 0.0)) / tokens_per_second
+
+
+def read_status(directory: RunDirectory) -> RunStatus:
+    """Read where the run in ``directory`` stands; disturbs no process that runs it.
+
+    Raises:
+        RunStateError: the run's database cannot be read.
+    """
+    holder = directory.lock().holder() or ""
+    with RunReader.open(directory.database) as reader:
+        results = read_results(reader)
+        window = min(_RATE_WINDOW_SECONDS, results.run_seconds)
+        tokens = reader.tokens_since(results.run_seconds - window)
+        resident = tuple(
+            sorted((stay.slot, stay.trial_id) for stay in reader.residencies() if stay.stop_position is None)
+        )
+    rate = tokens / window if window > 0 and tokens else None
+    done = results.facts.get("state") == "done"
+    counts = Counter(entry.trial.status for entry in results.ranked)
+    return RunStatus(
+        state="running" if holder else "done" if done else "stopped",
+        holder=holder,
+        results=results,
+        counts={status: counts[status] for status in TrialStatus},
+        stopped_reasons=Counter(
+            entry.trial.reason for entry in results.ranked if entry.trial.status is TrialStatus.STOPPED
+        ),
+        resident=resident,
+        tokens_per_second=rate,
+        seconds_left_at_most=0.0 if done else _seconds_left(results, tokens_per_second=rate),
+    )
