@@ -52,6 +52,20 @@ class TestWarmupSelection:
         curves = [curve(i, validation=[1.0] * 3) for i in (3, 1, 2, 0)]
         report = replay_curves(curves, SELECTION)
         assert of_kind(report.decisions, DecisionKind.KEEP) == [0]
+        assert of_kind(report.decisions, DecisionKind.STOP) == [1, 2, 3], "told in the order of rank"
+
+    def test_a_parked_trial_that_fails_is_not_ranked(self) -> None:
+        curves = [curve(i, validation=[1.0 + i] * 4) for i in range(3)]
+        study = Study([c.candidate for c in curves], SELECTION)
+        advance(study, curves[0])
+        advance(study, curves[1])
+        assert endings(study.observe(TrialFailed(trial_id=0, step=1, message="its checkpoint is gone"))) == [
+            (0, 1, "stop", "failed")
+        ]
+        advance(study, curves[2])
+        assert of_kind(study.decisions, DecisionKind.KEEP) == [1]
+        kept = next(d for d in study.decisions if d.kind is DecisionKind.KEEP)
+        assert (kept.numbers["rank"], kept.numbers["num_ranked"]) == (1, 2)
 
     def test_it_waits_until_every_candidate_has_parked_or_ended(self) -> None:
         curves = [curve(i, validation=[1.0 + i] * 4) for i in range(3)]
@@ -230,6 +244,12 @@ class TestMedian:
         curves.append(curve(3, validation=[3.0] * 4, warmup_steps=1))
         report = replay_curves(curves, self.SETTINGS, num_slots=1)
         assert [(d.trial_id, d.step) for d in report.decisions if d.kind is DecisionKind.STOP] == [(3, 1)]
+
+    def test_a_finished_trial_is_not_stopped(self) -> None:
+        curves = [curve(i, validation=[2.0, 1.0]) for i in range(3)]
+        curves.append(curve(3, validation=[2.0, 1.5]))
+        report = replay_curves(curves, self.SETTINGS, num_slots=1)
+        assert endings(report.decisions)[-1] == (3, 2, "finish", "completed")
 
     def test_warmup_is_left_alone(self) -> None:
         curves = [curve(i, validation=[2.0] * 3, warmup_steps=2) for i in range(3)]
