@@ -17,7 +17,7 @@ from typing import Any
 
 from cohort.core.errors import CohortError
 
-__all__ = ["TileChoice", "TileTableError", "choose_tiles", "describe_tiles", "measured_tiles"]
+__all__ = ["TileChoice", "TileTableError", "choose_tiles", "describe_tiles", "fitting_stages", "measured_tiles"]
 
 TABLE_PATH = Path(__file__).with_name("measured_tiles.json")
 
@@ -49,7 +49,7 @@ class TileChoice:
 
     tile_rows: int = 64
     chunk_rows: int = 1024
-    shrink_block: int = 128
+    shrink_block: int = 64
     shrink_splits: int = 1
     shrink_warps: int = 4
     shrink_stages: int = 4
@@ -104,6 +104,14 @@ def choose_tiles(gpu: str, *, in_features: int, out_widths: tuple[int, ...], num
         if best is None or row["min_rows"] > best["min_rows"]:
             best = row
     return _DEFAULTS if best is None else TileChoice(**best["choice"])
+
+
+def fitting_stages(stages: int, *, stage_bytes: int, fixed_bytes: int = 0, limit_bytes: int) -> int:
+    """Return how many of ``stages`` pipeline stages fit into ``limit_bytes`` of shared memory, at least 1.
+
+    A wide rank, float32 or an older GPU takes a shallower pipeline instead of failing to launch; no bit depends on it.
+    """
+    return max(1, min(stages, (limit_bytes - fixed_bytes) // stage_bytes))
 
 
 def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, num_rows: int) -> list[str]:

@@ -17,7 +17,7 @@ import triton
 from torch import Tensor
 
 from cohort.kernels.dropout.triton import as_signed32
-from cohort.kernels.packed_linear.choice import TileChoice, choose_tiles
+from cohort.kernels.packed_linear.choice import TileChoice, choose_tiles, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
@@ -35,6 +35,14 @@ SUM_BLOCK = 128
 @functools.cache
 def _gpu_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@functools.cache
+def _shared_bytes(device: torch.device) -> int:
+    """Shared memory a program may take, less some for the compiler's own use."""
+    if device.type != "cuda":
+        return 1 << 16
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) - 4096
 
 
 def tiles_for(x_TK: Tensor, parts: Sequence[LoraPart]) -> TileChoice:
@@ -127,12 +135,15 @@ def _shrink(
         out = s_PTC
     else:
         out = x_TK.new_empty(num_parts * splits, num_rows, rank_pass.max_class, dtype=torch.float32)
+    element = x_TK.element_size()
+    stage_bytes = tiles.shrink_block * (tables.tile_rows + num_parts * rank_pass.max_class) * element
+    stages = fitting_stages(tiles.shrink_stages, stage_bytes=stage_bytes, limit_bytes=_shared_bytes(x_TK.device))
     shrink_kernel[(rank_pass.num_tiles, splits)](
         rank_pass.tiles, x_TK, *_three(factors), out, row_keys_T if dropout else x_TK, *_keys(parts),
         width, x_TK.stride(0), *_three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
         PARTS=num_parts, BM=tables.tile_rows, BK=tiles.shrink_block, SPLITS=splits, MAX_R=rank_pass.max_class,
         EVEN=width % tiles.shrink_block == 0, SCALED=False, DROPOUT=dropout, PRECISION=_precision(x_TK),
-        num_warps=tiles.shrink_warps, num_stages=tiles.shrink_stages,
+        num_warps=tiles.shrink_warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
         _sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=False, tables=tables)
@@ -243,6 +254,12 @@ def _output_side(
         return ds_PTC
     ds_partials = dy_TN.new_empty(sum(counts), num_rows, num_columns, dtype=torch.float32)
     partials = _partials(dy_TN, rank_pass, sum(widths))
+    stages = fitting_stages(
+        tiles.output_stages,
+        stage_bytes=tiles.output_rows * (tiles.output_block + rank_pass.max_class) * dy_TN.element_size(),
+        fixed_bytes=tiles.output_block * rank_pass.max_class * dy_TN.element_size(),
+        limit_bytes=_shared_bytes(dy_TN.device),
+    )
     output_side_kernel[(rank_pass.num_chunks, sum(counts))](
         rank_pass.chunks, dy_TN, s_PTC, *_three(factors), ds_partials, *_three(sinks), partials,
         *_three([part.column_start for part in parts]), *_three(widths), dy_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1),
@@ -250,7 +267,7 @@ def _output_side(
         partials.stride(0), partials.stride(1),
         PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
         EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=True, PRECISION=_precision(dy_TN),
-        num_warps=tiles.output_warps, num_stages=tiles.output_stages,
+        num_warps=tiles.output_warps, num_stages=stages,
     )  # fmt: skip
     _sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
     _sum_chunks(partials, sinks, rank_pass)
@@ -276,6 +293,12 @@ def _input_side(
     dropout = row_keys_T is not None and tables.has_dropout
     dx = x_TK if dx_TK is None else dx_TK
     partials = _partials(x_TK, rank_pass, width * len(parts))
+    stages = fitting_stages(
+        tiles.input_stages,
+        stage_bytes=tiles.input_rows * (tiles.input_block + len(parts) * rank_pass.max_class) * x_TK.element_size(),
+        fixed_bytes=len(parts) * tiles.input_block * rank_pass.max_class * x_TK.element_size(),
+        limit_bytes=_shared_bytes(x_TK.device),
+    )
     input_side_kernel[(rank_pass.num_chunks, triton.cdiv(width, tiles.input_block))](
         rank_pass.chunks, x_TK, ds_PTC, *_three(factors), dx, *_three(sinks), partials, row_keys_T if dropout else x_TK,
         *_keys(parts), width, x_TK.stride(0), dx.stride(0), ds_PTC.stride(0), ds_PTC.stride(1),
@@ -283,7 +306,7 @@ def _input_side(
         partials.stride(1),
         PARTS=len(parts), BM=tiles.input_rows, BK=tiles.input_block, MAX_R=rank_pass.max_class,
         EVEN=width % tiles.input_block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
-        PRECISION=_precision(x_TK), num_warps=tiles.input_warps, num_stages=tiles.input_stages,
+        PRECISION=_precision(x_TK), num_warps=tiles.input_warps, num_stages=stages,
     )  # fmt: skip
     _sum_chunks(partials, sinks, rank_pass)
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
-from cohort.kernels.packed_linear.triton_forward import entry_fields
+from cohort.kernels.packed_linear.triton_forward import entry_fields, in_class
 
 __all__ = ["input_side_kernel", "output_side_kernel", "sum_chunks_kernel"]
 
@@ -100,14 +100,13 @@ def output_side_kernel(
                     s += stride_part
     cols = block * BN + tl.arange(0, BN)
     col_ok = cols < width
-    for BR in tl.static_range(4):
-        CLASS: tl.constexpr = 16 << BR
-        if CLASS <= MAX_R:
-            if (rank > (CLASS // 2 if CLASS > 16 else 0)) & (rank <= CLASS):
+    for SHIFT in tl.static_range(4):
+        if (16 << SHIFT) <= MAX_R:
+            if in_class(rank, 16 << SHIFT):
                 _output_side_rows(
                     dy + start, s, b, ds_partials, sink, partials, row_start, row_stop, rank_row, rank, scale, partial,
                     cols, col_ok, partial_start, stride_dyt, stride_row, stride_br, stride_sink, stride_partial,
-                    partial_width, BM, BN, CLASS, EVEN, WITH_DS, PRECISION,
+                    partial_width, BM, BN, 16 << SHIFT, EVEN, WITH_DS, PRECISION,
                 )  # fmt: skip
 
 
@@ -208,15 +207,14 @@ def input_side_kernel(
     row_start, row_stop, rank_row, rank, _, threshold, factor, partial = entry_fields(table, chunk)
     cols = tl.program_id(1) * BK + tl.arange(0, BK)
     col_ok = cols < width
-    for BR in tl.static_range(4):
-        CLASS: tl.constexpr = 16 << BR
-        if CLASS <= MAX_R:
-            if (rank > (CLASS // 2 if CLASS > 16 else 0)) & (rank <= CLASS):
+    for SHIFT in tl.static_range(4):
+        if (16 << SHIFT) <= MAX_R:
+            if in_class(rank, 16 << SHIFT):
                 _input_side_rows(
                     x, ds, a0, a1, a2, dx, sink0, sink1, sink2, partials, row_keys, key0, key1, key2, row_start, row_stop,
                     rank_row, rank, threshold, factor, partial, cols, col_ok, width, stride_xt, stride_dxt, stride_part,
                     stride_row, stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2, stride_partial,
-                    partial_width, PARTS, BM, BK, CLASS, EVEN, ADD, WITH_DX, DROPOUT, PRECISION,
+                    partial_width, PARTS, BM, BK, 16 << SHIFT, EVEN, ADD, WITH_DX, DROPOUT, PRECISION,
                 )  # fmt: skip
     if WITH_DX and not ADD:
         if rank == 0:

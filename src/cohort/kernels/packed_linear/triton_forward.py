@@ -13,7 +13,7 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 
-__all__ = ["drop", "entry_fields", "expand_kernel", "shrink_kernel", "sum_partials_kernel"]
+__all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "shrink_kernel", "sum_partials_kernel"]
 
 _ENTRY_WIDTH = tl.constexpr(8)
 
@@ -34,6 +34,12 @@ def entry_fields(table, index):
         factor,
         tl.load(entry + 7),
     )
+
+
+@triton.jit
+def in_class(rank, CLASS: tl.constexpr):
+    """Tell whether a slot of ``rank`` runs the body compiled for the padded rank ``CLASS``; none for rank 0."""
+    return (rank <= CLASS) & (rank > (CLASS // 2 if CLASS > 16 else 0))
 
 
 @triton.jit
@@ -121,14 +127,13 @@ def shrink_kernel(
     k_begin = split * share
     k_end = tl.minimum(k_begin + share, width)
     out += split.to(tl.int64) * stride_split
-    for BR in tl.static_range(4):
-        CLASS: tl.constexpr = 16 << BR
-        if CLASS <= MAX_R:
-            if (rank > (CLASS // 2 if CLASS > 16 else 0)) & (rank <= CLASS):
+    for SHIFT in tl.static_range(4):
+        if (16 << SHIFT) <= MAX_R:
+            if in_class(rank, 16 << SHIFT):
                 _shrink_rows(
                     x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale, threshold,
                     factor, k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row,
-                    PARTS, BM, BK, CLASS, EVEN, SCALED, DROPOUT, PRECISION,
+                    PARTS, BM, BK, 16 << SHIFT, EVEN, SCALED, DROPOUT, PRECISION,
                 )  # fmt: skip
 
 
@@ -222,12 +227,11 @@ def expand_kernel(
     cols = block * BN + tl.arange(0, BN)
     col_ok = cols < width
     y += start
-    for BR in tl.static_range(4):
-        CLASS: tl.constexpr = 16 << BR
-        if CLASS <= MAX_R:
-            if (rank > (CLASS // 2 if CLASS > 16 else 0)) & (rank <= CLASS):
+    for SHIFT in tl.static_range(4):
+        if (16 << SHIFT) <= MAX_R:
+            if in_class(rank, 16 << SHIFT):
                 _expand_tile(y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row, stride_br,
-                             CLASS, ADD, PRECISION)  # fmt: skip
+                             16 << SHIFT, ADD, PRECISION)  # fmt: skip
     if not ADD:
         if rank == 0:
             ok = (rows < row_stop)[:, None] & col_ok[None, :]

@@ -1,0 +1,165 @@
+"""How a benchmark measures and records: medians of CUDA-graph replays or eager calls, one JSON file per question.
+
+A result file has ``question``, ``date``, ``command``, ``machine``, ``versions``, ``headline`` {name: number} and ``rows``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = [
+    "RESULTS",
+    "capture",
+    "copy_ceiling",
+    "machine",
+    "matrix_ceiling",
+    "median_eager",
+    "median_replay",
+    "print_table",
+    "write_result",
+]
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("torch", "triton", "transformers", "peft", "numpy")
+
+
+def capture(work: Callable[[], object], *, warmups: int = 3) -> torch.cuda.CUDAGraph:
+    """Return a graph of one call of ``work``, warmed up on a side stream first."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(warmups):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+def median_replay(work: Callable[[], object], *, budget_seconds: float = 0.15, least: int = 10) -> float:
+    """Return the median milliseconds of one graph replay of ``work``.
+
+    Replays stand back to back with an event between them, so the host's launch time is not in the figure.
+    """
+    graph = capture(work)
+    return _median_events(graph.replay, budget_seconds=budget_seconds, least=least)
+
+
+def median_eager(work: Callable[[], object], *, budget_seconds: float = 0.3, least: int = 10) -> float:
+    """Return the median milliseconds of one call of ``work`` with the host's launch time in it, synchronised each time."""
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    end = time.perf_counter() + budget_seconds
+    while len(times) < least or (time.perf_counter() < end and len(times) < 1000):
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def _median_events(work: Callable[[], object], *, budget_seconds: float, least: int) -> float:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    work()
+    start.record()
+    for _ in range(3):
+        work()
+    stop.record()
+    stop.synchronize()
+    repeats = int(max(least, min(300, budget_seconds * 1e3 / max(start.elapsed_time(stop) / 3, 1e-3))))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    events[0].record()
+    for event in events[1:]:
+        work()
+        event.record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in zip(events, events[1:]))
+
+
+def copy_ceiling() -> float:
+    """Return TB/s of a large device copy, bytes read plus written."""
+    source = torch.randn(1 << 29, device="cuda").view(torch.uint8)  # 2 GiB, far above any cache
+    target = torch.empty_like(source)
+    return 2 * source.numel() / median_replay(lambda: target.copy_(source)) / 1e9
+
+
+def matrix_ceiling() -> float:
+    """Return TFLOP/s of an 8192^3 bf16 product of random values."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+    return 2 * 8192**3 / median_replay(lambda: torch.mm(a, b, out=out)) / 1e9
+
+
+def machine() -> dict[str, str]:
+    """Return what the numbers were measured on."""
+    found = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        found["gpu"] = properties.name
+        found["gpu_memory_gib"] = f"{properties.total_memory / 2**30:.0f}"
+        found["cuda"] = str(torch.version.cuda)
+    else:
+        found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide speed, where installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_result(
+    path: Path,
+    *,
+    question: str,
+    headline: Mapping[str, float],
+    rows: Sequence[Mapping[str, Any]],
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write one result file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {
+        "question": question,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": "python " + " ".join(sys.argv),
+        "machine": machine(),
+        "versions": versions(),
+        "headline": dict(headline),
+        "rows": [dict(row) for row in rows],
+    }
+    if notes:
+        result["notes"] = dict(notes)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str]) -> None:
+    """Print ``rows`` as a table of ``columns``; floats with three digits."""
+    cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(len(column), *(len(line[i]) for line in cells), 1) for i, column in enumerate(columns)]
+    print("  ".join(column.rjust(width) for column, width in zip(columns, widths)))
+    for line in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)), flush=True)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
