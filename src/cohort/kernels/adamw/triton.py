@@ -66,9 +66,12 @@ def _slot_norms_kernel(partials_ptr, table_ptr, norms_ptr, clips_ptr, num_partia
     if (tl.load(settings + BANK_ROW) >= 0.0) & (first == table_row):
         count = tl.load(settings + RANK).to(tl.int32) * num_partials  # a slot's rows follow each other in the table
         sums = tl.zeros([BLOCK], dtype=tl.float32)
-        for start in range(0, count, BLOCK):
-            places = start + tl.arange(0, BLOCK)
-            sums += tl.load(partials_ptr + table_row * num_partials + places, mask=places < count, other=0.0)
+        steps = tl.arange(0, BLOCK)
+        start = 0
+        while start < count:  # not range(): Triton 3.6's interpreter takes no bound from memory
+            mask = start + steps < count
+            sums += tl.load(partials_ptr + table_row * num_partials + start + steps, mask=mask, other=0.0)
+            start += BLOCK
         norm = tl.sqrt_rn(tl.sum(sums, axis=0))
         slot = tl.load(settings + SLOT).to(tl.int32)
         max_norm = tl.load(settings + MAX_GRAD_NORM)

@@ -28,8 +28,8 @@ def _cross_entropy_kernel(
     logits_ptr,
     targets_ptr,
     losses_ptr,
-    vocabulary,
     row_stride,
+    VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
     TURN: tl.constexpr,
     WITH_GRADIENT: tl.constexpr,
@@ -42,17 +42,17 @@ def _cross_entropy_kernel(
         tl.store(losses_ptr + row, 0.0)
         if WITH_GRADIENT:
             zero = tl.zeros([BLOCK], dtype=tl.float32).to(logits_ptr.dtype.element_ty)
-            for start in range(0, vocabulary, BLOCK):
-                tl.store(logits_ptr + start + columns, zero, mask=start + columns < vocabulary)
+            for start in range(0, VOCABULARY, BLOCK):
+                tl.store(logits_ptr + start + columns, zero, mask=start + columns < VOCABULARY)
     else:
-        inside = (target >= 0) & (target < vocabulary)
+        inside = (target >= 0) & (target < VOCABULARY)
         target_logit = tl.load(logits_ptr + target, mask=inside, other=float("nan")).to(tl.float32)
         # finite, so that -inf logits (and padding) never meet as inf - inf
         running_max = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
         running_sum = tl.zeros([BLOCK], dtype=tl.float32)
         steps = tl.arange(0, TURN)[:, None] * BLOCK + columns[None, :]  # a column of steps is one thread's
-        for start in range(0, vocabulary, BLOCK * TURN):
-            mask = start + steps < vocabulary
+        for start in range(0, VOCABULARY, BLOCK * TURN):
+            mask = start + steps < VOCABULARY
             x = tl.load(logits_ptr + start + steps, mask=mask, other=float("-inf")).to(tl.float32)
             turn_max = tl.maximum(running_max, tl.max(x, axis=0))
             running_sum = running_sum * tl.exp(running_max - turn_max) + tl.sum(tl.exp(x - turn_max[None, :]), axis=0)
@@ -63,9 +63,9 @@ def _cross_entropy_kernel(
         if WITH_GRADIENT:
             scale = 1.0 / total
             tl.debug_barrier()  # the target's logit is read before its place is overwritten
-            for start in range(0, vocabulary, BLOCK):
+            for start in range(0, VOCABULARY, BLOCK):
                 places = start + columns
-                mask = places < vocabulary
+                mask = places < VOCABULARY
                 x = tl.load(logits_ptr + places, mask=mask, other=float("-inf")).to(tl.float32)
                 gradient = tl.exp(x - largest) * scale - tl.where(places == target, 1.0, 0.0)
                 tl.store(logits_ptr + places, gradient.to(logits_ptr.dtype.element_ty), mask=mask)
@@ -83,8 +83,8 @@ def cross_entropy_rows(logits_CV: Tensor, *, targets_C: Tensor, with_gradient: b
                 logits_CV,
                 targets_C,
                 losses_C,
-                vocabulary,
                 logits_CV.stride(0),
+                VOCABULARY=vocabulary,
                 BLOCK=block,
                 TURN=STEPS_PER_TURN,
                 WITH_GRADIENT=with_gradient,
