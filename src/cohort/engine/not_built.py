@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +113,7 @@ def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], str]) -> Itera
             )
 
 
-def refuse_verb(verb: str) -> None:
+def refuse_verb(verb: str, *, arguments: Sequence[str]) -> None:
     """Refuse a documented command that is not built yet.
 
     Raises:
@@ -121,7 +121,7 @@ def refuse_verb(verb: str) -> None:
     """
     raise InputError(
         Problem(
-            where=f"cohort {verb}",
+            where=" ".join(["cohort", verb, *arguments]),
             found=f"{NOT_BUILT_VERBS[verb]}: documented, but not built yet",
             allowed="cohort tune TASK.yaml, for one task",
             mend="Tune the tasks one after the other with `cohort tune`.",

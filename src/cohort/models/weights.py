@@ -21,7 +21,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
 from cohort.models.source import find_model
 
-__all__ = ["WeightDtype", "load_decoder", "load_tokenizer"]
+__all__ = ["WeightDtype", "check_checkpoint", "load_decoder", "load_tokenizer"]
 
 _STORED_DTYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 
@@ -75,6 +75,19 @@ def load_decoder(
     files = read_headers(folder)
     stored = _match(layout, files, config=config, folder=folder)
     return Decoder(config, _load(layout, stored, dtype=chosen.on(device), device=device))
+
+
+def check_checkpoint(name_or_path: str | Path) -> DecoderConfig:
+    """Return the configuration of a model whose files are complete, reading no weights.
+
+    Raises:
+        UnsupportedModelError: another architecture.
+        InputError: anything wrong with the files, all problems at once.
+    """
+    folder = find_model(name_or_path)
+    config = read_config(folder)
+    _match(checkpoint_layout(config), read_headers(folder), config=config, folder=folder)
+    return config
 
 
 def load_tokenizer(name_or_path: str | Path) -> Any:

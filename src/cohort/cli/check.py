@@ -1,0 +1,74 @@
+"""``cohort check``: validates everything, shows what is trained on, trains nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cohort.cli.exits import exits
+from cohort.cli.options import DebugOption, JsonOption, TaskArgument
+
+__all__ = ["check"]
+
+
+def _print_schema(value: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if value:
+        from cohort.engine.task_file import task_json_schema
+
+        print(json.dumps(task_json_schema(), indent=2))
+        raise typer.Exit
+
+
+def check(
+    context: typer.Context,
+    task: TaskArgument,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Print the task with every default and stop.")] = False,
+    schema: Annotated[  # noqa: ARG001 - its callback does the work
+        bool,
+        typer.Option("--schema", callback=_print_schema, is_eager=True, help="Print the JSON schema of task files."),
+    ] = False,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Validate a task, its model and every row; show three rows with the trained part marked; train nothing.
+
+    Any key of the task file can be set on the command line, as in `cohort tune`.
+    """
+    with exits(as_json=as_json, debug=debug):
+        from cohort.engine.task_file import load_task
+
+        loaded = load_task(task, context.obj or ())
+        if resolved:
+            print(loaded.resolved_yaml(), end="")
+            return
+        from cohort.cli.trial_table import print_facts
+        from cohort.core.units import format_count
+        from cohort.data.inspection import format_example
+        from cohort.engine.check import check_task
+
+        report = check_task(loaded)
+        if as_json:
+            print(json.dumps({"ok": True, **asdict(report), "data": report.data.to_json()}, indent=2))
+            return
+        from rich.console import Console
+
+        is_terminal = sys.stdout.isatty()
+        for example in report.examples:
+            print(format_example(example, color=is_terminal))
+            print()
+        print(report.data.summary())
+        print()
+        suffixes = sorted({path.rsplit(".", 1)[-1] for path in report.target_modules})
+        facts = {
+            "model": f"{report.architecture}, {format_count(report.num_parameters)} parameters",
+            "adapters on": f"{len(report.target_modules)} linears ({', '.join(suffixes)})",
+            "trials": str(report.num_trials),
+        }
+        print_facts(Console(highlight=False, soft_wrap=True), facts)
+        for note in report.notes:
+            print(f"note: {note}")
+        print("the task is fine")

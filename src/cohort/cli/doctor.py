@@ -1,0 +1,61 @@
+"""``cohort doctor``: what this machine has and what will be used."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from cohort.cli.exits import exits
+from cohort.cli.options import DebugOption, JsonOption
+
+if TYPE_CHECKING:
+    from cohort.engine.doctor import MachineReport
+
+__all__ = ["doctor"]
+
+
+def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show what this machine has and what of it will be used."""
+    with exits(as_json=as_json, debug=debug):
+        from cohort.engine.doctor import examine_machine
+
+        report = examine_machine()
+        if as_json:
+            print(json.dumps(asdict(report), indent=2))
+            return
+        from rich.console import Console
+
+        from cohort.cli.trial_table import print_facts
+
+        console = Console(highlight=False, soft_wrap=True)
+        print_facts(console, _facts(report))
+        for warning in report.warnings:
+            console.print(f"warning: {warning}", markup=False)
+
+
+def _facts(report: MachineReport) -> dict[str, str]:
+    from cohort.core.units import format_bytes
+
+    facts = {
+        "system": report.system,
+        "python": report.python,
+        "cpu": f"{report.cpu}, {report.num_cpus} usable, torch uses {report.torch_threads} threads",
+        "memory": f"{format_bytes(report.memory_total_bytes)}, {format_bytes(report.memory_free_bytes)} available",
+        "cuda build": report.cuda_build,
+    }
+    for gpu in report.gpus:
+        facts[f"gpu {gpu.index}"] = (
+            f"{gpu.name}, compute capability {gpu.capability}, {format_bytes(gpu.total_bytes)}, "
+            f"{format_bytes(gpu.free_bytes)} free, kernels: {gpu.backend}"
+        )
+    if not report.gpus:
+        facts["gpu"] = "none that torch can use"
+    facts["will use"] = f"{report.used_device}, model in {report.used_dtype}"
+    facts["kernels"] = report.used_backend
+    facts["versions"] = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "python")
+    if report.missing_packages:
+        facts["optional, missing"] = ", ".join(report.missing_packages)
+    for disk in report.disks:
+        facts[f"disk for {disk.purpose}"] = f"{format_bytes(disk.free_bytes)} free in {disk.path}"
+    return facts

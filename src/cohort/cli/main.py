@@ -1,0 +1,70 @@
+"""The command ``cohort``: one file per verb, each of which loads its layer when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from cohort.cli.check import check
+from cohort.cli.doctor import doctor
+from cohort.cli.exits import EXIT_INTERRUPTED
+from cohort.cli.export import export
+from cohort.cli.generate import generate
+from cohort.cli.override_arguments import take_overrides
+from cohort.cli.plan import plan
+from cohort.cli.report import report
+from cohort.cli.resume import resume
+from cohort.cli.run import run
+from cohort.cli.status import status
+from cohort.cli.tune import tune
+from cohort.version import __version__
+
+__all__ = ["build_app", "main"]
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if value:
+        print(f"cohort {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version.")
+    ] = False,
+) -> None:
+    """Train many LoRA adapters at once on one frozen language model and keep the best."""
+
+
+def build_app() -> typer.Typer:
+    """Return the command with all its verbs."""
+    app = typer.Typer(
+        name="cohort",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for verb in (tune, run, plan, resume, status, report, export, generate, check, doctor):
+        # what is not built yet says so, whatever it is given
+        anything = {"allow_extra_args": True, "ignore_unknown_options": True} if verb in (run, plan) else None
+        app.command(context_settings=anything)(verb)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: The words after ``cohort``; those of the process when None.
+    """
+    own, overrides = take_overrides(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build_app()(args=own, prog_name="cohort", obj=tuple(overrides))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

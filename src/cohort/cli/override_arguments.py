@@ -1,0 +1,41 @@
+"""Takes ``--KEY VALUE`` pairs out of the command line, so that they may stand anywhere in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["VERBS_WITH_OVERRIDES", "take_overrides"]
+
+VERBS_WITH_OVERRIDES = ("tune", "check")
+
+# the options of these verbs themselves; `--output` takes a value, the others are switches
+_OWN_OPTIONS = ("--output", "--json", "--debug", "--help", "--resolved", "--schema")
+
+
+def take_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (what the verb's own parser reads, the overrides), each in its order.
+
+    Everything that begins with two dashes and is no option of the verb is an override, with the word after it as its
+    value unless it holds an equals sign or the word begins with two dashes.
+    """
+    verb = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if verb not in VERBS_WITH_OVERRIDES:
+        return list(arguments), []
+    own: list[str] = []
+    overrides: list[str] = []
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        position += 1
+        if not argument.startswith("--") or argument.partition("=")[0] in _OWN_OPTIONS or argument == "--":
+            own.append(argument)
+            # the value of -o and --output is never an override
+            if argument in ("-o", "--output") and position < len(arguments):
+                own.append(arguments[position])
+                position += 1
+            continue
+        overrides.append(argument)
+        if "=" not in argument and position < len(arguments) and not arguments[position].startswith("--"):
+            overrides.append(arguments[position])
+            position += 1
+    return own, overrides

@@ -1,0 +1,88 @@
+"""Prints what a run came to: after ``tune`` and ``resume``, and for ``status``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from cohort.cli.trial_table import format_value, parameter_text, print_facts, trial_table, varied_names
+from cohort.core.units import format_count, format_duration
+from cohort.engine.results import RunResults, read_results, results_json
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.status import RunStatus
+
+__all__ = ["print_results", "print_status"]
+
+
+def _console() -> Console:
+    # a pipe has no width of its own: without this, tables would be cut to 80 columns
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160, no_color=True)
+
+
+def _outcome(results: RunResults) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    names = varied_names([entry.trial.parameters for entry in results.ranked])
+    if results.best is not None:
+        value = format_value(results.best.best_value)
+        where = f"trial {results.best.trial_id}, step {results.best.best_step}"
+        facts["best"] = f"{results.metric_label} {value} ({where})"
+        if names:
+            facts["with"] = parameter_text(results.best.parameters, names)
+    if results.default_value is not None:
+        facts["default"] = f"{results.metric_label} {format_value(results.default_value)}"
+    if results.base_value is not None:
+        facts["base"] = f"{results.metric_label} {format_value(results.base_value)}"
+    compute = results.compute
+    if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
+        share = f"{100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} in full"
+        facts["price"] = f"{share}, as much as {compute.num_full_runs:.1f} full runs"
+    facts["time"] = format_duration(results.run_seconds)
+    return facts
+
+
+def print_results(run_directory: Path, *, as_json: bool) -> None:
+    """Print the best adapter, what it cost, and where everything is."""
+    directory = RunDirectory.open(run_directory)
+    with RunReader.open(directory.database) as reader:
+        results = read_results(reader)
+    if as_json:
+        print(json.dumps({"run_directory": str(run_directory), **results_json(results)}, indent=2))
+        return
+    console = _console()
+    console.print(trial_table(results.ranked, metric_label=results.metric_label))
+    facts = _outcome(results)
+    facts["adapter"] = str(directory.best)
+    if (run_directory / "report.html").exists():
+        facts["report"] = str(run_directory / "report.html")
+    print_facts(console, facts)
+
+
+def print_status(status: RunStatus, *, as_json: bool) -> None:
+    """Print where a run stands."""
+    if as_json:
+        body = {
+            "state": status.state,
+            "holder": status.holder,
+            "counts": {name.value: count for name, count in status.counts.items()},
+            "stopped_reasons": dict(status.stopped_reasons),
+            "resident": [list(entry) for entry in status.resident],
+            "tokens_per_second": status.tokens_per_second,
+            "seconds_left_at_most": status.seconds_left_at_most,
+        }
+        print(json.dumps(body | results_json(status.results), indent=2))
+        return
+    console = _console()
+    console.print(trial_table(status.trials, metric_label=status.results.metric_label))
+    facts = {"state": status.state + (f" ({status.holder})" if status.holder else "")}
+    facts["trials"] = ", ".join(f"{count} {name.value}" for name, count in status.counts.items() if count)
+    if status.stopped_reasons:
+        facts["stopped"] = ", ".join(f"{count} {reason}" for reason, count in status.stopped_reasons.items())
+    if status.tokens_per_second is not None:
+        facts["speed"] = f"{format_count(status.tokens_per_second)} tokens/s"
+    if status.state == "running" and status.seconds_left_at_most is not None:
+        facts["left"] = f"at most {format_duration(status.seconds_left_at_most)}"
+    print_facts(console, facts | _outcome(status.results))

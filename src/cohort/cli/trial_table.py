@@ -1,0 +1,77 @@
+"""Tables of trials and of names and values, for a terminal or for plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cohort.engine.results import RankedTrial
+from cohort.engine.run_store_records import JsonValue, TrialStatus
+
+__all__ = ["format_value", "parameter_text", "print_facts", "trial_table", "varied_names"]
+
+STYLES = {
+    TrialStatus.RUNNING: "cyan",
+    TrialStatus.COMPLETED: "green",
+    TrialStatus.STOPPED: "yellow",
+    TrialStatus.FAILED: "red",
+    TrialStatus.PARKED: "magenta",
+    TrialStatus.WAITING: "dim",
+}
+
+
+def format_value(value: JsonValue) -> str:
+    """Return a hyperparameter or metric as short text: ``2e-04``, ``16``, ``true``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)
+
+
+def varied_names(rows: Sequence[Mapping[str, JsonValue]]) -> list[str]:
+    """Return the names whose values differ between rows, in the order of the first row."""
+    if not rows:
+        return []
+    return [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
+
+
+def parameter_text(parameters: Mapping[str, JsonValue], names: Sequence[str]) -> str:
+    """Return ``learning_rate 2e-04, r 16``."""
+    return ", ".join(f"{name} {format_value(parameters[name])}" for name in names if name in parameters)
+
+
+def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str) -> Table:
+    """Return the trials, best first, with the hyperparameters in which they differ."""
+    names = varied_names([entry.trial.parameters for entry in ranked])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("rank", justify="right")
+    table.add_column("trial", justify="right")
+    for name in names:
+        table.add_column(name, justify="right")
+    for heading in (metric_label, "steps"):
+        table.add_column(heading, justify="right")
+    table.add_column("status")
+    for entry in ranked:
+        trial = entry.trial
+        state = trial.status.value + (f": {trial.reason}" if trial.reason and trial.reason != "completed" else "")
+        table.add_row(
+            str(entry.rank),
+            str(trial.trial_id),
+            *(format_value(trial.parameters.get(name)) for name in names),
+            format_value(trial.best_value),
+            f"{trial.steps_done}/{trial.planned_steps}",
+            Text(state, style=STYLES[trial.status]),
+        )
+    return table
+
+
+def print_facts(console: Console, facts: Mapping[str, str]) -> None:
+    """Print names and values in two columns."""
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        console.print(Text(f"{name:<{width}}  {value}"), soft_wrap=True)

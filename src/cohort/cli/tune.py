@@ -1,0 +1,44 @@
+"""``cohort tune``: one task in, the best adapter out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cohort.cli.exits import exits
+from cohort.cli.options import DebugOption, JsonOption, TaskArgument
+
+__all__ = ["tune"]
+
+
+def tune(
+    context: typer.Context,
+    task: TaskArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="RUN_DIR", help="Where the run goes.  [default: runs/TASK]"),
+    ] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Train all configurations of a task together, stop the weak ones early, and keep the best adapter.
+
+    Any key of the task file can be set on the command line: --training.seed 3, --search.space.r "[8, 16]".
+    """
+    run_directory = output if output is not None else Path("runs") / task.stem
+    with exits(as_json=as_json, debug=debug, resume=run_directory):
+        from cohort.engine.task_file import load_task
+
+        loaded = load_task(task, context.obj or ())
+        # the task is checked before anything heavy is loaded, so that a mistake is named at once
+        from cohort.cli.progress import watching
+        from cohort.cli.run_results import print_results
+        from cohort.engine.tune import tune as tune_task
+
+        with watching() as watcher:
+            for note in loaded.notes():
+                watcher.note(f"note: {note}")
+            tune_task(loaded, run_directory, watcher=watcher)
+        print_results(run_directory, as_json=as_json)

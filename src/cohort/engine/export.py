@@ -1,0 +1,72 @@
+"""Takes an adapter out of a run: as PEFT and vLLM load it, or merged into the base model's weights."""
+
+from __future__ import annotations
+
+import shutil
+from enum import StrEnum
+from pathlib import Path
+
+from cohort.adapters.merge import merge_into_base
+from cohort.adapters.peft_format import read_adapter
+from cohort.core.durable_files import directory_written_beside
+from cohort.core.errors import InputError, Problem
+from cohort.engine.adapter_directories import adapter_directory
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.task_file import load_task
+from cohort.models.source import find_model
+
+__all__ = ["ExportForm", "export_adapter"]
+
+
+class ExportForm(StrEnum):
+    """What is written."""
+
+    PEFT = "peft"
+    """An adapter directory."""
+    MERGED = "merged"
+    """The base model with the adapter added into its weights."""
+
+
+def export_adapter(
+    run_directory: Path, *, form: ExportForm, trial_id: int | None = None, output: Path | None = None
+) -> Path:
+    """Write an adapter of a run and return where it is.
+
+    Args:
+        run_directory: The run.
+        form: What to write.
+        trial_id: A kept trial; the best when None.
+        output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None.
+
+    Raises:
+        InputError: there is no such adapter, or ``output`` is not empty.
+        StorageFullError: the disk is full; nothing half-written stays.
+    """
+    directory = RunDirectory.open(run_directory)
+    source = adapter_directory(directory, trial_id=trial_id)
+    name = f"export-{form.value}" + ("" if trial_id is None else f"-{trial_id:04d}")
+    target = directory.root / name if output is None else output
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(
+            Problem(
+                where=f"-o {target}",
+                found="a file" if not target.is_dir() else "a directory that is not empty",
+                allowed="a directory that is new or empty",
+                mend="Choose another directory, or delete this one.",
+            )
+        )
+    if form is ExportForm.PEFT:
+        with directory_written_beside(target) as partial:
+            for path in sorted(source.iterdir()):
+                # resume state lies beside a trial's adapter while the run goes on; it is no part of the adapter
+                if path.is_file() and path.suffix in _ADAPTER_SUFFIXES and not path.name.startswith("."):
+                    shutil.copy2(path, partial / path.name)
+        return target
+    base = find_model(load_task(directory.task_file).model_name_or_path)
+    adapter = read_adapter(source)
+    with directory_written_beside(target) as partial:
+        merge_into_base(base, adapter, partial)
+    return target
+
+
+_ADAPTER_SUFFIXES = {".json", ".safetensors", ".md", ".model", ".txt", ".jinja"}

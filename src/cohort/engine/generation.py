@@ -1,0 +1,124 @@
+"""Tries an adapter of a run on prompts, rendered as its training rows were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
+from cohort.data.settings import template_fields
+from cohort.data.tokenise import encode_prompt
+from cohort.engine.adapter_directories import adapter_directory
+from cohort.engine.machine import choose_machine
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.task_file import TaskFile, load_task
+from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.serving.generate import GenerateRequest, generate
+from cohort.serving.sampler import Sampling
+
+__all__ = ["GenerationSettings", "generate_from_run", "render_prompt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """How prompts are continued.
+
+    Attributes:
+        max_new_tokens: Most tokens generated for a prompt.
+        temperature: 0 takes the likeliest token.
+        top_p: Draw among the likeliest tokens that together have this probability.
+        seed: Of the draws.
+        is_raw: Take prompts as they are, without the task's prompt template or the model's chat template.
+        use_base: The frozen model without the adapter, to compare with.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    is_raw: bool = False
+    use_base: bool = False
+
+
+def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool) -> str:
+    """Return the text a model trained on the task's rows expects before its answer.
+
+    A chat model gets the prompt as a user's message; a prompt template of one field has the field filled.
+    """
+    if is_chat:
+        messages = [{"role": "user", "content": prompt}]
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    template = task.dataset.prompt_template
+    if template is None or len(set(template_fields(template))) != 1:
+        return prompt
+    return template.format_map({template_fields(template)[0]: prompt})
+
+
+def _is_chat(directory: RunDirectory) -> bool:
+    with RunReader.open(directory.database) as reader:
+        report = reader.facts().get("data_report")
+    return isinstance(report, dict) and bool(report.get("is_chat"))
+
+
+def generate_from_run(
+    run_directory: Path,
+    prompts: Sequence[str],
+    *,
+    settings: GenerationSettings,
+    trial_id: int | None = None,
+) -> list[str]:
+    """Return what an adapter of a run answers to each prompt.
+
+    Args:
+        run_directory: The run.
+        prompts: What to answer.
+        settings: How.
+        trial_id: A kept trial; the best when None.
+
+    Raises:
+        InputError: there is no such adapter, or a prompt is empty or longer than the model's context.
+    """
+    directory = RunDirectory.open(run_directory)
+    task = load_task(directory.task_file)
+    adapter = None if settings.use_base else read_adapter(adapter_directory(directory, trial_id=trial_id))
+    machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+    tokenizer = load_tokenizer(task.model_name_or_path)
+    decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
+    is_chat = _is_chat(directory) and not settings.is_raw
+    texts = [
+        prompt if settings.is_raw else render_prompt(prompt, task=task, tokenizer=tokenizer, is_chat=is_chat)
+        for prompt in prompts
+    ]
+    bank, slot = None, None
+    if adapter is not None:
+        layout = AdapterLayout({module: decoder.linears[module] for module in adapter.modules})
+        bank = AdapterBank(
+            layout,
+            num_slots=1,
+            num_rank_rows=adapter.spec.r,
+            device=machine.device,
+            compute_dtype=decoder.dtype,
+        )
+        slot = bank.insert(adapter.spec, AdapterState.fresh(rank_rows_from_peft(layout, adapter)))
+    requests = [
+        GenerateRequest(
+            prompt_tokens=encode_prompt(text, tokenizer=tokenizer, is_chat=is_chat),
+            max_new_tokens=settings.max_new_tokens,
+            slot=slot,
+            seed=settings.seed,
+        )
+        for text in texts
+    ]
+    answers = generate(
+        decoder,
+        requests,
+        lora_for=None if bank is None else bank.context,
+        num_slots=0 if bank is None else 1,
+        sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p),
+    )
+    return [str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers]
