@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.models.streams import offsets_of, pack
 from tests.models.tiny_checkpoints import save_checkpoint
 
 RANKS = (4, 9, 16)
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Llama-wide": {"hidden_size": 64, "intermediate_size": 172, "num_attention_heads": 8, "num_key_value_heads": 4},
     "Mistral": {"sliding_window": 20},

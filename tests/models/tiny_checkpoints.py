@@ -21,7 +21,7 @@ SIZES: dict[str, Any] = {
 
 
 def save_checkpoint(folder: Path, family: str, *, max_shard_size: str = "1GB", seed: int = 0, **settings: Any) -> Path:
-    """Save a random checkpoint of ``family`` (``Llama``, ``Qwen2``, ...); all weights are random, norms and biases too."""
+    """Save a random checkpoint of ``family`` (``Llama``, ``Qwen2``, ...); all weights, norms and biases are random."""
     torch.manual_seed(seed)
     config = getattr(transformers, f"{family}Config")(**{**SIZES, **settings})
     model = getattr(transformers, f"{family}ForCausalLM")(config)

@@ -1,0 +1,220 @@
+"""Packed generation gives what each prompt would get alone, and what transformers with PEFT gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
+from cohort.core.errors import InputError
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.serving.generate import GenerateRequest, generate
+from cohort.serving.sampler import Sampling
+from tests.models.tiny_checkpoints import save_checkpoint
+
+RANKS = (4, 8, 5)
+STOP = 11
+
+
+@dataclass
+class Served:
+    """A decoder with adapters in its bank, and where model and adapters are saved."""
+
+    decoder: Decoder
+    bank: AdapterBank
+    model: Path
+    adapters: list[Path]
+
+    def generate(self, requests: Sequence[GenerateRequest], **settings: Any) -> list[list[int]]:
+        settings = {"stop_ids": {STOP}, **settings}
+        return generate(self.decoder, requests, lora_for=self.bank.context, num_slots=self.bank.num_slots, **settings)
+
+
+def serve(folder: Path, family: str, **settings: Any) -> Served:
+    model = save_checkpoint(folder / "model", family, max_position_embeddings=96, **settings)
+    decoder = load_decoder(model)
+    layout = AdapterLayout(decoder.linears)
+    bank = AdapterBank(layout, num_slots=4, num_rank_rows=64)
+    adapters = []
+    for index, r in enumerate(RANKS):
+        base = transformers.AutoModelForCausalLM.from_pretrained(model)
+        config = peft.LoraConfig(r=r, lora_alpha=2 * r, target_modules="all-linear", task_type="CAUSAL_LM")
+        adapted = peft.get_peft_model(base, config)
+        torch.manual_seed(index)
+        tensors = {
+            name: torch.randn_like(tensor) * tensor.shape[1] ** -0.5
+            for name, tensor in peft.get_peft_model_state_dict(adapted).items()
+        }
+        path = folder / f"adapter{index}"
+        adapted.save_pretrained(path)
+        save_file(tensors, path / "adapter_model.safetensors")
+        stored = read_adapter(path)
+        slot = bank.insert(stored.spec, AdapterState.fresh(rank_rows_from_peft(layout, stored)))
+        assert slot == index
+        adapters.append(path)
+    return Served(decoder, bank, model, adapters)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return serve(tmp_path_factory.mktemp("llama"), "Llama")
+
+
+@pytest.fixture(scope="module", params=["Llama", "Mistral", "Qwen2", "Qwen3"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    settings = {"Mistral": {"sliding_window": 12}, "Qwen3": {"head_dim": 6}}.get(request.param, {})
+    return serve(tmp_path_factory.mktemp("served"), request.param, **settings)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def requests_for(lengths: Sequence[int], *, new: int = 20, **settings: Any) -> list[GenerateRequest]:
+    """Prompts of ``lengths``, over all adapters and the frozen model in turn."""
+    generator = torch.Generator().manual_seed(5)
+    return [
+        GenerateRequest(
+            prompt_tokens=torch.randint(12, 67, (length,), generator=generator).tolist(),
+            max_new_tokens=new,
+            slot=(0, None, 2, 1)[index % 4],
+            **settings,
+        )
+        for index, length in enumerate(lengths)
+    ]
+
+
+LENGTHS = (5, 17, 1, 30, 31, 64, 8, 16, 40, 2)
+
+
+@torch.no_grad()
+def greedy_by_transformers(served: Served, request: GenerateRequest) -> list[int]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(served.model)
+    if request.slot is not None:
+        model = peft.PeftModel.from_pretrained(model, served.adapters[request.slot])
+    prompt = torch.tensor([list(request.prompt_tokens)])
+    output = model.generate(
+        input_ids=prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=request.max_new_tokens,
+        do_sample=False,
+        eos_token_id=STOP,
+        pad_token_id=0,
+    )
+    tokens: list[int] = output[0, prompt.shape[1] :].tolist()
+    return tokens[: tokens.index(STOP)] if STOP in tokens else tokens
+
+
+def test_greedy_tokens_are_those_of_transformers_and_peft(served: Served) -> None:
+    requests = requests_for(LENGTHS)
+    ours = served.generate(requests)
+    theirs = [greedy_by_transformers(served, request) for request in requests]
+    assert ours == theirs
+    assert len({tuple(tokens) for tokens in ours}) > 5, "equal continuations would hide a mix-up"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_neighbours_order_and_budget_change_no_token(served: Served, temperature: float, threads: None) -> None:
+    sampling = Sampling(temperature=temperature, top_p=0.95)
+    requests = requests_for(LENGTHS, seed=3)
+    together = served.generate(requests, sampling=sampling)
+    alone = [served.generate([request], sampling=sampling)[0] for request in requests]
+    assert together == alone
+    assert served.generate(requests[::-1], sampling=sampling) == alone[::-1]
+    for budget in (1, 100, 250):
+        assert served.generate(requests, sampling=sampling, token_budget=budget) == alone
+
+
+def test_a_stop_token_ends_a_sequence_and_is_not_returned(llama: Served) -> None:
+    (request,) = requests_for([9], new=30)
+    free = llama.generate([request], stop_ids=())[0]
+    assert len(free) == 30
+    stop = free[4]
+    assert llama.generate([request], stop_ids={stop})[0] == free[: free.index(stop)]
+
+
+def test_the_models_own_stop_tokens_are_the_default(llama: Served) -> None:
+    (request,) = requests_for([9], new=60)
+    eos = llama.decoder.config.eos_token_ids
+    assert eos
+    assert llama.generate([request], stop_ids=None) == llama.generate([request], stop_ids=eos)
+
+
+def test_the_context_length_ends_a_sequence(llama: Served) -> None:
+    results = llama.generate(requests_for([90, 95, 10], new=50), stop_ids=())
+    assert [len(tokens) for tokens in results] == [6, 1, 50]
+
+
+def test_nothing_asked_nothing_given(llama: Served) -> None:
+    assert llama.generate([]) == []
+    assert llama.generate(requests_for([4, 5], new=0)) == [[], []]
+
+
+def test_a_diverged_adapter_ends_its_sequences_and_no_others(llama: Served) -> None:
+    requests = requests_for(LENGTHS)
+    clean = llama.generate(requests, token_budget=400)
+    rows = llama.bank.rank_rows(2)
+    kept = llama.bank.weights_RD[rows].clone()
+    llama.bank.weights_RD[rows] = float("nan")
+    try:
+        # a small budget makes others reuse the blocks that the NaNs were in
+        dirty = llama.generate(requests, token_budget=400)
+    finally:
+        llama.bank.weights_RD[rows] = kept
+    assert dirty == [[] if request.slot == 2 else tokens for request, tokens in zip(requests, clean, strict=True)]
+
+
+def test_the_frozen_model_needs_no_adapters(llama: Served) -> None:
+    request = GenerateRequest(prompt_tokens=[20, 30], max_new_tokens=5)
+    assert generate(llama.decoder, [request], stop_ids=()) == llama.generate([request], stop_ids=())
+    with pytest.raises(ValueError, match="lora_for"):
+        generate(llama.decoder, [GenerateRequest(prompt_tokens=[20], max_new_tokens=5, slot=1)])
+
+
+def test_bad_prompts_are_listed_at_once(llama: Served) -> None:
+    requests = [
+        GenerateRequest(prompt_tokens=tokens, max_new_tokens=5) for tokens in ([], [1], [1] * 96, [3, 67], [-1])
+    ]
+    with pytest.raises(InputError) as caught:
+        llama.generate(requests)
+    assert [str(problem).split(";")[0] for problem in caught.value.problems] == [
+        "prompt 0: found 0 tokens",
+        "prompt 2: found 96 tokens",
+        "prompt 3: found token 67",
+        "prompt 4: found token -1",
+    ]
+
+
+def test_a_real_model_tells_the_same_story_as_transformers(repository: Path) -> None:
+    folder = repository.parent / "shared" / "models" / "stories260K" / "hf"
+    if not folder.is_dir():
+        pytest.skip("the pretrained model stories260K is not on this machine")
+    decoder = load_decoder(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompts = [tokenizer(text)["input_ids"] for text in ("Once upon a time", "Lily had a", "The dog")]
+    ours = generate(
+        decoder, [GenerateRequest(prompt_tokens=prompt, max_new_tokens=60) for prompt in prompts], stop_ids={2}
+    )
+    for prompt, tokens in zip(prompts, ours, strict=True):
+        ids = torch.tensor([prompt])
+        with torch.no_grad():
+            output = model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=60, do_sample=False, eos_token_id=2
+            )
+        assert tokens == [token for token in output[0, len(prompt) :].tolist() if token != 2]

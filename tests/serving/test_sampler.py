@@ -1,0 +1,63 @@
+"""Draws follow the distribution, cut where top_p says, and depend on seed and step alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cohort.serving.sampler import Sampling, pick_tokens
+
+LOGITS = torch.tensor([0.5, 2.0, -1.0, 1.0, -30.0])
+COUNT = 4000
+
+
+def draw(sampling: Sampling, *, seed: int = 1) -> torch.Tensor:
+    picked = pick_tokens(LOGITS.expand(COUNT, -1), sampling=sampling, seeds=[seed] * COUNT, steps=range(COUNT))
+    return torch.tensor([token for token in picked if token is not None])
+
+
+def test_temperature_zero_takes_the_likeliest() -> None:
+    assert pick_tokens(LOGITS[None], sampling=Sampling(), seeds=[0], steps=[0]) == [1]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_follow_the_softmax(temperature: float) -> None:
+    frequencies = torch.bincount(draw(Sampling(temperature=temperature)), minlength=5) / COUNT
+    # five standard deviations of a frequency from 4000 draws
+    torch.testing.assert_close(frequencies, (LOGITS / temperature).softmax(0), rtol=0, atol=5 * 0.5 / COUNT**0.5)
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
+    # probabilities, sorted: 0.586 (1), 0.216 (3), 0.131 (0), 0.029 (2)
+    assert set(draw(Sampling(temperature=1.0, top_p=0.5)).tolist()) == {1}
+    assert set(draw(Sampling(temperature=1.0, top_p=0.7)).tolist()) == {1, 3}
+    kept = draw(Sampling(temperature=1.0, top_p=0.7))
+    ratio = (kept == 1).float().mean()
+    expected = LOGITS[[1, 3]].softmax(0)[0]
+    assert ratio == pytest.approx(expected.item(), abs=5 * 0.5 / COUNT**0.5)
+
+
+def test_a_draw_depends_on_seed_and_step_alone() -> None:
+    sampling = Sampling(temperature=1.5)
+    together = draw(sampling)
+    for step in (0, 17, 399):
+        alone = pick_tokens(LOGITS[None], sampling=sampling, seeds=[1], steps=[step])
+        assert alone == [together[step].item()]
+    assert not torch.equal(together, draw(sampling, seed=2))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_give_none(temperature: float) -> None:
+    logits = LOGITS.repeat(3, 1)
+    logits[1, 2] = float("nan")
+    picked = pick_tokens(logits, sampling=Sampling(temperature=temperature), seeds=[1, 1, 1], steps=[0, 0, 0])
+    assert picked[1] is None
+    assert picked[0] == picked[2] is not None
+
+
+@pytest.mark.parametrize(
+    "settings", [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}]
+)
+def test_senseless_settings_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Sampling(**settings)
