@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return serve(tmp_path_factory.mktemp("served"), request.param, **settings)
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
-
-
 def requests_for(lengths: Sequence[int], *, new: int = 20, **settings: Any) -> list[GenerateRequest]:
     """Prompts of ``lengths``, over all adapters and the frozen model in turn."""
     generator = torch.Generator().manual_seed(5)
@@ -129,15 +121,30 @@ def test_greedy_tokens_are_those_of_transformers_and_peft(served: Served) -> Non
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_neighbours_order_and_budget_change_no_token(served: Served, temperature: float, threads: None) -> None:
+def test_neighbours_order_and_budget_change_no_token(served: Served, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, top_p=0.95)
     requests = requests_for(LENGTHS, seed=3)
     together = served.generate(requests, sampling=sampling)
     alone = [served.generate([request], sampling=sampling)[0] for request in requests]
     assert together == alone
-    assert served.generate(requests[::-1], sampling=sampling) == alone[::-1]
-    for budget in (1, 100, 250):
-        assert served.generate(requests, sampling=sampling, token_budget=budget) == alone
+    assert served.generate(requests[::-1], sampling=sampling, token_budget=250) == alone[::-1]
+
+
+def test_a_budget_of_any_size_changes_no_token(llama: Served) -> None:
+    requests = requests_for(LENGTHS, new=10)
+    expected = llama.generate(requests)
+    for budget in (1, 60, 100, 150):
+        assert llama.generate(requests, token_budget=budget) == expected
+
+
+def test_neighbours_change_no_token_with_two_threads(llama: Served) -> None:
+    requests = requests_for(LENGTHS[:4], new=6)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert llama.generate(requests) == [llama.generate([request])[0] for request in requests]
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_stop_token_ends_a_sequence_and_is_not_returned(llama: Served) -> None:
