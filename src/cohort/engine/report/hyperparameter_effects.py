@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -46,7 +47,7 @@ def _shown(value: JsonValue) -> str:
 
 
 def varied_parameters(trials: Sequence[TrialRecord]) -> list[str]:
-    """Return the hyperparameters that differ between trials, in the order they occur; one of those that move together."""
+    """Return the hyperparameters that differ between trials, in their order; one of those that move together."""
     return [group[0] for group in _groups(trials)]
 
 
@@ -130,7 +131,10 @@ def _effect(
         for band, value in sorted(medians.items())
     )
     drawing = frame.drawing(
-        frame.axes() + "".join(bars) + "".join(marks), title=title, description=description, name=f"effect-{parameter}"
+        frame.axes() + "".join(bars) + "".join(marks),
+        title=title,
+        description=description,
+        name=f"effect-{re.sub(r'[^A-Za-z0-9]+', '-', parameter)}",
     )
     best_value = "" if best is None else _shown(best.parameters.get(parameter))
     return Effect(parameter=parameter, drawing=drawing, best_value=best_value, spread=spread, tied=tuple(group[1:]))

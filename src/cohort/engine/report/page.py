@@ -85,11 +85,12 @@ def headline(results: RunResults) -> dict[str, Any]:
     best = None
     if results.best is not None:
         trial = results.best
+        standing = outcome_of(trial).label if trial.is_over else trial.status.value
         best = {
             "trial_id": trial.trial_id,
             "value": metric_value(trial.best_value, results=results),
             "step": trial.best_step,
-            "how": f"{outcome_of(trial).label}, {trial.steps_done} of {trial.planned_steps} steps",
+            "how": f"{standing}, {trial.steps_done} of {trial.planned_steps} steps",
             "place": "In best/, in PEFT's format." if facts.get("state") == "done" else "Best so far.",
             "parameters": [(name, value_label(value)) for name, value in trial.parameters.items()],
         }
@@ -104,7 +105,7 @@ def headline(results: RunResults) -> dict[str, Any]:
         "best": best,
         "price": {
             "share": _percent(compute.share_of_full_grid),
-            "num_trials": compute.num_trials,
+            "candidates": "the one candidate" if compute.num_trials == 1 else f"all {compute.num_trials} candidates",
             "full_runs": "–" if runs is None else f"{runs:.1f}",
             "bars": [
                 {
@@ -134,11 +135,12 @@ def _time_lines(results: RunResults) -> list[str]:
     ]
     lines = [", ".join(parts)] if parts else []
     one_run = _seconds(facts, "one_run_seconds")
-    if one_run:
+    count = len(results.ranked)
+    if one_run and count > 1:
         lines.append(
             f"One candidate alone in full: {format_duration(one_run)}; the sweep took "
-            f"{results.run_seconds / one_run:.1f} times as long, all {len(results.ranked)} one after the other would take "
-            f"{format_duration(one_run * len(results.ranked))}."
+            f"{results.run_seconds / one_run:.1f} times as long. All {count} one after the other: "
+            f"{format_duration(one_run * count)}."
         )
     counts = outcome_counts(entry.trial for entry in results.ranked)
     lines.append("Trials: " + ", ".join(f"{count} {outcome.label}" for outcome, count in counts))

@@ -11,7 +11,7 @@ __all__ = ["Axis", "Frame", "band_axis", "linear_axis", "log_axis", "mark", "num
 
 
 def number_label(value: float) -> str:
-    """Return ``value`` short enough for an axis: three significant digits, small ones as people write rates: ``2e-4``."""
+    """Return ``value`` in three significant digits, small ones as people write rates: ``2e-4``."""
     label = f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.3g}"
     if "e" in label:
         digits, exponent = label.split("e")

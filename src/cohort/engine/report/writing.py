@@ -27,7 +27,7 @@ def _resource(name: str) -> str:
 
 def _subtitle(results: RunResults) -> str:
     facts = results.facts
-    parts = [f"{len(results.ranked)} LoRA adapters"]
+    parts = [f"{len(results.ranked)} LoRA adapter{'' if len(results.ranked) == 1 else 's'}"]
     if "base_model" in facts:
         parts[0] += f" on {facts['base_model']}"
     if facts.get("state") not in (None, "done"):
@@ -66,9 +66,12 @@ def _slots_note(reader: RunReader) -> str:
         {stay.trial_id for stay in stays if stay.stop_seconds is not None}
     )
     slots = len({stay.slot for stay in stays})
-    note = f"A bar is a trial in one of {slots} slots of the pack; its number is the trial's. "
+    note = (
+        f"A bar is a trial in {'the one slot' if slots == 1 else f'one of {slots} slots'} of the pack, with the "
+        "trial's number; a mark at its end is the trial's end, no mark means that it was parked or is still there. "
+    )
     if parked > 0:
-        note += f"Trials came back from being parked {parked} times. "
+        note += f"Parked trials came back {parked} time{'' if parked == 1 else 's'}. "
     return note + "White gaps are slots that stood empty."
 
 

@@ -1,0 +1,94 @@
+"""From names in ``report_to`` to trackers; the only place that imports their packages."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from cohort.core.errors import InputError, Problem
+from cohort.integrations.trackers.hosted_tracker import trackio_tracker, wandb_tracker
+from cohort.integrations.trackers.mlflow_tracker import MlflowTracker
+from cohort.integrations.trackers.tensorboard_tracker import TensorBoardTracker
+from cohort.integrations.trackers.tracker import Tracker, Trackers, TrackerSettings
+
+__all__ = ["TRACKER_NAMES", "open_trackers"]
+
+# tracker: the packages of which one is enough
+_PACKAGES = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "trackio": ("trackio",),
+}
+TRACKER_NAMES = tuple(_PACKAGES)
+
+Importer = Callable[[str], ModuleType]
+
+
+def _first_installed(name: str, *, import_module: Importer) -> ModuleType | None:
+    for package in _PACKAGES[name]:
+        try:
+            return import_module(package)
+        except ModuleNotFoundError as error:
+            # a package that is there but lacks one of its own dependencies is told as it is
+            if error.name != package:
+                raise
+    return None
+
+
+def _problem(name: str) -> Problem:
+    if name not in _PACKAGES:
+        return Problem(
+            where="task.yaml: report_to",
+            found=f"{name!r}",
+            allowed=", ".join((*TRACKER_NAMES, "none")),
+            mend="Choose one of these.",
+        )
+    package = _PACKAGES[name][0]
+    return Problem(
+        where="task.yaml: report_to",
+        found=f"{name!r}, but the package {package} is not installed",
+        allowed=", ".join((*TRACKER_NAMES, "none")),
+        mend=f"Run `pip install {package}`, or remove {name} from report_to.",
+    )
+
+
+def _open(name: str, module: ModuleType, *, settings: TrackerSettings, import_module: Importer) -> Tracker:
+    if name == "wandb":
+        return wandb_tracker(settings, wandb=module)
+    if name == "trackio":
+        return trackio_tracker(settings, trackio=module)
+    if name == "mlflow":
+        entities = import_module("mlflow.entities")
+        return MlflowTracker(settings, client=module.MlflowClient(), metric=entities.Metric, param=entities.Param)
+    if module.__name__ == "tensorboardX":
+        writer, hparams = module.SummaryWriter, import_module("tensorboardX.summary").hparams
+    else:
+        writer = import_module("torch.utils.tensorboard").SummaryWriter
+        hparams = import_module("torch.utils.tensorboard.summary").hparams
+    return TensorBoardTracker(settings, writer=writer, hparams=hparams)
+
+
+def open_trackers(
+    names: Sequence[str], *, settings: TrackerSettings, import_module: Importer = importlib.import_module
+) -> Trackers:
+    """Return the trackers of ``report_to``; ``none`` and an empty list give one that does nothing.
+
+    Call it before training starts: everything that can be missing is found here.
+
+    Raises:
+        InputError: a name is unknown or its package is not installed; lists all of them.
+    """
+    wanted = [name for name in dict.fromkeys(names) if name != "none"]
+    modules = {name: _first_installed(name, import_module=import_module) for name in wanted if name in _PACKAGES}
+    problems = [_problem(name) for name in wanted if modules.get(name) is None]
+    if problems:
+        raise InputError(problems)
+    return Trackers(
+        [
+            _open(name, module, settings=settings, import_module=import_module)
+            for name, module in modules.items()
+            if module is not None
+        ]
+    )

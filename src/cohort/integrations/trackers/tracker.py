@@ -1,0 +1,115 @@
+"""What every experiment tracker does with a run: one tracker run per trial, under the task's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cohort.core.events import Evaluated, StepDone
+from cohort.tuning.decisions import Decision, DecisionKind
+
+__all__ = ["Tracker", "TrackerSettings", "Trackers", "evaluation_scalars", "leaves_its_slot", "step_scalars"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerSettings:
+    """What a tracker calls things.
+
+    Attributes:
+        task_name: Groups the trials: W&B's group, MLflow's experiment, Trackio's group.
+        run_id: Tells two runs of one task apart; stays the same when a run is resumed.
+        directory: The run directory, for trackers that write files.
+        project: W&B's and Trackio's project.
+    """
+
+    task_name: str
+    run_id: str
+    directory: Path
+    project: str = "cohort"
+
+    def trial_name(self, trial_id: int) -> str:
+        """Return the name of a trial's tracker run."""
+        return f"trial-{trial_id:04d}"
+
+    def trial_key(self, trial_id: int) -> str:
+        """Return an identifier of a trial's tracker run that no other run uses."""
+        return f"{self.run_id}-{trial_id:04d}"
+
+
+class Tracker(Protocol):
+    """Records trials elsewhere. Calls come in the order of each trial's steps; a resumed run may repeat some."""
+
+    def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
+        """Make a trial and its hyperparameters known, before anything is logged about it."""
+        ...
+
+    def log_step(self, event: StepDone) -> None:
+        """Record an optimizer step."""
+        ...
+
+    def log_evaluation(self, event: Evaluated) -> None:
+        """Record an evaluation."""
+        ...
+
+    def log_decision(self, decision: Decision) -> None:
+        """Record what was decided about a trial."""
+        ...
+
+    def close(self) -> None:
+        """Send what is still waiting and end."""
+        ...
+
+
+def step_scalars(event: StepDone) -> dict[str, float]:
+    """Return a step's numbers under the names that transformers' Trainer logs them by."""
+    return {"train/loss": event.loss, "train/grad_norm": event.grad_norm, "train/learning_rate": event.learning_rate}
+
+
+def evaluation_scalars(event: Evaluated) -> dict[str, float]:
+    """Return an evaluation's numbers under the names that transformers' Trainer logs them by."""
+    return {"eval/loss": event.validation_loss, **{f"eval/{name}": value for name, value in event.metrics.items()}}
+
+
+def leaves_its_slot(decision: Decision) -> bool:
+    """Return whether the trial logs nothing more for now, so that its tracker run may be let go."""
+    return decision.kind in (DecisionKind.PARK, DecisionKind.STOP, DecisionKind.FINISH)
+
+
+class Trackers:
+    """Several trackers as one."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = tuple(trackers)
+
+    def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
+        """Make a trial known to all."""
+        for tracker in self._trackers:
+            tracker.start_trial(trial_id, parameters=parameters)
+
+    def log_step(self, event: StepDone) -> None:
+        """Record an optimizer step with all."""
+        for tracker in self._trackers:
+            tracker.log_step(event)
+
+    def log_evaluation(self, event: Evaluated) -> None:
+        """Record an evaluation with all."""
+        for tracker in self._trackers:
+            tracker.log_evaluation(event)
+
+    def log_decision(self, decision: Decision) -> None:
+        """Record a decision with all."""
+        for tracker in self._trackers:
+            tracker.log_decision(decision)
+
+    def close(self) -> None:
+        """End all, the later ones even when an earlier one fails; the first failure is raised."""
+        failure: Exception | None = None
+        for tracker in self._trackers:
+            try:
+                tracker.close()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
