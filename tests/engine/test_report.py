@@ -19,7 +19,7 @@ from cohort.engine.report.svg import band_axis, linear_axis, log_axis, number_la
 from cohort.engine.results import read_results
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import NewTrial
+from cohort.engine.run_store_records import JsonValue, NewTrial
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
 from tests.engine.synthetic_run import SyntheticRun, write_synthetic_run
@@ -153,7 +153,7 @@ def test_a_run_in_which_everything_is_nan(tmp_path: Path) -> None:
 def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
     attack = "<script>alert(1)</script>\"'>&"
     store = RunStore.create(tmp_path / "run.db")
-    problem = {"where": attack, "found": attack, "allowed": attack, "mend": attack}
+    problem: dict[str, JsonValue] = {"where": attack, "found": attack, "allowed": attack, "mend": attack}
     store.set_facts({"task_name": attack, "base_model": attack, "data_problems": [problem], "odd": [attack]})
     store.add_trials(
         [NewTrial(trial_id=n, parameters={attack: attack + str(n), "r": n}, planned_steps=2, seed=0) for n in range(3)]

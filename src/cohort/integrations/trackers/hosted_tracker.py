@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,7 +48,8 @@ class HostedTracker:
         self._contexts[trial_id].run(run.log, dict(numbers), step=step)
 
     def _finish(self, trial_id: int) -> None:
-        self._contexts.pop(trial_id).run(self._runs.pop(trial_id).finish)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._contexts.pop(trial_id).run(self._runs.pop(trial_id).finish)
 
     def log_step(self, event: StepDone) -> None:
         """Log a step's numbers."""
@@ -92,13 +95,15 @@ def trackio_tracker(settings: TrackerSettings, *, trackio: Any) -> HostedTracker
 
     def open_run(trial_id: int, parameters: Mapping[str, Any]) -> Any:
         # Trackio finds a run to continue by its name, so the name holds the run's id
-        return trackio.init(
-            project=settings.project,
-            group=settings.task_name,
-            name=settings.trial_key(trial_id),
-            config=dict(parameters),
-            resume="allow",
-            embed=False,
-        )
+        # and it prints a greeting for every run, which has no place in output that programs read
+        with contextlib.redirect_stdout(io.StringIO()):
+            return trackio.init(
+                project=settings.project,
+                group=settings.task_name,
+                name=settings.trial_key(trial_id),
+                config=dict(parameters),
+                resume="allow",
+                embed=False,
+            )
 
     return HostedTracker(settings, open_run=open_run)

@@ -86,9 +86,9 @@ def open_trackers(
     if problems:
         raise InputError(problems)
     return Trackers(
-        [
-            _open(name, module, settings=settings, import_module=import_module)
+        {
+            name: _open(name, module, settings=settings, import_module=import_module)
             for name, module in modules.items()
             if module is not None
-        ]
+        }
     )

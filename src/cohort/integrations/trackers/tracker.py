@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +12,8 @@ from cohort.core.events import Evaluated, StepDone
 from cohort.tuning.decisions import Decision, DecisionKind
 
 __all__ = ["Tracker", "TrackerSettings", "Trackers", "evaluation_scalars", "leaves_its_slot", "step_scalars"]
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,38 +81,42 @@ def leaves_its_slot(decision: Decision) -> bool:
 
 
 class Trackers:
-    """Several trackers as one."""
+    """Several trackers as one. A tracker that fails is dropped with a warning: no server may end a night's training."""
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._trackers = tuple(trackers)
+    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+        self._trackers = dict(trackers)
+        self._failures: dict[str, str] = {}
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """What went wrong, by the name of the tracker that was dropped for it; for the run's facts and its end."""
+        return dict(self._failures)
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                act(tracker)
+            except Exception as error:
+                self._failures[name] = f"{type(error).__name__}: {error}"
+                del self._trackers[name]
+                _LOGGER.warning("%s failed and gets nothing more (%s); the run goes on", name, self._failures[name])
 
     def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
         """Make a trial known to all."""
-        for tracker in self._trackers:
-            tracker.start_trial(trial_id, parameters=parameters)
+        self._each(lambda tracker: tracker.start_trial(trial_id, parameters=parameters))
 
     def log_step(self, event: StepDone) -> None:
         """Record an optimizer step with all."""
-        for tracker in self._trackers:
-            tracker.log_step(event)
+        self._each(lambda tracker: tracker.log_step(event))
 
     def log_evaluation(self, event: Evaluated) -> None:
         """Record an evaluation with all."""
-        for tracker in self._trackers:
-            tracker.log_evaluation(event)
+        self._each(lambda tracker: tracker.log_evaluation(event))
 
     def log_decision(self, decision: Decision) -> None:
         """Record a decision with all."""
-        for tracker in self._trackers:
-            tracker.log_decision(decision)
+        self._each(lambda tracker: tracker.log_decision(decision))
 
     def close(self) -> None:
-        """End all, the later ones even when an earlier one fails; the first failure is raised."""
-        failure: Exception | None = None
-        for tracker in self._trackers:
-            try:
-                tracker.close()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        """End all, the later ones even when an earlier one fails."""
+        self._each(lambda tracker: tracker.close())
