@@ -39,6 +39,11 @@ DROPS_REASONING = (
     "{{ m['content'] if loop.last or m['role'] != 'assistant' else m['content'].split('</think>')[-1] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# the end-of-sequence token closes the whole text, behind the last turn's own end
+CLOSES_TEXT = (
+    "{% for m in messages %}<|start|>{{ m['role'] }}<|end|>{{ m['content'] }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant<|end|>{% else %}{{ eos_token }}{% endif %}"
+)
 # closes nothing: plain headers
 PLAIN_HEADERS = (
     "{% for m in messages %}### {{ m['role'] }}:\n{{ m['content'] }}\n{% endfor %}"
@@ -60,6 +65,7 @@ def templates() -> Mapping[str, str]:
         "instruct": INSTRUCT,
         "system_moves": SYSTEM_MOVES,
         "drops_reasoning": DROPS_REASONING,
+        "closes_text": CLOSES_TEXT,
         "plain_headers": PLAIN_HEADERS,
     }
 

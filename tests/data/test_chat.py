@@ -78,6 +78,13 @@ def test_a_special_token_within_the_answer_does_not_close_it(
     assert chat.render(conversation("user: Q", "assistant: A<|im_end|>")).append_eos
 
 
+def test_a_template_that_closes_the_whole_text(make_tokenizer: MakeTokenizer, templates: Mapping[str, str]) -> None:
+    chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["closes_text"]))
+    row = chat.render(conversation("user: Q1", "assistant: A1", "user: Q2", "assistant: A2"))
+    assert trained_texts(row) == ["A1<|im_end|>", "A2<|im_end|></s>"]
+    assert not row.append_eos
+
+
 def test_weight_0_leaves_an_answer_out(make_tokenizer: MakeTokenizer, templates: Mapping[str, str]) -> None:
     chat = ChatRenderer(tokenizer=make_tokenizer(chat_template=templates["chatml"]))
     turns = ("user: Q1", "assistant: A1", "user: Q2", "assistant: A2")

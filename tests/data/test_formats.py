@@ -48,6 +48,12 @@ def test_columns_are_renamed_and_no_longer_seen_under_their_old_name() -> None:
     assert parsed[0].example.prompt == "P"  # type: ignore[union-attr]
 
 
+def test_renamed_alpaca_columns_are_not_alpaca() -> None:
+    settings = DatasetSettings(train="f", columns={"prompt": "instruction", "completion": "output"})
+    data_format, _ = parse_rows(raw({"instruction": "I", "output": "O"}), settings=settings, log=ProblemLog())
+    assert data_format is DataFormat.PROMPT_COMPLETION
+
+
 def test_a_template_stands_for_the_prompt() -> None:
     settings = DatasetSettings(train="f", columns={"completion": "answer"}, prompt_template="Q: {question}\n")
     data_format, parsed = parse_rows(raw({"question": "2+2", "answer": "4"}), settings=settings, log=ProblemLog())

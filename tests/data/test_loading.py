@@ -157,6 +157,13 @@ def test_long_rows(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write, rule:
         assert tokens[-1] != tokenizer.eos_token_id
 
 
+def test_a_row_of_exactly_max_length_is_kept(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
+    path = write_jsonl(pairs(10))
+    longest = load(tokenizer, train=path).report.lengths.maximum
+    assert not load(tokenizer, train=path, max_length=longest).report.counts
+    assert load(tokenizer, train=path, max_length=longest - 1, validation=0.5).report.counts["too_long"] > 0
+
+
 def test_a_row_whose_answer_is_cut_off_is_dropped(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
     rows = [*pairs(9), {"prompt": "word " * 50, "completion": "answer"}]
     report = load(tokenizer, train=write_jsonl(rows), on_long_rows="truncate", max_length=40).report
@@ -222,6 +229,19 @@ def test_chat_rows(make_tokenizer: MakeTokenizer, templates: Mapping[str, str], 
     assert tokenizer.decode(sample.tokens[sample.trained]) == f"{reference}<|im_end|>"
     prompt = encode_prompt(data.train.prompts[0], tokenizer=tokenizer, is_chat=True)
     assert prompt == sample.tokens[: int(np.argmax(sample.trained))].tolist()
+
+
+def test_a_conversation_without_a_trained_answer_is_dropped_and_counted(
+    make_tokenizer: MakeTokenizer, templates: Mapping[str, str], write_jsonl: Write
+) -> None:
+    def row(number: int, weight: int) -> dict[str, Any]:
+        answer = {"role": "assistant", "content": "A", "weight": weight}
+        return {"messages": [{"role": "user", "content": f"Q{number}"}, answer]}
+
+    path = write_jsonl([*[row(number, 1) for number in range(10)], row(10, 0)])
+    report = load(make_tokenizer(chat_template=templates["chatml"]), train=path).report
+    assert report.counts == {"empty_after_masking": 1}
+    assert report.lines["empty_after_masking"] == (f"{path}:11",)
 
 
 def test_chat_rows_need_a_chat_template(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import zipfile
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,11 @@ def read_cache(directory: Path, *, key: str) -> CachedData | None:
                 validation=_rows(arrays, texts=texts, split="validation"),
                 report=DataReport.from_json(texts["report"]),
             )
-        # the newest files survive pruning
-        os.utime(path)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         return None
+    # the newest files survive pruning; a read-only directory is never pruned
+    with suppress(OSError):
+        os.utime(path)
     return data if texts.get("key") == key else None
 
 

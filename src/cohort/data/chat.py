@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError, Problem
@@ -115,6 +116,9 @@ class ChatRenderer:
         after = self._text(messages[: place + 1], tools=tools, generation_prompt=False)
         if not after.startswith(before):
             raise _not_a_prefix(shorter=before, longer=after, turn=place + 1, with_prompt=True)
+        if not full.startswith(after) and self.tokenizer.eos_token:
+            # some templates close the whole text, not each turn, with the end-of-sequence token (Phi-4-mini)
+            after = after.removesuffix(str(self.tokenizer.eos_token))
         if not full.startswith(after):
             raise _not_a_prefix(shorter=after, longer=full, turn=place + 1, with_prompt=False)
         length, closed = self._end_of_turn(after[len(before) :], content=messages[place].content)
@@ -129,14 +133,16 @@ class ChatRenderer:
         content_end = answer.rfind(content.strip())
         closing_start = content_end + len(content.strip()) if content.strip() and content_end >= 0 else 0
         stripped = answer.rstrip()
-        for token in self._special_strings():
+        for token in self._added_tokens:
             if stripped.endswith(token) and len(stripped) - len(token) >= closing_start:
                 return len(stripped), True
         return len(answer), False
 
-    def _special_strings(self) -> list[str]:
+    @cached_property
+    def _added_tokens(self) -> tuple[str, ...]:
+        # once per renderer: vocabularies with hundreds of added tokens take longer to list than a row to render
         added = [token.content for token in self.tokenizer.added_tokens_decoder.values()]
-        return [token for token in {*added, *self.tokenizer.all_special_tokens} if token.strip()]
+        return tuple(sorted(token for token in {*added, *self.tokenizer.all_special_tokens} if token.strip()))
 
     def _text(
         self,

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -226,7 +225,7 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
     if not isinstance(text, str):
         yield text
         return
-    former_limit = csv.field_size_limit(sys.maxsize)
+    former_limit = csv.field_size_limit(2**31 - 1)
     header: list[str] | None = None
     line = 1
     try:
