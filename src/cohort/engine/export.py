@@ -7,10 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from cohort.adapters.merge import merge_into_base
-from cohort.adapters.peft_format import read_adapter
+from cohort.adapters.peft_format import WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import directory_written_beside
 from cohort.core.errors import InputError, Problem
-from cohort.engine.adapter_directories import adapter_directory
+from cohort.engine.chosen_adapter import chosen_adapter
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.task_file import load_task
 from cohort.models.source import find_model
@@ -43,7 +43,7 @@ def export_adapter(
         StorageFullError: the disk is full; nothing half-written stays.
     """
     directory = RunDirectory.open(run_directory)
-    source = adapter_directory(directory, trial_id=trial_id)
+    source = chosen_adapter(directory, trial_id=trial_id)
     name = f"export-{form.value}" + ("" if trial_id is None else f"-{trial_id:04d}")
     target = directory.root / name if output is None else output
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -58,8 +58,8 @@ def export_adapter(
     if form is ExportForm.PEFT:
         with directory_written_beside(target) as partial:
             for path in sorted(source.iterdir()):
-                # resume state lies beside a trial's adapter while the run goes on; it is no part of the adapter
-                if path.is_file() and path.suffix in _ADAPTER_SUFFIXES and not path.name.startswith("."):
+                # resume state lies beside a kept trial's adapter; it is no part of the adapter
+                if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
                     shutil.copy2(path, partial / path.name)
         return target
     base = find_model(load_task(directory.task_file).model_name_or_path)
@@ -69,4 +69,5 @@ def export_adapter(
     return target
 
 
-_ADAPTER_SUFFIXES = {".json", ".safetensors", ".md", ".model", ".txt", ".jinja"}
+# adapter_config.json, the model card and the tokenizer
+_ADAPTER_SUFFIXES = {".json", ".md", ".model", ".txt", ".jinja"}

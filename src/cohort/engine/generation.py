@@ -12,7 +12,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
 from cohort.data.settings import template_fields
 from cohort.data.tokenise import encode_prompt
-from cohort.engine.adapter_directories import adapter_directory
+from cohort.engine.chosen_adapter import chosen_adapter
 from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
@@ -61,8 +61,7 @@ def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool)
 
 def _is_chat(directory: RunDirectory) -> bool:
     with RunReader.open(directory.database) as reader:
-        report = reader.facts().get("data_report")
-    return isinstance(report, dict) and bool(report.get("is_chat"))
+        return reader.facts().get("is_chat") is True
 
 
 def generate_from_run(
@@ -85,7 +84,7 @@ def generate_from_run(
     """
     directory = RunDirectory.open(run_directory)
     task = load_task(directory.task_file)
-    adapter = None if settings.use_base else read_adapter(adapter_directory(directory, trial_id=trial_id))
+    adapter = None if settings.use_base else read_adapter(chosen_adapter(directory, trial_id=trial_id))
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
