@@ -158,10 +158,10 @@ def test_long_rows(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write, rule:
 
 
 def test_a_row_of_exactly_max_length_is_kept(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
-    path = write_jsonl(pairs(10))
+    path = write_jsonl([*pairs(10), {"prompt": "Question\n", "completion": "a longer answer than the others"}])
     longest = load(tokenizer, train=path).report.lengths.maximum
     assert not load(tokenizer, train=path, max_length=longest).report.counts
-    assert load(tokenizer, train=path, max_length=longest - 1, validation=0.5).report.counts["too_long"] > 0
+    assert load(tokenizer, train=path, max_length=longest - 1).report.counts == {"too_long": 1}
 
 
 def test_a_row_whose_answer_is_cut_off_is_dropped(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
