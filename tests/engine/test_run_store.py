@@ -54,7 +54,12 @@ def store(tmp_path: Path, clock: ManualClock) -> RunStore:
 
 def test_what_is_written_is_read_back_exactly(store: RunStore) -> None:
     stop = _decision(1, 2, DecisionKind.STOP, Reason.NON_FINITE, loss=math.nan, limit=math.inf, third=1 / 3)
-    events: list[TrialEvent] = [_step(0, 1, 0.1), _step(1, 1, math.inf), _step(1, 2, math.nan), _evaluated(0, 1, 2.5, exact_match=0.25)]
+    events: list[TrialEvent] = [
+        _step(0, 1, 0.1),
+        _step(1, 1, math.inf),
+        _step(1, 2, math.nan),
+        _evaluated(0, 1, 2.5, exact_match=0.25),
+    ]
     failed = TrialFailed(trial_id=2, step=0, message="row 3 is gone")
     store.append([*events, failed], [stop])
     log = store.log()
@@ -203,6 +208,16 @@ def test_a_reader_sees_the_run_while_it_is_written(store: RunStore) -> None:
         assert reader.last_position() == 4
         with pytest.raises(RunStateError, match=str(store.path)):
             reader._one("DELETE FROM steps RETURNING 1")
+
+
+def test_a_snapshot_stands_still_while_another_process_writes(store: RunStore) -> None:
+    with RunReader.open(store.path) as reader:
+        with reader.snapshot(), reader.snapshot():
+            assert reader.last_position() == 3
+            store.append([_step(0, 1)])
+            assert reader.last_position() == 3
+            assert reader.steps() == []
+        assert reader.last_position() == 4
 
 
 def test_a_finished_run_can_be_read_from_a_folder_without_write_permission(tmp_path: Path, store: RunStore) -> None:

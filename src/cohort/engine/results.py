@@ -99,7 +99,9 @@ def _value_in(facts: Mapping[str, JsonValue], key: str, *, metric: ObjectiveMetr
 
 def read_results(reader: RunReader) -> RunResults:
     """Read the outcome so far; works at any moment of a run."""
-    metric, facts, trials = reader.metric(), reader.facts(), reader.trials()
+    with reader.snapshot():
+        metric, facts, trials = reader.metric(), reader.facts(), reader.trials()
+        run_seconds = reader.run_seconds()
     by_id = {trial.trial_id: trial for trial in trials}
     ordered = best_first(trials, metric=metric)
     label = "validation loss" if metric.name == "loss" else metric.name.replace("_", " ")
@@ -120,7 +122,7 @@ def read_results(reader: RunReader) -> RunResults:
         base_value=_value_in(facts, "base_metrics", metric=metric),
         default_value=default,
         compute=compute_saved(trials),
-        run_seconds=reader.run_seconds(),
+        run_seconds=run_seconds,
         facts=facts,
     )
 

@@ -7,7 +7,7 @@ import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -79,6 +79,19 @@ class RunReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Make all reads inside the block see one moment of the run, whatever another process writes meanwhile."""
+        if self._connection.in_transaction:
+            yield
+            return
+        with database_errors_named(self.path):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
 
     def _rows(self, query: str, arguments: tuple[object, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with database_errors_named(self.path), closing(self._connection.cursor()) as cursor:

@@ -68,7 +68,7 @@ def read_status(directory: RunDirectory) -> RunStatus:
         RunStateError: the run's database cannot be read.
     """
     holder = directory.lock().holder() or ""
-    with RunReader.open(directory.database) as reader:
+    with RunReader.open(directory.database) as reader, reader.snapshot():
         results = read_results(reader)
         window = min(_RATE_WINDOW_SECONDS, results.run_seconds)
         tokens = reader.tokens_since(results.run_seconds - window)

@@ -81,6 +81,11 @@ def render_report(reader: RunReader) -> str:
     Raises:
         RunStateError: the run's database cannot be read.
     """
+    with reader.snapshot():
+        return _render(reader)
+
+
+def _render(reader: RunReader) -> str:
     results = read_results(reader)
     decisions, decisions_note = page.decision_rows(reader.decisions())
     environment = jinja2.Environment(
