@@ -17,13 +17,17 @@ LAYOUT = AdapterLayout({"a": (3, 5), "b": (4, 2)})
 def state_of(r: int, *, fill: float) -> AdapterState:
     shape = (r, LAYOUT.width)
     return AdapterState(
-        weights=torch.full(shape, fill), exp_avg=torch.full(shape, fill + 0.25), exp_avg_sq=torch.full(shape, fill + 0.5)
+        weights=torch.full(shape, fill),
+        exp_avg=torch.full(shape, fill + 0.25),
+        exp_avg_sq=torch.full(shape, fill + 0.5),
     )
 
 
 def test_layout_gives_each_factor_its_own_columns() -> None:
     columns = LAYOUT.columns
-    covered = [index for part in columns.values() for piece in (part.a, part.b) for index in range(piece.start, piece.stop)]
+    covered = [
+        index for part in columns.values() for piece in (part.a, part.b) for index in range(piece.start, piece.stop)
+    ]
     assert covered == list(range(LAYOUT.width)) == list(range(14))
 
 

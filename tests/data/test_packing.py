@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -46,7 +48,7 @@ def test_micro_batches_cover_all_samples_in_order_within_the_budget(lengths: lis
     assert [index for run in runs for index in run] == list(range(len(lengths)))
     for run in runs:
         assert sum(lengths[i] for i in run) <= budget or len(run) == 1
-    for run, following in zip(runs, runs[1:]):
+    for run, following in itertools.pairwise(runs):
         assert sum(lengths[i] for i in run) + lengths[following.start] > budget
 
 

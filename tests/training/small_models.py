@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def random_rows(count: int, *, seed: int = 0, shortest: int = 2, longest: int = 
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = rng.integers(0, VOCABULARY, size=offsets[-1]).astype(np.int32)
     trained = np.zeros(offsets[-1], dtype=np.bool_)
-    for start, stop in zip(offsets, offsets[1:]):
+    for start, stop in itertools.pairwise(offsets):
         border = int(rng.integers(start + 1, stop))
         trained[border:stop] = True
     return TokenisedRows(

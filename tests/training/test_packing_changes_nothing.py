@@ -22,7 +22,9 @@ ROWS = random_rows(40, seed=3)
 VALIDATION = random_rows(9, seed=4)
 
 
-def trial(trial_id: int, *, r: int = 8, batch_size: int = 2, dropout: float = 0.0, learning_rate: float = 5e-3) -> TrialSpec:
+def trial(
+    trial_id: int, *, r: int = 8, batch_size: int = 2, dropout: float = 0.0, learning_rate: float = 5e-3
+) -> TrialSpec:
     return TrialSpec(
         trial_id=trial_id,
         seed=100 + trial_id,

@@ -148,17 +148,17 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("r", [4, 16, 64])
 @pytest.mark.parametrize("save_model", [save_llama, save_qwen2])
-def test_float64_losses_and_weights_equal_peft(
-    tmp_path: Path, r: int, save_model: Callable[[Path], object]
-) -> None:
+def test_float64_losses_and_weights_equal_peft(tmp_path: Path, r: int, save_model: Callable[[Path], object]) -> None:
     save_model(tmp_path)
     rows, spec = random_rows(30, seed=r), spec_of(r, use_rslora=r == 16)
     losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float64)
-    expected_losses, expected = train_with_peft(
-        tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded
-    )
+    expected_losses, expected = train_with_peft(tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded)
     assert losses == pytest.approx(expected_losses, rel=1e-9)
-    assert {name: relative(weights[name], expected[name]) for name in expected if relative(weights[name], expected[name]) > 1e-9} == {}
+    assert {
+        name: relative(weights[name], expected[name])
+        for name in expected
+        if relative(weights[name], expected[name]) > 1e-9
+    } == {}
 
 
 @pytest.mark.parametrize("r", [4, 64])

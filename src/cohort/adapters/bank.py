@@ -18,7 +18,7 @@ from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["AdapterBank", "AdapterState", "BankFullError"]
+__all__ = ["AdapterBank", "AdapterState", "BankFullError", "aligned_rank"]
 
 # tiles of the GPU kernels read 16 rank rows at a time; padding rows stay zero
 ROW_ALIGNMENT = 16
@@ -79,7 +79,9 @@ class AdapterBank:
         self.exp_avg_RD = torch.zeros(shape, dtype=dtype, device=device)
         self.exp_avg_sq_RD = torch.zeros(shape, dtype=dtype, device=device)
         self.compute_RD = (
-            self.weights_RD if compute_dtype in (None, dtype) else torch.zeros(shape, dtype=compute_dtype, device=device)
+            self.weights_RD
+            if compute_dtype in (None, dtype)
+            else torch.zeros(shape, dtype=compute_dtype, device=device)
         )
         self._specs: dict[int, AdapterSpec] = {}
         self._starts: dict[int, int] = {}
@@ -124,8 +126,8 @@ class AdapterBank:
 
     def fits(self, r: int) -> bool:
         """Tell whether an adapter of rank ``r`` finds a slot and a run of rank rows."""
-        free_rows = self.num_rank_rows - sum(_aligned(spec.r) for spec in self._specs.values())
-        return len(self._specs) < self.num_slots and _aligned(r) <= free_rows
+        free_rows = self.num_rank_rows - sum(aligned_rank(spec.r) for spec in self._specs.values())
+        return len(self._specs) < self.num_slots and aligned_rank(r) <= free_rows
 
     def insert(self, spec: AdapterSpec, state: AdapterState) -> int:
         """Put an adapter into a free slot and return the slot.
@@ -146,7 +148,7 @@ class AdapterBank:
         assert start is not None, "fits() promised room"
         self._specs[slot], self._starts[slot] = spec, start
         rows = self.rank_rows(slot)
-        padded = slice(start, start + _aligned(spec.r))
+        padded = slice(start, start + aligned_rank(spec.r))
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
         self.weights_RD[rows].copy_(state.weights)
@@ -172,7 +174,7 @@ class AdapterBank:
 
     def remove(self, slot: int) -> None:
         """Free ``slot``; its rows are zeroed, so that nothing of a diverged adapter stays behind."""
-        padded = slice(self._starts[slot], self._starts[slot] + _aligned(self._specs[slot].r))
+        padded = slice(self._starts[slot], self._starts[slot] + aligned_rank(self._specs[slot].r))
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
         del self._specs[slot], self._starts[slot]
@@ -186,7 +188,7 @@ class AdapterBank:
         """Move every adapter down to the lowest free rank row; what they compute does not depend on where they are."""
         start = 0
         for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
-            old, size = self._starts[slot], _aligned(self._specs[slot].r)
+            old, size = self._starts[slot], aligned_rank(self._specs[slot].r)
             if old != start:
                 for buffer in self._unique_buffers():
                     moved = buffer[old : old + size].clone()
@@ -197,13 +199,14 @@ class AdapterBank:
 
     def _free_start(self, r: int) -> int | None:
         """First fit: the lowest start of a free run of rank rows."""
-        needed, start = _aligned(r), 0
+        needed, start = aligned_rank(r), 0
         for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
             if self._starts[slot] - start >= needed:
                 return start
-            start = self._starts[slot] + _aligned(self._specs[slot].r)
+            start = self._starts[slot] + aligned_rank(self._specs[slot].r)
         return start if self.num_rank_rows - start >= needed else None
 
 
-def _aligned(r: int) -> int:
+def aligned_rank(r: int) -> int:
+    """Return the rank rows that an adapter of rank ``r`` takes in a bank."""
     return -(-r // ROW_ALIGNMENT) * ROW_ALIGNMENT

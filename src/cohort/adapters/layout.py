@@ -1,7 +1,7 @@
 """Where every linear's factors stand within one rank row of the bank.
 
-A rank row holds, for every adapted linear, one row of A (K entries) and one row of B^T (N entries): everything of an adapter that
-one unit of rank owns. An adapter of rank r is r consecutive rank rows, one contiguous block.
+A rank row holds, for every adapted linear, one row of A (K entries) and one row of B^T (N entries): everything of an
+adapter that one unit of rank owns. An adapter of rank r is r consecutive rank rows, one contiguous block.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class LoraContext:
 
 
 class PackedLinear:
-    """``y = x W^T (+ bias)`` plus each resident adapter's term on its own rows, for sibling linears that share ``x``."""
+    """``y = x W^T (+ bias)`` plus each adapter's term on its own rows, for sibling linears that share ``x``."""
 
     def __init__(self, frozen: FrozenProduct, *, parts: tuple[LinearPart, ...]) -> None:
         """Wrap ``frozen``, whose output columns are the parts side by side.
@@ -58,17 +58,18 @@ class PackedLinear:
         """
         self.frozen = frozen
         self.parts = parts
-        self._column_starts = [0, *itertools.accumulate(part.out_features for part in parts)]
-        if self._column_starts[-1] != frozen.out_features:
-            raise ShapeError(f"parts are {self._column_starts[-1]} wide together, the frozen linear {frozen.out_features}")
+        starts = [0, *itertools.accumulate(part.out_features for part in parts)]
+        if starts[-1] != frozen.out_features:
+            raise ShapeError(f"parts are {starts[-1]} wide together, the frozen linear {frozen.out_features}")
+        self._column_starts = starts[:-1]
 
     def __call__(self, x_TK: Tensor, lora: LoraContext | None) -> Tensor:
-        """Return y [T, N]; with ``lora`` None, or no part in it, the frozen product alone (still differentiable in x)."""
+        """Return y [T, N]; without ``lora``, or a part in it, the frozen product alone."""
         if lora is None:
             return packed_linear(x_TK, frozen=self.frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
         adapted = [
             replace(lora.factors[part.name], column_start=start)
-            for part, start in zip(self.parts, self._column_starts)
+            for part, start in zip(self.parts, self._column_starts, strict=True)
             if part.name in lora.factors
         ]
         return packed_linear(

@@ -82,7 +82,9 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
                 Problem(
                     where=f"{WEIGHTS_FILE}: {module}",
                     found=f"A {tuple(a_rK.shape)} and B {tuple(b_Nr.shape)}",
-                    allowed="no such linear in this model" if expected is None else f"r {adapter.spec.r}, widths {expected}",
+                    allowed="no such linear in this model"
+                    if expected is None
+                    else f"r {adapter.spec.r}, widths {expected}",
                     mend="Use the base model that the adapter was trained on.",
                 )
             )

@@ -19,8 +19,8 @@ from cohort.kernels.segments import SegmentTable
 
 __all__ = ["FILLER_ROWS", "ROW_MULTIPLE", "UNTRAINED", "PackedBatch", "SlotSample", "pack", "split_micro_batches"]
 
-# what makes the rows of a float32 product bit-stable on CPUs: at least 32 rows, a multiple of 16 (measured; below 16 rows
-# BLAS libraries take other code paths)
+# what makes the rows of a float32 product bit-stable on CPUs: at least 32 rows, a multiple of 16 (measured;
+# below 16 rows BLAS libraries take other code paths)
 ROW_MULTIPLE = 16
 FILLER_ROWS = 16
 # the target of a row that predicts nothing, as in torch.nn.functional.cross_entropy
@@ -90,7 +90,7 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
     drops = any(entry.row_keys is not None for entry in samples)
     keys = np.zeros(num_rows, dtype=np.int64) if drops else None
     offsets = [0]
-    for entry, length in zip(samples, lengths):
+    for entry, length in zip(samples, lengths, strict=True):
         start, stop = offsets[-1], offsets[-1] + length
         tokens[start:stop] = entry.sample.tokens
         positions[start:stop] = np.arange(length)
@@ -115,8 +115,8 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
 def split_micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[range]:
     """Cut samples into consecutive runs of at most ``token_budget`` tokens; a longer sample stands alone.
 
-    Micro-batches split between samples only, and the order of samples never changes, so that sums over a trial's samples
-    come out the same under any budget.
+    Micro-batches split between samples only, and the order of samples never changes, so that sums over a trial's
+    samples come out the same under any budget.
     """
     runs, start, tokens = [], 0, 0
     for index, length in enumerate(lengths):

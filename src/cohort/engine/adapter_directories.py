@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,52 +21,44 @@ from cohort.adapters.peft_format import (
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import directory_written_beside, write_bytes, write_text
 
-__all__ = ["write_adapter_directory", "write_adapter_files"]
+__all__ = ["AdapterContent", "write_adapter_directory", "write_adapter_files"]
 
 
-def write_adapter_files(
-    folder: Path,
-    weights_rD: Tensor,
-    *,
-    layout: AdapterLayout,
-    spec: AdapterSpec,
-    base_model: str,
-    linears: Sequence[str],
-    card: str,
-) -> None:
-    """Write adapter and model card into an existing folder, each file whole or not at all.
+@dataclass(frozen=True, kw_only=True)
+class AdapterContent:
+    """What an adapter directory is made of.
 
-    Args:
-        folder: Where.
+    Attributes:
         weights_rD: The adapter's rank rows.
         layout: Adapted linears.
         spec: Hyperparameters.
         base_model: Hub id or path that the adapter names as its base.
         linears: All adaptable linears of the base, to say the adapted ones shortly.
         card: README.md.
+    """
+
+    weights_rD: Tensor
+    layout: AdapterLayout
+    spec: AdapterSpec
+    base_model: str
+    linears: Sequence[str]
+    card: str
+
+
+def write_adapter_files(folder: Path, content: AdapterContent) -> None:
+    """Write adapter and model card into an existing folder, each file whole or not at all.
 
     Raises:
         StorageFullError: the disk is full.
     """
-    config = adapter_config(
-        spec, base_model=base_model, target_modules=shortest_target_modules(layout.linears, linears=linears)
-    )
-    write_bytes(folder / WEIGHTS_FILE, serialised_weights(layout, weights_rD))
+    target_modules = shortest_target_modules(content.layout.linears, linears=content.linears)
+    config = adapter_config(content.spec, base_model=content.base_model, target_modules=target_modules)
+    write_bytes(folder / WEIGHTS_FILE, serialised_weights(content.layout, content.weights_rD))
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
-    write_text(folder / "README.md", card)
+    write_text(folder / "README.md", content.card)
 
 
-def write_adapter_directory(
-    path: Path,
-    weights_rD: Tensor,
-    *,
-    layout: AdapterLayout,
-    spec: AdapterSpec,
-    base_model: str,
-    linears: Sequence[str],
-    card: str,
-    tokenizer: Any,
-) -> None:
+def write_adapter_directory(path: Path, content: AdapterContent, *, tokenizer: Any) -> None:
     """Write a whole adapter directory with the tokenizer's files, in place of what was at ``path``.
 
     Raises:
@@ -73,7 +66,5 @@ def write_adapter_directory(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with directory_written_beside(path) as folder:
-        write_adapter_files(
-            folder, weights_rD, layout=layout, spec=spec, base_model=base_model, linears=linears, card=card
-        )
+        write_adapter_files(folder, content)
         tokenizer.save_pretrained(folder)

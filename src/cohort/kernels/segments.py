@@ -1,10 +1,12 @@
 """Which rows of a packed stream belong to which adapter slot and to which sample.
 
-Rows are sorted by slot: slot z owns rows ``offsets[z]:offsets[z + 1]``; rows from ``offsets[-1]`` on belong to no adapter.
+Rows are sorted by slot: slot z owns rows ``offsets[z]:offsets[z + 1]``; rows from ``offsets[-1]`` on belong to no
+adapter.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,8 +31,8 @@ class SegmentTable:
     Attributes:
         num_rows: Rows of the stream, filler included.
         offsets: ``num_slots + 1`` row offsets, non-decreasing, starting at 0.
-        samples: Spans in row order, covering exactly rows ``0:offsets[-1]``, and further spans with slot -1 after them for
-            samples that run through the frozen model alone.
+        samples: Spans in row order, covering exactly rows ``0:offsets[-1]``, and further spans with slot -1 after
+            them for samples that run through the frozen model alone.
     """
 
     num_rows: int
@@ -38,7 +40,7 @@ class SegmentTable:
     samples: tuple[SampleSpan, ...]
 
     def __post_init__(self) -> None:
-        if not self.offsets or self.offsets[0] != 0 or any(b < a for a, b in zip(self.offsets, self.offsets[1:])):
+        if not self.offsets or self.offsets[0] != 0 or any(b < a for a, b in itertools.pairwise(self.offsets)):
             raise SegmentError(f"offsets must start at 0 and never decrease, got {self.offsets}")
         if self.offsets[-1] > self.num_rows:
             raise SegmentError(f"segments cover {self.offsets[-1]} rows but the stream has {self.num_rows}")
@@ -100,7 +102,7 @@ class SegmentTable:
         counts = [0] * num_slots
         spans = []
         row = 0
-        for length, slot in zip(lengths, slots):
+        for length, slot in zip(lengths, slots, strict=True):
             spans.append(SampleSpan(row, row + length, max(slot, -1)))
             row += length
             if slot >= 0:

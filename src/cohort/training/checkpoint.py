@@ -70,7 +70,9 @@ def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
     except (SafetensorError, OSError, ValueError) as error:
-        raise DamagedStateError(f"{path} cannot be read ({error}); the last good checkpoint is needed instead") from error
+        raise DamagedStateError(
+            f"{path} cannot be read ({error}); the last good checkpoint is needed instead"
+        ) from error
     if metadata.get("format") != _FORMAT or any(name not in tensors for name in names):
         raise DamagedStateError(f"{path} is no trial state of this version (format {metadata.get('format')!r})")
     step = int(metadata["step"])

@@ -44,8 +44,8 @@ def evaluation_losses(
 ) -> dict[int, EvaluationLoss]:
     """Return the loss of each of ``slots`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
 
-    All slots share the packed streams. Sums run sample by sample in row order, so that an adapter's loss has the same bits
-    whoever is evaluated beside it.
+    All slots share the packed streams. Sums run sample by sample in row order, so that an adapter's loss has the
+    same bits whoever is evaluated beside it.
     """
     order = sorted(slots, key=lambda slot: (slot == BASE_SLOT, slot))
     samples = [rows.sample(row_id) for row_id in row_ids]

@@ -146,10 +146,10 @@ class Executor:
         return self._residents[trial_id].slot
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
-        """Run one optimizer step of each of ``trial_ids`` (default: all resident), packed; return one event each, in slot order.
+        """Run one optimizer step of each of ``trial_ids`` (default: all resident); return their events in slot order.
 
-        The step is cut into micro-batches of at most ``token_budget`` tokens; losses are means over each trial's own trained
-        tokens of its whole step, and the backward pass runs on their sum (algorithms.md 1).
+        The step is cut into micro-batches of at most ``token_budget`` tokens; losses are means over each trial's own
+        trained tokens of its whole step, and the backward pass runs on their sum (algorithms.md 1).
         """
         wanted = self._residents if trial_ids is None else trial_ids
         residents = [r for r in self._by_slot() if r.spec.trial_id in wanted]
@@ -171,7 +171,7 @@ class Executor:
         # the only host reads of the step, after everything is launched
         loss_sums = torch.cat(sums).tolist()
         losses = dict.fromkeys(trained, 0.0)
-        for entry, loss_sum in zip(entries, loss_sums):
+        for entry, loss_sum in zip(entries, loss_sums, strict=True):
             losses[entry.slot] += loss_sum
         return tuple(
             self._event(
@@ -180,7 +180,7 @@ class Executor:
                 grad_norm=norm,
                 num_tokens=num_tokens[resident.slot],
             )
-            for resident, norm in zip(residents, norms.tolist())
+            for resident, norm in zip(residents, norms.tolist(), strict=True)
         )
 
     def evaluate(

@@ -46,9 +46,7 @@ class TrialSpec:
 
     def learning_rate_at(self, step: int) -> float:
         """Return the rate of optimizer step ``step``, counted from 0."""
-        factor = schedule_factor(
-            step, schedule=self.schedule, num_steps=self.num_steps, warmup_ratio=self.warmup_ratio
-        )
+        factor = schedule_factor(step, schedule=self.schedule, num_steps=self.num_steps, warmup_ratio=self.warmup_ratio)
         return self.learning_rate * factor
 
     def order(self, num_samples: int) -> SampleOrder:

@@ -5,6 +5,7 @@ Shapes:  T rows of the stream
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.data.packing import UNTRAINED, PackedBatch
 from cohort.kernels.cross_entropy import linear_cross_entropy
-from cohort.models.decoder import Decoder
 from cohort.models.attention import PackedAttention
+from cohort.models.decoder import Decoder
 
 __all__ = ["sample_loss_sums", "token_losses", "token_weights"]
 
@@ -35,8 +36,8 @@ def token_weights(batch: PackedBatch, *, trained_tokens: Mapping[int, int], dtyp
 
     Args:
         batch: The stream.
-        trained_tokens: n_z by slot: trained tokens in all of the slot's samples of this optimizer step, all micro-batches
-            together, so that gradients accumulate to the mean over the step and not to a mean of means.
+        trained_tokens: n_z by slot: trained tokens in all of the slot's samples of this optimizer step, all
+            micro-batches together, so that gradients accumulate to the mean over the step and not to a mean of means.
         dtype: Of the losses.
     """
     weights = torch.zeros(batch.num_rows, dtype=torch.float64)
@@ -53,6 +54,6 @@ def sample_loss_sums(losses_T: Tensor, batch: PackedBatch) -> Tensor:
     """
     offsets = batch.sequence_offsets
     if losses_T.device.type == "cpu":
-        return torch.stack([losses_T[start:stop].sum() for start, stop in zip(offsets, offsets[1:])])
-    lengths = torch.tensor([b - a for a, b in zip(offsets, offsets[1:])], device=losses_T.device)
+        return torch.stack([losses_T[start:stop].sum() for start, stop in itertools.pairwise(offsets)])
+    lengths = torch.tensor([b - a for a, b in itertools.pairwise(offsets)], device=losses_T.device)
     return torch.segment_reduce(losses_T[: offsets[-1]], "sum", lengths=lengths)

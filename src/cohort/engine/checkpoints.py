@@ -1,0 +1,104 @@
+"""Checkpoints of a run: a step boundary of every trial, and the position in the log it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohort.core.durable_files import write_bytes
+from cohort.core.errors import RunStateError
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store import RunStore
+from cohort.engine.state_shelf import StateShelf
+
+__all__ = ["Manifest", "latest_good_checkpoint", "save_checkpoint"]
+
+# two, so that damage to the newest leaves one to go back to
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint consists of.
+
+    Attributes:
+        position: Log position; what was logged later did not happen as far as this checkpoint is concerned.
+        resident: Trials in the bank, in slot order.
+        files: SHA-256 of each state file by path within the run directory.
+    """
+
+    position: int
+    resident: tuple[int, ...]
+    files: dict[str, str]
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the manifest's file."""
+        record = {"position": self.position, "resident": list(self.resident), "files": self.files}
+        return json.dumps(record, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Manifest:
+        """Read what :meth:`to_bytes` wrote."""
+        record = json.loads(content)
+        return cls(position=record["position"], resident=tuple(record["resident"]), files=record["files"])
+
+
+def save_checkpoint(
+    store: RunStore, shelf: StateShelf, *, directory: RunDirectory, resident: Sequence[int]
+) -> Manifest:
+    """Make a checkpoint of what is on the shelf at the store's present position; older ones than two are removed.
+
+    The order makes a kill at any point harmless: state files, then the manifest, then its row in the store, and only
+    then are old rows and files deleted.
+
+    Raises:
+        StorageFullError: the disk is full; earlier checkpoints are untouched.
+    """
+    manifest = Manifest(position=store.position, resident=tuple(resident), files=shelf.flush())
+    content = manifest.to_bytes()
+    name = f"checkpoints/{manifest.position:09d}.json"
+    path = directory.root / name
+    path.parent.mkdir(exist_ok=True)
+    write_bytes(path, content)
+    store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest())
+    records = sorted(store.checkpoints(), key=lambda record: record.position)
+    store.forget_checkpoints([record.position for record in records[:-_KEPT]])
+    kept = {record.file_name for record in records[-_KEPT:]}
+    for old in path.parent.glob("*.json"):
+        if old.relative_to(directory.root).as_posix() not in kept:
+            old.unlink(missing_ok=True)
+    shelf.remove_files_except(file for other in kept for file in _files_of(directory.root / other))
+    return manifest
+
+
+def latest_good_checkpoint(
+    store: RunStore, shelf: StateShelf, *, directory: RunDirectory
+) -> tuple[Manifest | None, list[str]]:
+    """Put the newest undamaged checkpoint on ``shelf``; return it with what was wrong with newer ones.
+
+    None means that the run has to begin again from its first step: no checkpoint was made, or none is whole.
+    """
+    problems = []
+    for record in sorted(store.checkpoints(), key=lambda record: record.position, reverse=True):
+        path = directory.root / record.file_name
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() != record.checksum:
+                raise RunStateError(f"{path} does not match its checksum; it is damaged")
+            manifest = Manifest.from_bytes(content)
+            shelf.restore(manifest.files)
+        except (OSError, RunStateError) as error:
+            problems.append(str(error))
+            continue
+        return manifest, problems
+    return None, problems
+
+
+def _files_of(manifest: Path) -> list[str]:
+    try:
+        return list(Manifest.from_bytes(manifest.read_bytes()).files)
+    except (OSError, ValueError, KeyError):
+        return []

@@ -1,0 +1,66 @@
+"""The end of a run: best adapter, kept adapters, tables and report."""
+
+from __future__ import annotations
+
+from cohort.core.errors import RunStateError
+from cohort.engine.adapter_directories import AdapterContent, write_adapter_directory, write_adapter_files
+from cohort.engine.model_card import render_model_card
+from cohort.engine.preparation import Preparation
+from cohort.engine.report import write_report
+from cohort.engine.results import read_results, write_metrics_jsonl, write_results_csv
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store import RunStore
+from cohort.engine.state_shelf import StateShelf
+from cohort.tuning.decisions import Reason
+from cohort.tuning.study import Study
+
+__all__ = ["finish_run", "write_tables"]
+
+# what the selection sorted out keeps its best checkpoint as state only; `cohort export --trial` makes an adapter of it
+_NOT_KEPT = (Reason.UNDERPERFORMING, Reason.FAILED)
+
+
+def finish_run(
+    preparation: Preparation, *, study: Study, store: RunStore, shelf: StateShelf, directory: RunDirectory
+) -> None:
+    """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
+
+    Raises:
+        RunStateError: no trial ever had a finite evaluation, so there is no best adapter; the tables are written.
+        StorageFullError: the disk is full; `cohort resume` writes what is missing.
+    """
+    best = study.result()
+    store.set_facts({"best_trial_id": None if best is None else best.trial_id})
+    results = read_results(store)
+    specs = {trial.spec.trial_id: trial.spec for trial in preparation.trials}
+    for trial_id in study.trial_ids:
+        kept = shelf.best(trial_id)
+        if kept is None or (study.reason(trial_id) in _NOT_KEPT and (best is None or trial_id != best.trial_id)):
+            continue
+        content = AdapterContent(
+            weights_rD=kept[0],
+            layout=preparation.layout,
+            spec=specs[trial_id].adapter,
+            base_model=preparation.task.model_name_or_path,
+            linears=tuple(preparation.decoder.linears),
+            card=render_model_card(results, trial_id=trial_id),
+        )
+        folder = directory.trial(trial_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_adapter_files(folder, content)
+        if best is not None and trial_id == best.trial_id:
+            write_adapter_directory(directory.best, content, tokenizer=preparation.tokenizer)
+    store.set_facts({"state": "done", "run_seconds": store.seconds})
+    write_tables(store, directory=directory)
+    if best is None:
+        raise RunStateError(
+            "no trial had a finite validation loss, so there is no best adapter; "
+            f"lower the learning rates (see {directory.report})"
+        )
+
+
+def write_tables(store: RunStore, *, directory: RunDirectory) -> None:
+    """Write tables and report as the store stands."""
+    write_results_csv(directory.results_csv, results=read_results(store))
+    write_metrics_jsonl(directory.metrics_jsonl, reader=store)
+    write_report(directory.report, reader=store)

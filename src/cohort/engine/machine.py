@@ -1,0 +1,88 @@
+"""What this run computes on, chosen once, printed and recorded: no silent fallback."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["Machine", "choose_machine", "package_versions"]
+
+_PACKAGES = ("cohort-lora", "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Device and precision of a run.
+
+    Attributes:
+        device: torch device.
+        device_name: What the device calls itself.
+        dtype: Of the frozen model and the stream, by torch's name; adapters are always float32 masters.
+        threads: CPU threads of torch; part of a run's identity.
+        memory_bytes: Free memory of the device now.
+    """
+
+    device: torch.device
+    device_name: str
+    dtype: str
+    threads: int
+    memory_bytes: int
+
+
+def choose_machine(num_gpus: int | str, *, where: str) -> Machine:
+    """Return the GPU if there is one and the task does not forbid it, else the CPU.
+
+    Args:
+        num_gpus: ``num_gpus`` of the task.
+        where: How messages name that key.
+
+    Raises:
+        InputError: a GPU is asked for and there is none.
+    """
+    threads = torch.get_num_threads()
+    if num_gpus != 0 and torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info()
+        name = torch.cuda.get_device_name()
+        dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+        return Machine(device=torch.device("cuda"), device_name=name, dtype=dtype, threads=threads, memory_bytes=free)
+    if isinstance(num_gpus, int) and num_gpus > 0:
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"{num_gpus} GPUs asked for, none that torch can use",
+                allowed="auto | 0 (CPU)",
+                mend="Write num_gpus: auto, or install a torch build for your GPU.",
+            )
+        )
+    return Machine(
+        device=torch.device("cpu"),
+        device_name=platform.processor() or platform.machine(),
+        dtype="float32",
+        threads=threads,
+        memory_bytes=_free_host_bytes(),
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of what computes, of Python, and nothing that is not installed."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _free_host_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        # no such figure on this system: assume what a small laptop has left
+        return 4 << 30

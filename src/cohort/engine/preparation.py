@@ -1,0 +1,220 @@
+"""Everything a run needs before its first step: data, model, trials and sizes, from a task file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError, Problem
+from cohort.core.seeds import derive_seed
+from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.engine.machine import Machine, choose_machine, package_versions
+from cohort.engine.run_store_records import JsonValue
+from cohort.engine.sizing import Sizes, choose_sizes, facts_of
+from cohort.engine.task_file_model import TaskFile
+from cohort.engine.trial_planning import PlannedTrial, default_configuration, plan_evaluation, plan_trials
+from cohort.models.decoder import Decoder
+from cohort.models.source import find_model
+from cohort.models.targets import resolve_target_modules
+from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.training.executor import Executor
+from cohort.tuning.objective_metric import ObjectiveMetric
+
+__all__ = ["Preparation", "objective_metric", "prepare"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A task that is ready to run.
+
+    Attributes:
+        task: The task.
+        machine: Device and precision.
+        model_directory: Local files of the base model.
+        tokenizer: The base model's tokenizer.
+        decoder: The frozen backbone.
+        data: Tokenised rows and what was found in them.
+        trials: Every trial.
+        evaluation_rows: Validation rows that every evaluation uses.
+        target_modules: Full paths of the adapted linears.
+        sizes: Of the executor.
+        facts: For the run record.
+    """
+
+    task: TaskFile
+    machine: Machine
+    model_directory: Path
+    tokenizer: Any
+    decoder: Decoder
+    data: LoadedDataset
+    trials: tuple[PlannedTrial, ...]
+    evaluation_rows: tuple[int, ...]
+    target_modules: tuple[str, ...]
+    sizes: Sizes
+    facts: dict[str, JsonValue]
+
+    @property
+    def layout(self) -> AdapterLayout:
+        """Where the adapted linears stand in a rank row."""
+        return AdapterLayout({name: self.decoder.linears[name] for name in self.target_modules})
+
+    def build_executor(self) -> Executor:
+        """Allocate the bank beside the backbone."""
+        return Executor(
+            self.decoder,
+            target_linears=self.layout.linears,
+            train_rows=self.data.train,
+            settings=self.sizes.executor,
+            device=self.machine.device,
+            compute_dtype=self.decoder.dtype,
+        )
+
+
+def objective_metric(task: TaskFile) -> ObjectiveMetric:
+    """Return what the task's result is chosen by."""
+    name = task.evaluation.metric
+    return ObjectiveMetric(name=name, maximize=name != "loss")
+
+
+def prepare(
+    task: TaskFile, *, clock: Clock, say: Callable[[str], None] = lambda _: None, token_budget: int | None = None
+) -> Preparation:
+    """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
+
+    Args:
+        task: The validated task.
+        clock: Measures how long reading takes.
+        say: Told, in one line each, what is being done.
+        token_budget: Most tokens of a micro-batch; chosen by device when None.
+
+    Raises:
+        InputError: anything is wrong with the data, the model or the search space.
+    """
+    started = clock.monotonic()
+    machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+    model_directory = find_model(task.model_name_or_path)
+    tokenizer = load_tokenizer(model_directory)
+    say("reading and tokenising the data")
+    data = load_dataset(
+        task.dataset_settings(), tokenizer=tokenizer, evaluation_max_examples=task.evaluation.max_examples
+    )
+    tokenised = clock.monotonic()
+    say(f"loading {task.model_name_or_path}")
+    decoder = load_decoder(model_directory, dtype=machine.dtype, device=machine.device)
+    _require_context(task, decoder, data)
+    target_modules = resolve_target_modules(task.lora.target_modules, decoder)
+    layout = AdapterLayout({name: decoder.linears[name] for name in target_modules})
+    trials = plan_trials(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
+    if machine.device.type == "cuda":
+        machine = replace(machine, memory_bytes=torch.cuda.mem_get_info()[0])
+    sizes = choose_sizes(
+        [trial.spec for trial in trials],
+        layout=layout,
+        machine=machine,
+        longest_row=int(data.train.lengths.max()),
+        token_budget=token_budget,
+    )
+    generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
+    plan = plan_evaluation(
+        task,
+        trials,
+        num_available=len(data.validation),
+        mean_tokens_per_row=float(data.validation.lengths.mean()) + generated,
+    )
+    evaluation_rows = _choose_rows(len(data.validation), plan.num_rows, seed=task.training.seed)
+    defaults = default_configuration(task)
+    default_id = next(
+        (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
+    )
+    facts: dict[str, JsonValue] = {
+        "base_model": task.model_name_or_path,
+        "objective": task.objective,
+        "state": "running",
+        "training": _shared_training(task),
+        "default_trial_id": default_id,
+        "warmup_fraction": task.early_exit_settings().warmup_fraction,
+        "versions": dict(package_versions()),
+        "device": f"{machine.device.type} ({machine.device_name})",
+        "precision": f"{machine.dtype} base, float32 adapters",
+        "threads": machine.threads,
+        "backend": _backend_name(machine),
+        "attention": "packed, per sequence",
+        "data_hash": data.report.data_hash,
+        "is_chat": data.report.is_chat,
+        "train_fingerprint": data.train.fingerprint,
+        "validation_fingerprint": data.validation.fingerprint,
+        "model_hash": model_fingerprint(model_directory),
+        "target_modules": list(target_modules),
+        "evaluation_rows": plan.num_rows,
+        "evaluation_cost_fraction": plan.cost_fraction,
+        "data_counts": dict(data.report.counts),
+        "tokenise_seconds": tokenised - started,
+        "load_seconds": clock.monotonic() - tokenised,
+        **facts_of(sizes),
+    }
+    return Preparation(
+        task=task,
+        machine=machine,
+        model_directory=model_directory,
+        tokenizer=tokenizer,
+        decoder=decoder,
+        data=data,
+        trials=trials,
+        evaluation_rows=evaluation_rows,
+        target_modules=target_modules,
+        sizes=sizes,
+        facts=facts,
+    )
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Return the SHA-256 over the base model's configuration and weight files."""
+    digest = hashlib.sha256()
+    for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"]):
+        digest.update(path.name.encode())
+        with path.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _backend_name(machine: Machine) -> str:
+    return "per-sample products (bit-exact packing)" if machine.device.type == "cpu" else "torch, per adapter"
+
+
+def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
+    """Settings that all trials share, for report and model card."""
+    searched = set(task.search.space)
+    shared = {name: value for name, value in task.searchable_defaults().items() if name not in searched}
+    plain: dict[str, JsonValue] = {
+        name: value if isinstance(value, int | float | str | bool) else str(value) for name, value in shared.items()
+    }
+    if task.training.max_steps is not None:
+        plain["max_steps"] = task.training.max_steps
+    return plain
+
+
+def _require_context(task: TaskFile, decoder: Decoder, data: LoadedDataset) -> None:
+    longest = int(max(data.train.lengths.max(), data.validation.lengths.max()))
+    limit = decoder.config.max_position_embeddings
+    if longest > limit:
+        raise InputError(
+            Problem(
+                where=task.where("dataset.max_length"),
+                found=f"rows of up to {longest} tokens",
+                allowed=f"at most {limit} tokens, the model's context",
+                mend=f"Write max_length: {limit}.",
+            )
+        )
+
+
+def _choose_rows(available: int, wanted: int, *, seed: int) -> tuple[int, ...]:
+    """Choose evaluation rows by seed, the same for every trial of the task."""
+    ranked = sorted(range(available), key=lambda row: derive_seed(seed, "evaluation rows", row))
+    return tuple(sorted(ranked[:wanted]))

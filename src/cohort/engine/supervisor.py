@@ -1,0 +1,204 @@
+"""The loop of a run: admit trials, step them, evaluate those that are due, carry out decisions, record it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cohort.adapters.bank import aligned_rank
+from cohort.core.clock import Clock
+from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.engine.checkpoints import Manifest, save_checkpoint
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store import RunStore
+from cohort.engine.state_shelf import StateShelf
+from cohort.scheduling.admission import Capacity, Request, admit
+from cohort.training.executor import Executor
+from cohort.training.trial import TrialSpec
+from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.study import Study
+from cohort.tuning.trial_state import TrialState as StudyTrialState
+
+__all__ = ["Evaluator", "StopRequestedError", "Supervisor", "SupervisorSettings"]
+
+
+class StopRequestedError(Exception):
+    """The run was asked to stop and has saved its state."""
+
+
+class Evaluator(Protocol):
+    """Evaluates resident trials."""
+
+    def __call__(self, steps: Mapping[int, int]) -> Sequence[Evaluated]:
+        """Return one event for each trial of ``steps`` (optimizer steps done, by trial id), in its order."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorSettings:
+    """How a run is driven; none of it changes a trial's numbers.
+
+    Attributes:
+        capacity: Room of the executor.
+        mean_length: Mean tokens of a training row, for admission.
+        checkpoint_seconds: Time between checkpoints.
+    """
+
+    capacity: Capacity
+    mean_length: float
+    checkpoint_seconds: float = 60.0
+
+
+class Supervisor:
+    """Drives one executor until every trial of a study has ended."""
+
+    def __init__(
+        self,
+        *,
+        study: Study,
+        executor: Executor,
+        specs: Mapping[int, TrialSpec],
+        evaluate: Evaluator,
+        store: RunStore,
+        shelf: StateShelf,
+        directory: RunDirectory,
+        settings: SupervisorSettings,
+        clock: Clock,
+        on_tick: Callable[[Sequence[TrialEvent], Sequence[Decision]], None],
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            study: Decides.
+            executor: Trains.
+            specs: Configuration of each trial.
+            evaluate: Evaluates resident trials.
+            store: Records.
+            shelf: Keeps states of trials that are out of the bank.
+            directory: Of the run.
+            settings: See :class:`SupervisorSettings`.
+            clock: For the time between checkpoints only.
+            on_tick: Told what happened, after it was recorded.
+            stop_requested: Asked at each step boundary.
+        """
+        self._study, self._executor, self._specs = study, executor, specs
+        self._evaluate, self._store, self._shelf, self._directory = evaluate, store, shelf, directory
+        self._settings, self._clock = settings, clock
+        self._on_tick, self._stop_requested = on_tick, stop_requested
+        self._vacated: list[int] = []
+        self._saved_at = clock.monotonic()
+
+    def restore(self, manifest: Manifest) -> None:
+        """Put the trials of a checkpoint back where they were; the study has replayed the log up to it."""
+        for trial_id in self._study.trial_ids:
+            if self._study.state(trial_id) is StudyTrialState.RUNNING and trial_id not in manifest.resident:
+                self._study.pause(trial_id)
+        for trial_id in manifest.resident:
+            self._enter(trial_id)
+
+    def run(self) -> None:
+        """Go on until all trials have ended.
+
+        Raises:
+            StopRequestedError: ``stop_requested`` said so; the state is saved.
+            StorageFullError: the disk is full; the last checkpoint is whole.
+        """
+        while not self._study.is_finished:
+            if self._stop_requested():
+                self.checkpoint()
+                raise StopRequestedError
+            self._admit()
+            self._tick()
+            if self._clock.monotonic() - self._saved_at >= self._settings.checkpoint_seconds:
+                self.checkpoint()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Save the state of every trial at this step boundary."""
+        resident = self._executor.resident
+        for trial_id in resident:
+            self._shelf.put_state(trial_id, self._executor.state(trial_id))
+        save_checkpoint(self._store, self._shelf, directory=self._directory, resident=resident)
+        for trial_id in resident:
+            self._shelf.release_state(trial_id)
+        self._saved_at = self._clock.monotonic()
+
+    def _admit(self) -> None:
+        resident = self._executor.resident
+        admission = admit(
+            [self._request(trial_id) for trial_id in self._study.runnable()],
+            [self._request(trial_id) for trial_id in resident],
+            self._settings.capacity,
+            vacated_batch_sizes=self._vacated,
+        )
+        self._vacated = []
+        for trial_id in admission.evicted:
+            self._study.pause(trial_id)
+            self._leave(trial_id, keep_state=True)
+        for trial_id in admission.admitted:
+            self._enter(trial_id)
+
+    def _request(self, trial_id: int) -> Request:
+        spec = self._specs[trial_id]
+        return Request(
+            trial_id=trial_id,
+            r=aligned_rank(spec.adapter.r),
+            batch_size=spec.batch_size,
+            mean_length=self._settings.mean_length,
+        )
+
+    def _enter(self, trial_id: int) -> None:
+        slot = self._executor.load(self._specs[trial_id], self._shelf.state(trial_id))
+        self._shelf.release_state(trial_id)
+        if self._study.state(trial_id) is not StudyTrialState.RUNNING:
+            self._study.start(trial_id)
+        self._store.trial_entered(trial_id, slot=slot)
+
+    def _leave(self, trial_id: int, *, keep_state: bool) -> None:
+        if keep_state:
+            self._shelf.put_state(trial_id, self._executor.unload(trial_id))
+        else:
+            self._executor.drop(trial_id)
+        self._store.trial_left(trial_id)
+        self._vacated.append(self._specs[trial_id].batch_size)
+
+    def _tick(self) -> None:
+        """One optimizer step of every resident trial, and the evaluations that are due after it."""
+        events: list[TrialEvent] = []
+        decisions: list[Decision] = []
+        assert self._executor.resident, "an unfinished study always has a trial that can run"
+        for step_done in self._executor.step():
+            events.append(step_done)
+            decisions += self._observe(step_done)
+        due = {
+            trial_id: self._study.trajectory(trial_id).num_steps
+            for trial_id in self._executor.resident
+            if self._study.next_evaluation(trial_id) == self._study.trajectory(trial_id).num_steps
+        }
+        if due:
+            for evaluated in self._evaluate(due):
+                events.append(evaluated)
+                decisions += self._observe(evaluated)
+        self._store.append(events, decisions)
+        self._on_tick(events, decisions)
+
+    def _observe(self, event: StepDone | Evaluated) -> Iterable[Decision]:
+        decisions = self._study.observe(event)
+        for decision in decisions:
+            self._carry_out(decision)
+        return decisions
+
+    def _carry_out(self, decision: Decision) -> None:
+        trial_id = decision.trial_id
+        is_resident = trial_id in self._executor.resident
+        if decision.kind is DecisionKind.NEW_BEST:
+            assert is_resident, "a best checkpoint comes from a trial in the bank"
+            self._shelf.put_best(trial_id, self._executor.weights(trial_id), step=decision.step)
+        elif decision.kind is DecisionKind.PARK:
+            self._leave(trial_id, keep_state=True)
+        elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
+            if is_resident:
+                self._leave(trial_id, keep_state=False)
+            self._shelf.forget_state(trial_id)

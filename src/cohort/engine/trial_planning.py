@@ -1,0 +1,142 @@
+"""From a search space to trials: configurations proposed, specified, and planned in steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.engine.run_store_records import NewTrial
+from cohort.engine.task_file_model import TaskFile
+from cohort.training.schedules import Schedule
+from cohort.training.trial import TrialSpec
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candidate, plan_evaluation_rows
+from cohort.tuning.samplers import SamplerName, build_sampler
+from cohort.tuning.space import MultipleOf
+
+__all__ = ["PlannedTrial", "default_configuration", "plan_evaluation", "plan_trials"]
+
+Configuration = Mapping[str, int | float | str | bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial:
+    """One trial to be: what was proposed, what it trains with, and its steps."""
+
+    configuration: Configuration
+    spec: TrialSpec
+    candidate: Candidate
+    planned_tokens: int
+
+    def record(self) -> NewTrial:
+        """Return what the run store keeps of it."""
+        return NewTrial(
+            trial_id=self.spec.trial_id,
+            parameters=dict(self.configuration),
+            planned_steps=self.spec.num_steps,
+            seed=self.spec.seed,
+            planned_tokens=self.planned_tokens,
+        )
+
+
+def plan_trials(task: TaskFile, *, num_rows: int, num_tokens: int) -> tuple[PlannedTrial, ...]:
+    """Return every trial of the task, in the sampler's order.
+
+    Args:
+        task: The task.
+        num_rows: Training rows.
+        num_tokens: Tokens of all training rows together.
+
+    Raises:
+        InputError: the search space cannot be listed or sampled.
+    """
+    sampler = build_sampler(
+        SamplerName(task.search.sampler),
+        task.search_space(),
+        trials=task.search.trials,
+        seed=task.training.seed,
+        maximize=task.evaluation.metric != "loss",
+    )
+    searched = list(task.search.space)
+    found = []
+    for proposal in sampler.propose(2**31):
+        configuration = proposal.configuration
+        spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
+        candidate = plan_candidate(
+            proposal.trial_id,
+            planned_steps=spec.num_steps,
+            warmup_fraction=task.early_exit_settings().warmup_fraction,
+            settings=task.evaluation_settings(),
+        )
+        shown = {name: configuration[name] for name in (*searched, *_ALWAYS_SHOWN) if name in configuration}
+        found.append(
+            PlannedTrial(
+                configuration=shown,
+                spec=spec,
+                candidate=candidate,
+                planned_tokens=round(_samples(spec, num_rows) * num_tokens / num_rows),
+            )
+        )
+    return tuple(found)
+
+
+def default_configuration(task: TaskFile) -> Configuration:
+    """Return the values that hold where the search space sets none: what a user would train without a search."""
+    defaults = task.searchable_defaults()
+    return {
+        name: value.of(defaults[value.parameter]) if isinstance(value, MultipleOf) else value
+        for name, value in defaults.items()
+    }
+
+
+def plan_evaluation(
+    task: TaskFile, trials: Sequence[PlannedTrial], *, num_available: int, mean_tokens_per_row: float
+) -> EvaluationPlan:
+    """Return how many validation rows every evaluation uses, within the task's share of the training compute."""
+    early_exit = task.early_exit_settings()
+    return plan_evaluation_rows(
+        [
+            Workload(candidate=trial.candidate, tokens_per_step=trial.planned_tokens / trial.spec.num_steps)
+            for trial in trials
+        ],
+        num_available=num_available,
+        mean_tokens_per_row=mean_tokens_per_row,
+        settings=task.evaluation_settings(),
+        kept_share=early_exit.select_fraction if early_exit.rule == "patterns" else 1.0,
+    )
+
+
+# shown beside the searched ones, since they are what people compare adapters by
+_ALWAYS_SHOWN = ("learning_rate", "r", "lora_alpha", "batch_size")
+
+
+def _samples(spec: TrialSpec, num_rows: int) -> int:
+    """Samples of the planned steps: the last batch of each epoch may be smaller."""
+    per_epoch = -(-num_rows // spec.batch_size)
+    epochs, rest = divmod(spec.num_steps, per_epoch)
+    return epochs * num_rows + min(rest * spec.batch_size, num_rows)
+
+
+def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int) -> TrialSpec:
+    batch_size = int(values["batch_size"])
+    steps_per_epoch = -(-num_rows // batch_size)
+    num_steps = task.training.max_steps or max(1, math.ceil(float(values["num_train_epochs"]) * steps_per_epoch))
+    return TrialSpec(
+        trial_id=trial_id,
+        seed=int(values["seed"]),
+        adapter=AdapterSpec(
+            r=int(values["r"]),
+            lora_alpha=float(values["lora_alpha"]),
+            lora_dropout=float(values["lora_dropout"]),
+            use_rslora=bool(values["use_rslora"]),
+        ),
+        learning_rate=float(values["learning_rate"]),
+        batch_size=batch_size,
+        num_steps=num_steps,
+        schedule=Schedule(str(values["lr_scheduler_type"])),
+        warmup_ratio=float(values["warmup_ratio"]),
+        weight_decay=float(values["weight_decay"]),
+        max_grad_norm=float(values["max_grad_norm"]),
+    )

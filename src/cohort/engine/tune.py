@@ -1,0 +1,288 @@
+"""The main job: a task in, the best adapter out; and its continuation after any kind of stop."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cohort.core.clock import Clock, SystemClock
+from cohort.core.durable_files import write_text
+from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.engine.checkpoints import latest_good_checkpoint, save_checkpoint
+from cohort.engine.evaluation import RunEvaluator
+from cohort.engine.finishing import finish_run
+from cohort.engine.preparation import Preparation, objective_metric, prepare
+from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
+from cohort.engine.progress_tracking import ProgressTracker
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store import RunStore
+from cohort.engine.run_store_records import LoggedDecision, LoggedEvent
+from cohort.engine.state_shelf import StateShelf
+from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
+from cohort.engine.task_file import load_task
+from cohort.engine.task_file_model import TaskFile
+from cohort.training.executor import Executor
+from cohort.tuning.study import Study
+
+__all__ = ["RunOptions", "resume", "tune"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is carried out; none of it changes an adapter.
+
+    Attributes:
+        checkpoint_seconds: Time between checkpoints.
+        host_memory_bytes: Most host memory for states of parked trials; the rest goes to files.
+        token_budget: Most tokens of a micro-batch; chosen by device when None.
+    """
+
+    checkpoint_seconds: float = 60.0
+    host_memory_bytes: int = 8 << 30
+    token_budget: int | None = None
+
+
+def tune(
+    task: TaskFile,
+    run_directory: str | Path,
+    *,
+    watcher: ProgressWatcher | None = None,
+    options: RunOptions | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Train all trials of ``task``, stop the weak ones early, and leave the best adapter in ``run_directory/best``.
+
+    Everything about the task is read and checked before the run directory is made.
+
+    Raises:
+        InputError: the task, its data, its model or the output directory is wrong.
+        StorageFullError: the disk is full; :func:`resume` goes on once there is room.
+        KeyboardInterrupt: interrupted (Ctrl-C or SIGTERM) at a step boundary, with everything saved.
+    """
+    watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
+    directory = RunDirectory.create(run_directory)
+    preparation = _prepare(task, watcher=watcher, clock=clock, options=options)
+    with directory.lock():
+        directory.clean_up()
+        write_text(directory.task_file, task.resolved_yaml())
+        with contextlib.closing(
+            RunStore.create(directory.database, metric=objective_metric(task), clock=clock)
+        ) as store:
+            store.add_trials([trial.record() for trial in preparation.trials])
+            store.set_facts({**preparation.facts, "task_name": directory.root.name, "task_hash": task_hash(task)})
+            shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
+            executor = preparation.build_executor()
+            save_checkpoint(store, shelf, directory=directory, resident=())
+            _Run(preparation, executor, store, shelf, directory, watcher=watcher, clock=clock, options=options).go()
+
+
+def resume(
+    run_directory: str | Path,
+    *,
+    watcher: ProgressWatcher | None = None,
+    options: RunOptions | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Go on with a run from its last checkpoint; a finished one only gets what is missing of its results.
+
+    Raises:
+        InputError: there is no run, or the data, the model or the task is no longer what the run began with.
+        RunStateError: another process is at it, or no state is left to go on from.
+        KeyboardInterrupt: interrupted again, with everything saved.
+    """
+    watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
+    directory = RunDirectory.open(run_directory)
+    with directory.lock():
+        directory.clean_up()
+        with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
+            _keep_thread_count(store)
+            task = load_task(directory.task_file)
+            preparation = _prepare(task, watcher=watcher, clock=clock, options=options)
+            _require_same_inputs(store, preparation, task)
+            shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
+            manifest, problems = latest_good_checkpoint(store, shelf, directory=directory)
+            for problem in problems:
+                watcher.note(f"warning: {problem}; going on from an earlier checkpoint")
+            if manifest is None:
+                raise RunStateError(
+                    f"no whole checkpoint is left in {directory.root}; start again with "
+                    f"`cohort tune {directory.task_file} -o NEW_DIR`"
+                )
+            store.truncate_after(manifest.position)
+            store.set_facts({"state": "running"})
+            executor = preparation.build_executor()
+            run = _Run(preparation, executor, store, shelf, directory, watcher=watcher, clock=clock, options=options)
+            run.replay()
+            run.supervisor.restore(manifest)
+            run.go()
+
+
+class _Run:
+    """The parts of one run, joined."""
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        executor: Executor,
+        store: RunStore,
+        shelf: StateShelf,
+        directory: RunDirectory,
+        *,
+        watcher: ProgressWatcher,
+        clock: Clock,
+        options: RunOptions,
+    ) -> None:
+        task = preparation.task
+        self._preparation, self._executor, self._store = preparation, executor, store
+        self._shelf, self._directory, self._watcher = shelf, directory, watcher
+        early_exit = task.early_exit_settings()
+        self._study = Study(
+            [trial.candidate for trial in preparation.trials], early_exit, metric=objective_metric(task)
+        )
+        self._evaluator = RunEvaluator(preparation, executor)
+        self._tracker = ProgressTracker(
+            watcher,
+            study=self._study,
+            trials=preparation.trials,
+            kept_share=early_exit.select_fraction if early_exit.rule == "patterns" else 1.0,
+            elapsed_before=store.seconds,
+            clock=clock,
+        )
+        self._stop = threading.Event()
+        self.supervisor = Supervisor(
+            study=self._study,
+            executor=executor,
+            specs={trial.spec.trial_id: trial.spec for trial in preparation.trials},
+            evaluate=self._evaluator,
+            store=store,
+            shelf=shelf,
+            directory=directory,
+            settings=SupervisorSettings(
+                capacity=preparation.sizes.capacity,
+                mean_length=float(preparation.data.train.lengths.mean()),
+                checkpoint_seconds=options.checkpoint_seconds,
+            ),
+            clock=clock,
+            on_tick=self._tracker.took,
+            stop_requested=self._stop.is_set,
+        )
+
+    def replay(self) -> None:
+        """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
+        entries = self._store.log()
+        events = [entry.event for entry in entries if isinstance(entry, LoggedEvent)]
+        decisions = [entry.decision for entry in entries if isinstance(entry, LoggedDecision)]
+        self._study.replay(events, recorded=decisions)
+
+    def go(self) -> None:
+        """Train to the end and write the results.
+
+        Raises:
+            KeyboardInterrupt: asked to stop; everything is saved.
+        """
+        self._measure_base()
+        try:
+            with _stopping_gently(self._stop):
+                self.supervisor.run()
+        except StopRequestedError:
+            self._store.set_facts({"state": "interrupted"})
+            raise KeyboardInterrupt from None
+        self._watcher.update(self._tracker.snapshot("writing the results"))
+        finish_run(
+            self._preparation,
+            study=self._study,
+            store=self._store,
+            shelf=self._shelf,
+            directory=self._directory,
+        )
+
+    def _measure_base(self) -> None:
+        if "base_metrics" in self._store.facts():
+            return
+        self._watcher.update(self._tracker.snapshot("measuring the base model"))
+        rows, row_ids = self._preparation.data.validation, self._preparation.evaluation_rows
+        base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
+        self._store.set_facts({"base_metrics": {"loss": base.validation_loss, **base.metrics}})
+
+
+def task_hash(task: TaskFile) -> str:
+    """Return the SHA-256 of the resolved task."""
+    return hashlib.sha256(task.resolved_yaml().encode()).hexdigest()
+
+
+def _prepare(task: TaskFile, *, watcher: ProgressWatcher, clock: Clock, options: RunOptions) -> Preparation:
+    preparation = prepare(
+        task,
+        clock=clock,
+        say=lambda phase: watcher.update(RunProgress(phase=phase)),
+        token_budget=options.token_budget,
+    )
+    facts = preparation.facts
+    watcher.note(
+        f"{len(preparation.trials)} trials on {facts['device']}, {facts['precision']}, {facts['threads']} threads; "
+        f"products: {facts['backend']}; attention: {facts['attention']}"
+    )
+    return preparation
+
+
+def _keep_thread_count(store: RunStore) -> None:
+    """Thread count is part of a run's identity: sums over many numbers come out otherwise under another one."""
+    recorded = store.facts().get("threads")
+    if isinstance(recorded, int) and recorded != torch.get_num_threads():
+        torch.set_num_threads(recorded)
+
+
+def _require_same_inputs(store: RunStore, preparation: Preparation, task: TaskFile) -> None:
+    """Refuse to go on with other data, weights or settings than the run began with.
+
+    Raises:
+        InputError: what differs, all of it.
+    """
+    facts = store.facts()
+    now = {**preparation.facts, "task_hash": task_hash(task)}
+    names = {
+        "task_hash": "task.yaml in the run directory",
+        "train_fingerprint": "the training rows (file, tokenizer or settings)",
+        "validation_fingerprint": "the validation rows (file, tokenizer or settings)",
+        "model_hash": "the base model's weights or configuration",
+        "device": "the device",
+    }
+    problems = [
+        Problem(
+            where=what,
+            found=str(now[key])[:80],
+            allowed=f"{str(facts.get(key))[:80]}, as when the run began",
+            mend="Restore it, or start a new run with `cohort tune`.",
+        )
+        for key, what in names.items()
+        if facts.get(key) != now[key]
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+@contextlib.contextmanager
+def _stopping_gently(stop: threading.Event) -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM ask the run to stop at the next step boundary; a second one stops it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_signum: int, _frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
