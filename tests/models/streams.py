@@ -36,6 +36,7 @@ def pack(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor, PackedAttention]:
 def packed_logits(decoder: Decoder, sequences: Sequence[Tensor]) -> list[Tensor]:
     """Logits [L, V] of each sequence, all in one stream."""
     tokens, positions, attention = pack(sequences)
+    tokens, positions = tokens.to(decoder.device), positions.to(decoder.device)
     hidden = decoder.forward(tokens, positions_T=positions, attention=attention, lora=None)
     logits = decoder.head.forward(hidden)
     return [
