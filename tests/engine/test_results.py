@@ -88,6 +88,9 @@ def test_the_recorded_best_wins_over_the_ranking(run: tuple[RunDirectory, RunSto
     assert results.best is not None
     assert results.best.trial_id == 0
     assert results.default_value == 1.5
+    assert results.default_trial == results.best
+    run[1].set_facts({"default_metrics": {"loss": 1.75}})
+    assert (_results(run[1]).default_value, _results(run[1]).default_trial) == (1.75, None)
 
 
 def test_compute_saved_by_hand(run: tuple[RunDirectory, RunStore, ManualClock]) -> None:

@@ -45,7 +45,9 @@ class RunResults:
         ranked: Every trial, best first; trials without a finite evaluation last.
         best: The run's result: what the run recorded as its best, else the first of ``ranked`` that has a value.
         base_value: The task's metric of the model without an adapter; None where it was not measured.
-        default_value: The same for the default hyperparameters.
+        default_value: The same for the default hyperparameters: measured apart (fact ``default_metrics``), else the
+            best value of ``default_trial``, which a rule may have stopped early.
+        default_trial: The trial with the default hyperparameters, where ``default_value`` is its own.
         facts: All facts of the run (:meth:`RunReader.facts`).
     """
 
@@ -54,6 +56,7 @@ class RunResults:
     best: TrialRecord | None
     base_value: float | None
     default_value: float | None
+    default_trial: TrialRecord | None
     compute: ComputeSaved
     run_seconds: float
     facts: Mapping[str, JsonValue]
@@ -110,8 +113,10 @@ def read_results(reader: RunReader) -> RunResults:
     if best is None and ordered and ordered[0].best_value is not None:
         best = ordered[0]
     default = _value_in(facts, "default_metrics", metric=metric)
+    default_trial = None
     if default is None and isinstance(default_id, int) and default_id in by_id:
-        default = by_id[default_id].best_value
+        default_trial = by_id[default_id]
+        default = default_trial.best_value
     return RunResults(
         metric=metric,
         ranked=tuple(
@@ -121,6 +126,7 @@ def read_results(reader: RunReader) -> RunResults:
         best=best,
         base_value=_value_in(facts, "base_metrics", metric=metric),
         default_value=default,
+        default_trial=default_trial,
         compute=compute_saved(trials),
         run_seconds=run_seconds,
         facts=facts,

@@ -12,7 +12,7 @@ from cohort.core.units import format_count, format_duration
 from cohort.engine.report.outcomes import outcome_counts, outcome_of
 from cohort.engine.report.svg import mark, number_label
 from cohort.engine.results import RankedTrial, RunResults
-from cohort.engine.run_store_records import JsonValue, LoggedDecision
+from cohort.engine.run_store_records import JsonValue, LoggedDecision, TrialRecord, TrialStatus
 from cohort.tuning.decisions import DecisionKind
 
 __all__ = [
@@ -53,17 +53,20 @@ def metric_value(value: float | None, *, results: RunResults) -> str:
 
 
 def comparison(results: RunResults) -> list[dict[str, Any]]:
-    """Return bars for the base model, the worst, the default and the best trial, as far as they are known."""
+    """Return bars for the base model, the worst, the default and the best trial, as far as they are known.
+
+    What a rule stopped early says so: its value is not that of its full training.
+    """
     worst = results.worst
     bars = [
         ("base model", results.base_value),
-        ("worst trial", worst.best_value if worst and len(results.ranked) > 1 else None),
-        ("default", results.default_value),
+        ("worst trial" + _stopped(worst), worst.best_value if worst and len(results.ranked) > 1 else None),
+        ("default" + _stopped(results.default_trial), results.default_value),
         ("best", results.best.best_value if results.best else None),
     ]
     known = [(label, value) for label, value in bars if value is not None and math.isfinite(value)]
     # one outlier must not flatten the other bars; the numbers beside them are exact
-    longest = max((abs(value) for label, value in known if label != "worst trial"), default=0.0) or 1.0
+    longest = max((abs(value) for label, value in known if not label.startswith("worst")), default=0.0) or 1.0
     return [
         {
             "label": label,
@@ -73,6 +76,14 @@ def comparison(results: RunResults) -> list[dict[str, Any]]:
         }
         for label, value in known
     ]
+
+
+def _stopped(trial: TrialRecord | None) -> str:
+    return f", stopped at {100 * trial.steps_done // trial.planned_steps} %" if trial and _ended_early(trial) else ""
+
+
+def _ended_early(trial: TrialRecord) -> bool:
+    return trial.is_over and trial.status is not TrialStatus.COMPLETED
 
 
 def _percent(share: float | None) -> str:
