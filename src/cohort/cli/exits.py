@@ -41,8 +41,8 @@ def format_input_error(error: InputError) -> str:
     return "\n".join(lines)
 
 
-def _error_json(error: BaseException, *, code: int) -> str:
-    body: dict[str, object] = {"type": type(error).__name__, "message": str(error), "exit_code": code}
+def _error_json(error: BaseException, text: str, *, code: int) -> str:
+    body: dict[str, object] = {"type": type(error).__name__, "message": text, "exit_code": code}
     if isinstance(error, InputError):
         body["message"] = _count(error)
         body["problems"] = [
@@ -55,7 +55,7 @@ def _report(error: BaseException, text: str, *, code: int, as_json: bool, debug:
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
-        print(_error_json(error, code=code))
+        print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
     else:
         print(text, file=sys.stderr)
     return typer.Exit(code)

@@ -1,0 +1,60 @@
+"""What becomes of an exception: message, exit code, the line to resume."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import typer
+
+from cohort.cli.exits import exits, format_input_error
+from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
+
+PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole number", mend="Write r: 16.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InputError(PROBLEM), 2, "mend     Write r: 16."),
+        (RunStateError("the database is damaged"), 1, "error: the database is damaged"),
+        (StorageFullError("no space left"), 1, "error: no space left"),
+        (OSError(errno.ENOSPC, "No space left on device", "/runs/x"), 1, "no space is left at /runs/x"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_exception_becomes_a_message_and_a_code(
+    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as caught, exits():
+        raise error
+    assert caught.value.exit_code == code
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
+
+
+def test_our_own_bugs_are_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError), exits():
+        _ = 1 / 0
+    with pytest.raises(FileNotFoundError), exits():
+        raise FileNotFoundError(errno.ENOENT, "x")
+
+
+def test_an_interruption_names_the_line_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), exits(resume=tmp_path):
+        raise KeyboardInterrupt
+    assert "cohort resume" not in capsys.readouterr().err, "nothing was saved, so nothing can be resumed"
+    (tmp_path / "run.db").touch()
+    with pytest.raises(typer.Exit), exits(resume=tmp_path):
+        raise KeyboardInterrupt
+    assert f"cohort resume {tmp_path}" in capsys.readouterr().err
+
+
+def test_one_problem_and_several() -> None:
+    assert format_input_error(InputError(PROBLEM)).startswith("error: 1 problem in")
+    several = format_input_error(InputError([PROBLEM, PROBLEM]))
+    assert several.startswith("error: 2 problems in")
+    assert several.count("allowed  a whole number") == 2

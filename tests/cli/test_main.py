@@ -1,0 +1,116 @@
+"""The command line: exit codes, messages without tracebacks, JSON, and what is not built yet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cohort.cli.main import main
+from cohort.cli.override_arguments import take_overrides
+
+
+def run(*arguments: str) -> int:
+    """Return the exit code of ``cohort`` with these words."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    return int(caught.value.code or 0)
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    for verb in ("tune", "run", "plan", "resume", "status", "report", "export", "generate", "check", "doctor"):
+        assert f"\n  {verb} " in shown
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    import cohort
+
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"cohort {cohort.__version__}\n"
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_verbs_not_built_yet_say_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(verb, "a.yaml", "b.yaml", "--gpus", "8") == 2
+    shown = capsys.readouterr().err
+    assert "not built yet" in shown
+    assert "Traceback" not in shown
+
+
+def test_every_problem_of_a_task_is_shown_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = tmp_path / "task.yaml"
+    task.write_text("base_model: org/name\ndataset: {train: nope.jsonl}\nlora: {rr: 8}\nobjective: dpo\n")
+    assert run("tune", str(task), "-o", str(tmp_path / "run"), "--sed", "3") == 2
+    assert "training.seed" in capsys.readouterr().err
+    assert run("tune", str(task), "-o", str(tmp_path / "run")) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert captured.err.startswith("error: 3 problems in the input\n")
+    for words in (f"{task}:2: dataset.train", f"{task}:3: lora.rr", "Did you mean lora.r?", "not built yet"):
+        assert words in captured.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_problems_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", str(tmp_path / "task.yaml"), "--json") == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["exit_code"] == 2
+    assert error["problems"][0]["found"] == "no such file"
+
+
+def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", str(tmp_path / "task.yaml"), "--debug") == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["resume", "status", "report", "export", "generate"])
+def test_a_directory_without_a_run(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    extra = ["--prompt", "x"] if verb == "generate" else []
+    assert run(verb, str(tmp_path / "nothing"), *extra) == 2
+    shown = capsys.readouterr().err
+    assert "cohort tune" in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["tune"], ["export", "x", "--to", "gguf"], ["status"]])
+def test_words_that_make_no_command(arguments: list[str]) -> None:
+    assert run(*arguments) == 2
+
+
+def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", "--schema") == 0
+    assert "model_name_or_path" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_doctor_says_what_will_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor") == 0
+    shown = capsys.readouterr().out
+    for words in ("will use", "kernels", "versions", "torch", "disk for runs"):
+        assert words in shown
+    assert run("doctor", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["num_cpus"] >= 1
+    assert report["used_dtype"] in ("float32", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own", "overrides"),
+    [
+        (["tune", "t.yaml", "-o", "r"], ["tune", "t.yaml", "-o", "r"], []),
+        (["tune", "--seed", "3", "t.yaml"], ["tune", "t.yaml"], ["--seed", "3"]),
+        (["tune", "t.yaml", "--a.b=c", "--json"], ["tune", "t.yaml", "--json"], ["--a.b=c"]),
+        (["tune", "--output", "--x", "t.yaml"], ["tune", "--output", "--x", "t.yaml"], []),
+        (["tune", "t.yaml", "--lr", "-1"], ["tune", "t.yaml"], ["--lr", "-1"]),
+        (["tune", "t.yaml", "--a", "--b", "1"], ["tune", "t.yaml"], ["--a", "--b", "1"]),
+        (["status", "r", "--seed", "3"], ["status", "r", "--seed", "3"], []),
+        (["--help"], ["--help"], []),
+    ],
+)
+def test_overrides_may_stand_anywhere(arguments: list[str], own: list[str], overrides: list[str]) -> None:
+    assert take_overrides(arguments) == (own, overrides)

@@ -1,0 +1,114 @@
+"""Progress: live on a terminal, plain lines otherwise, never both."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from cohort.cli.progress import LiveWatcher, PlainWatcher, progress_line, watching
+from cohort.core.clock import ManualClock
+from cohort.engine.progress import RunProgress, SilentWatcher, TrialProgress
+from cohort.engine.run_store_records import TrialStatus
+
+
+def trial(trial_id: int, status: TrialStatus, *, reason: str = "", value: float | None = None) -> TrialProgress:
+    return TrialProgress(
+        trial_id=trial_id,
+        parameters={"learning_rate": 1e-4 * (trial_id + 1), "r": 8},
+        status=status,
+        steps_done=5,
+        planned_steps=10,
+        reason=reason,
+        train_loss=2.0,
+        best_value=value,
+    )
+
+
+PROGRESS = RunProgress(
+    phase="training",
+    trials=(
+        trial(0, TrialStatus.STOPPED, reason="diverging", value=3.0),
+        trial(1, TrialStatus.STOPPED, reason="diverging"),
+        trial(2, TrialStatus.STOPPED, reason="underperforming", value=2.5),
+        trial(3, TrialStatus.RUNNING, value=1.25),
+        trial(4, TrialStatus.WAITING),
+    ),
+    elapsed_seconds=65.0,
+    tokens_per_second=12_345.0,
+    seconds_left=125.0,
+)
+
+
+def test_a_line_says_everything() -> None:
+    assert progress_line(PROGRESS) == (
+        "training | 1 running, 1 waiting, 3 stopped (2 diverging, 1 underperforming) | "
+        "best validation loss 1.25 (trial 3) | 12.3k tokens/s | at most 2m 05s left"
+    )
+
+
+def test_the_best_follows_the_metric() -> None:
+    assert PROGRESS.best is not None
+    assert PROGRESS.best.trial_id == 3
+    upward = RunProgress(phase="training", trials=PROGRESS.trials, maximize=True)
+    assert upward.best is not None
+    assert upward.best.trial_id == 0
+    assert RunProgress(phase="loading").best is None
+
+
+def test_plain_lines_come_now_and_then() -> None:
+    stream, clock = io.StringIO(), ManualClock()
+    watcher = PlainWatcher(stream, clock=clock)
+    for _ in range(100):
+        watcher.update(PROGRESS)
+        clock.advance(0.25)
+    watcher.note("trial 2 stopped")
+    watcher.update(RunProgress(phase="writing the results"))
+    lines = stream.getvalue().splitlines()
+    assert [line.split(" | ")[0] for line in lines] == [
+        "[1m 05s] training",
+        "[1m 05s] training",
+        "[1m 05s] training",
+        "trial 2 stopped",
+        "[0s] writing the results",
+    ]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    with watching(io.StringIO()) as watcher:
+        assert isinstance(watcher, PlainWatcher)
+
+
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with watching(io.StringIO()) as watcher:
+        assert isinstance(watcher, LiveWatcher)
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=160, height=50)
+    with Live(console=console, auto_refresh=False) as live:
+        LiveWatcher(live).note("trial 2 stopped")
+        LiveWatcher(live).update(PROGRESS)
+        live.refresh()
+    shown = stream.getvalue()
+    for words in ("trial 2 stopped", "underperforming", "3 *", "learning_rate 0.0004", "at most 2m 05s left"):
+        assert words in shown
+
+
+def test_many_trials_do_not_flood_the_screen() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=160, height=60)
+    many = RunProgress(phase="training", trials=tuple(trial(i, TrialStatus.WAITING) for i in range(60)))
+    with Live(console=console, auto_refresh=False) as live:
+        LiveWatcher(live).update(many)
+        live.refresh()
+    assert "and 44 more" in stream.getvalue()
+
+
+def test_silence() -> None:
+    watcher = SilentWatcher()
+    watcher.update(PROGRESS)
+    watcher.note("nothing")
