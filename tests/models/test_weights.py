@@ -133,6 +133,24 @@ def test_a_damaged_file_is_named(checkpoint: Path, content: bytes) -> None:
     assert "damaged" in problem
 
 
+def test_a_header_that_contradicts_itself_is_named(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    start = header["model.norm.weight"]["data_offsets"][0]
+    header["model.norm.weight"]["data_offsets"] = [start, start + 8]
+    rewritten = json.dumps(header).encode()
+    file.write_bytes(len(rewritten).to_bytes(8, "little") + rewritten + content[8 + length :])
+    (problem,) = problems_of(checkpoint)
+    assert "model.safetensors" in problem
+    assert "damaged" in problem
+    header["model.norm.weight"]["data_offsets"] = ["a"]
+    rewritten = json.dumps(header).encode()
+    file.write_bytes(len(rewritten).to_bytes(8, "little") + rewritten + content[8 + length :])
+    assert "damaged" in problems_of(checkpoint)[0]
+
+
 def test_every_bad_tensor_is_listed_at_once(checkpoint: Path) -> None:
     def spoil(tensors: dict[str, torch.Tensor]) -> None:
         del tensors["model.layers.1.mlp.up_proj.weight"]

@@ -18,10 +18,11 @@ from cohort.core.errors import ShapeError
 
 __all__ = ["AttentionContext", "Bucket", "PackedAttention", "masked_attention"]
 
-# Sequences are padded to a multiple of their own length's; 16 rows keep every bucket aligned to cache lines on the CPU,
-# 128 keep the number of launches low on a GPU.
+# Sequences are padded to their own length's next multiple: 16 rows keep every bucket aligned to cache lines on the CPU.
+# On a GPU 256 keeps launches few: forward + backward of 8,704 rows in sequences of 512 to 1,024 (32 query, 8 key-value
+# heads of 128, bf16, H200) takes 1.9 ms, with 128 2.4 ms, with 16 3.8 ms.
 CPU_LENGTH_MULTIPLE = 16
-GPU_LENGTH_MULTIPLE = 128
+GPU_LENGTH_MULTIPLE = 256
 
 
 class AttentionContext(Protocol):

@@ -119,11 +119,19 @@ def _parse_header(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
     if not isinstance(header, dict):
         raise ValueError("the header is no JSON object")
     header.pop("__metadata__", None)
-    if not all(
-        isinstance(entry, dict) and {"dtype", "shape", "data_offsets"} <= entry.keys() for entry in header.values()
-    ):
+    if not all(_describes_tensor(entry) for entry in header.values()):
         raise ValueError("the header does not describe tensors")
     return header, size - 8 - length
+
+
+def _describes_tensor(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("dtype"), str)
+        and isinstance(entry.get("shape"), list)
+        and isinstance(entry.get("data_offsets"), list)
+        and [type(offset) for offset in entry["data_offsets"]] == [int, int]
+    )
 
 
 def _reject(file: Path, result: TensorFiles, *, found: str, allowed: str, mend: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
@@ -201,8 +201,22 @@ def _load(
             places.setdefault(stored[piece.key].file, []).append((piece.key, destination))
             row += piece.shape[0]
     for file, wanted in places.items():
-        with safe_open(file, framework="pt") as opened:
-            names = set(opened.keys())
-            for key, destination in wanted:
-                destination.copy_(opened.get_tensor(key if key in names else key.removeprefix("model.")))
+        try:
+            _copy(file, wanted)
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                Problem(
+                    where=str(file),
+                    found=f"a damaged file ({error})",
+                    allowed="a whole safetensors file",
+                    mend="Fetch it again.",
+                )
+            ) from error
     return tensors
+
+
+def _copy(file: Path, wanted: list[tuple[str, Tensor]]) -> None:
+    with safe_open(file, framework="pt") as opened:
+        names = set(opened.keys())
+        for key, destination in wanted:
+            destination.copy_(opened.get_tensor(key if key in names else key.removeprefix("model.")))
