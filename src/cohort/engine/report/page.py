@@ -60,7 +60,7 @@ def comparison(results: RunResults) -> list[dict[str, Any]]:
     worst = results.worst
     bars = [
         ("base model", results.base_value),
-        ("worst trial" + _stopped(worst), worst.best_value if worst and len(results.ranked) > 1 else None),
+        ("worst" + _stopped(worst), worst.best_value if worst and len(results.ranked) > 1 else None),
         ("default" + _stopped(results.default_trial), results.default_value),
         ("best", results.best.best_value if results.best else None),
     ]
@@ -73,13 +73,14 @@ def comparison(results: RunResults) -> list[dict[str, Any]]:
             "value": metric_value(value, results=results),
             "percent": round(min(100.0, 100 * abs(value) / longest), 1),
             "is_best": label == "best",
+            "is_early": label.endswith("¹"),
         }
         for label, value in known
     ]
 
 
 def _stopped(trial: TrialRecord | None) -> str:
-    return f", stopped at {100 * trial.steps_done // trial.planned_steps} %" if trial and _ended_early(trial) else ""
+    return f" at {100 * trial.steps_done // trial.planned_steps} % ¹" if trial and _ended_early(trial) else ""
 
 
 def _ended_early(trial: TrialRecord) -> bool:
