@@ -12,21 +12,56 @@ from cohort.version import __version__
 
 if TYPE_CHECKING:
     from cohort.core.errors import CohortError, InputError, Problem
+    from cohort.engine.task_file import TaskFile, load_task
+    from cohort.engine.tune import resume, tune
+    from cohort.tuning.early_exit.settings import EarlyExitSettings as EarlyExit
 
-__all__ = ["CohortError", "InputError", "Problem", "__version__"]
+__all__ = [
+    "CohortError",
+    "EarlyExit",
+    "InputError",
+    "Problem",
+    "TaskFile",
+    "__version__",
+    "load_task",
+    "resume",
+    "tune",
+]
 
+# public name -> the module that holds it, and its name there
 _HOMES = {
-    "CohortError": "cohort.core.errors",
-    "InputError": "cohort.core.errors",
-    "Problem": "cohort.core.errors",
+    "CohortError": ("cohort.core.errors", "CohortError"),
+    "EarlyExit": ("cohort.tuning.early_exit.settings", "EarlyExitSettings"),
+    "InputError": ("cohort.core.errors", "InputError"),
+    "Problem": ("cohort.core.errors", "Problem"),
+    "TaskFile": ("cohort.engine.task_file", "TaskFile"),
+    "load_task": ("cohort.engine.task_file", "load_task"),
+    "resume": ("cohort.engine.tune", "resume"),
+    "tune": ("cohort.engine.tune", "tune"),
 }
+# lower layers are public as well: `cohort.adapters.AdapterBank` works after `import cohort`
+_LAYERS = (
+    "adapters",
+    "data",
+    "engine",
+    "integrations",
+    "kernels",
+    "models",
+    "scheduling",
+    "serving",
+    "training",
+    "tuning",
+)
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        module, attribute = _HOMES[name]
+        return getattr(importlib.import_module(module), attribute)
+    if name in _LAYERS:
+        return importlib.import_module(f"cohort.{name}")
     raise AttributeError(f"module 'cohort' has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_LAYERS})

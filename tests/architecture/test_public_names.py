@@ -10,7 +10,17 @@ import pytest
 
 import cohort
 
-PUBLIC_NAMES = {"CohortError", "InputError", "Problem", "__version__"}
+PUBLIC_NAMES = {
+    "CohortError",
+    "EarlyExit",
+    "InputError",
+    "Problem",
+    "TaskFile",
+    "__version__",
+    "load_task",
+    "resume",
+    "tune",
+}
 
 
 def test_the_public_names_are_pinned() -> None:
@@ -21,6 +31,10 @@ def test_the_public_names_are_pinned() -> None:
 def test_every_public_name_can_be_had(name: str) -> None:
     assert getattr(cohort, name) is not None
     assert name in dir(cohort)
+
+
+def test_lower_layers_can_be_reached() -> None:
+    assert cohort.tuning.__name__ == "cohort.tuning"
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
