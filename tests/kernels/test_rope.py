@@ -79,6 +79,27 @@ def test_triton_forward_and_gradients(triton_device: str, shape: tuple[int, int,
         assert_near(dx, torch.autograd.grad(exact_y, exact_x, dy.double())[0])
 
 
+@pytest.mark.parametrize("backend", Backend)
+def test_splitting_lays_rows_out_for_padded_attention(triton_device: str, backend: Backend) -> None:
+    fused = torch.randn(7, 5 * 8, device=triton_device, requires_grad=True)
+    cos, sin = _angles(7, 8, torch.float32, triton_device)
+    # sequences of rows 0:3 and 3:5, padded to 4 rows each with their first; rows 5 and 6 belong to none
+    rows = torch.tensor([0, 1, 2, 0, 3, 4, 3, 3], device=triton_device)
+    places = torch.tensor([0, 1, 2, 4, 5, -1, -1], device=triton_device)
+    found = split_rope(
+        fused, num_heads=3, num_kv_heads=1, cos_TE=cos, sin_TE=sin, rows_P=rows, places_T=places, backend=backend
+    )
+    plain = split_rope(fused, num_heads=3, num_kv_heads=1, cos_TE=cos, sin_TE=sin, backend=backend)
+    assert all(torch.equal(a, b[rows]) for a, b in zip(found, plain, strict=True))
+    upstream = [torch.randn_like(x) for x in found]
+    for gradient in upstream:
+        gradient[[3, 6, 7]] = 0  # what causal attention gives its padding
+    (mine,) = torch.autograd.grad(found, fused, upstream)
+    (expected,) = torch.autograd.grad([x[rows] for x in plain], fused, upstream)
+    assert torch.equal(mine, expected)
+    assert not mine[5:].any()
+
+
 def test_wrong_shapes_are_refused() -> None:
     q, k, angles = torch.randn(4, 2, 8), torch.randn(4, 1, 8), torch.randn(4, 8)
     with pytest.raises(ShapeError, match="must be"):
@@ -89,3 +110,7 @@ def test_wrong_shapes_are_refused() -> None:
         split_rope(torch.randn(4, 33), num_heads=2, num_kv_heads=1, cos_TE=angles, sin_TE=angles)
     with pytest.raises(ShapeError, match="must be"):
         split_rope(torch.randn(4, 32), num_heads=2, num_kv_heads=1, cos_TE=angles[:2], sin_TE=angles)
+    with pytest.raises(ShapeError, match="come together"):
+        split_rope(
+            torch.randn(4, 32), num_heads=2, num_kv_heads=1, cos_TE=angles, sin_TE=angles, rows_P=torch.arange(4)
+        )

@@ -1,6 +1,6 @@
 """Rotary embedding on the GPU: queries, keys and (when fused) values in one launch, angles read once per token.
 
-Shapes:  T tokens · H query heads · G key-value heads · E head width
+Shapes:  T tokens · P result rows · H query heads · G key-value heads · E head width
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -33,12 +33,14 @@ def _rotate_heads(
     HALF: tl.constexpr,
     HALF_UP: tl.constexpr,
     BACKWARD: tl.constexpr,
+    in_row,
 ):
     heads = tl.arange(0, HEADS_UP)[:, None]
     columns = tl.arange(0, HALF_UP)[None, :]
     mask = (heads < HEADS) & (columns < HALF)
-    x_first = tl.load(x_ptr + heads * x_head_stride + columns, mask=mask, other=0.0).to(tl.float32)
-    x_second = tl.load(x_ptr + heads * x_head_stride + HALF + columns, mask=mask, other=0.0).to(tl.float32)
+    read = (heads < tl.where(in_row >= 0, HEADS, 0)) & (columns < HALF)
+    x_first = tl.load(x_ptr + heads * x_head_stride + columns, mask=read, other=0.0).to(tl.float32)
+    x_second = tl.load(x_ptr + heads * x_head_stride + HALF + columns, mask=read, other=0.0).to(tl.float32)
     if BACKWARD:  # the transpose of the rotation
         y_first = x_first * cos_first + x_second * sin_second
         y_second = x_second * cos_second - x_first * sin_first
@@ -59,6 +61,7 @@ def _rope_kernel(
     v_out_ptr,
     cos_ptr,
     sin_ptr,
+    map_ptr,
     q_token_stride,
     q_head_stride,
     k_token_stride,
@@ -77,9 +80,14 @@ def _rope_kernel(
     HALF: tl.constexpr,
     HALF_UP: tl.constexpr,
     V_WIDTH_UP: tl.constexpr,
+    MAPPED: tl.constexpr,
     BACKWARD: tl.constexpr,
 ):
-    token = tl.program_id(0).to(tl.int64)
+    out_row = tl.program_id(0).to(tl.int64)
+    in_row = out_row
+    if MAPPED:
+        in_row = tl.load(map_ptr + out_row)  # negative: nothing is read, zeros are written
+    token = out_row if BACKWARD else in_row  # the row of the stream, to which the angles belong
     columns = tl.arange(0, HALF_UP)
     mask = columns < HALF
     cos_ptr += token * angle_token_stride
@@ -89,8 +97,8 @@ def _rope_kernel(
     sin_first = tl.load(sin_ptr + columns, mask=mask, other=0.0).to(tl.float32)[None, :]
     sin_second = tl.load(sin_ptr + HALF + columns, mask=mask, other=0.0).to(tl.float32)[None, :]
     _rotate_heads(
-        q_ptr + token * q_token_stride,
-        q_out_ptr + token * q_out_token_stride,
+        q_ptr + in_row * q_token_stride,
+        q_out_ptr + out_row * q_out_token_stride,
         q_head_stride,
         q_out_head_stride,
         cos_first,
@@ -102,10 +110,11 @@ def _rope_kernel(
         HALF,
         HALF_UP,
         BACKWARD,
+        in_row,
     )
     _rotate_heads(
-        k_ptr + token * k_token_stride,
-        k_out_ptr + token * k_out_token_stride,
+        k_ptr + in_row * k_token_stride,
+        k_out_ptr + out_row * k_out_token_stride,
         k_head_stride,
         k_out_head_stride,
         cos_first,
@@ -117,12 +126,14 @@ def _rope_kernel(
         HALF,
         HALF_UP,
         BACKWARD,
+        in_row,
     )
     if V_WIDTH_UP > 0:
         v_columns = tl.arange(0, V_WIDTH_UP)
         v_mask = v_columns < K_HEADS * HALF * 2
-        v = tl.load(v_ptr + token * v_token_stride + v_columns, mask=v_mask, other=0.0)
-        tl.store(v_out_ptr + token * v_out_token_stride + v_columns, v, mask=v_mask)
+        v_read = v_columns < tl.where(in_row >= 0, K_HEADS * HALF * 2, 0)
+        v = tl.load(v_ptr + in_row * v_token_stride + v_columns, mask=v_read, other=0.0)
+        tl.store(v_out_ptr + out_row * v_out_token_stride + v_columns, v, mask=v_mask)
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,24 +147,26 @@ def rope_backward(dq_THE: Tensor, dk_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Ten
 
 
 def split_rope_forward(
-    qkv_TF: Tensor, *, num_heads: int, num_kv_heads: int, cos_TE: Tensor, sin_TE: Tensor
+    qkv_TF: Tensor, *, num_heads: int, num_kv_heads: int, cos_TE: Tensor, sin_TE: Tensor, rows_P: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rotated queries [T, H, E], rotated keys and plain values [T, G, E], each contiguous."""
+    """Return rotated queries [P, H, E], rotated keys and plain values [P, G, E], each contiguous."""
     qkv_TF = qkv_TF if qkv_TF.stride(1) == 1 else qkv_TF.contiguous()
     views = _views(qkv_TF, num_heads=num_heads, num_kv_heads=num_kv_heads)
-    q_THE, k_TGE, v_TGE = (torch.empty(view.shape, dtype=view.dtype, device=view.device) for view in views)
-    _launch(views, (q_THE, k_TGE, v_TGE), cos_TE=cos_TE, sin_TE=sin_TE, backward=False)
-    return q_THE, k_TGE, v_TGE
+    num_rows = qkv_TF.shape[0] if rows_P is None else rows_P.shape[0]
+    q_PHE, k_PGE, v_PGE = (qkv_TF.new_empty(num_rows, *view.shape[1:]) for view in views)
+    _launch(views, (q_PHE, k_PGE, v_PGE), cos_TE=cos_TE, sin_TE=sin_TE, backward=False, row_map=rows_P)
+    return q_PHE, k_PGE, v_PGE
 
 
-def split_rope_backward(dq_THE: Tensor, dk_TGE: Tensor, dv_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+def split_rope_backward(
+    dq_PHE: Tensor, dk_PGE: Tensor, dv_PGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, places_T: Tensor | None
+) -> Tensor:
     """Return the gradient of the fused product, written in place of a concatenation."""
-    num_heads, num_kv_heads, width = dq_THE.shape[1], dk_TGE.shape[1], dq_THE.shape[2]
-    columns = (num_heads + 2 * num_kv_heads) * width
-    dqkv_TF = torch.empty(dq_THE.shape[0], columns, dtype=dq_THE.dtype, device=dq_THE.device)
+    num_heads, num_kv_heads, width = dq_PHE.shape[1], dk_PGE.shape[1], dq_PHE.shape[2]
+    dqkv_TF = dq_PHE.new_empty(cos_TE.shape[0], (num_heads + 2 * num_kv_heads) * width)
     views = _views(dqkv_TF, num_heads=num_heads, num_kv_heads=num_kv_heads)
-    dq, dk = _with_dense_heads(dq_THE), _with_dense_heads(dk_TGE)
-    _launch((dq, dk, dv_TGE.contiguous()), views, cos_TE=cos_TE, sin_TE=sin_TE, backward=True)
+    operands = (_with_dense_heads(dq_PHE), _with_dense_heads(dk_PGE), dv_PGE.contiguous())
+    _launch(operands, views, cos_TE=cos_TE, sin_TE=sin_TE, backward=True, row_map=places_T)
     return dqkv_TF
 
 
@@ -166,7 +179,8 @@ def _views(qkv_TF: Tensor, *, num_heads: int, num_kv_heads: int) -> tuple[Tensor
 def _rotated(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, backward: bool) -> tuple[Tensor, Tensor]:
     q_THE, k_TGE = _with_dense_heads(q_THE), _with_dense_heads(k_TGE)
     q_out_THE, k_out_TGE = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q_THE, k_TGE))
-    _launch((q_THE, k_TGE, None), (q_out_THE, k_out_TGE, None), cos_TE=cos_TE, sin_TE=sin_TE, backward=backward)
+    operands, results = (q_THE, k_TGE, None), (q_out_THE, k_out_TGE, None)
+    _launch(operands, results, cos_TE=cos_TE, sin_TE=sin_TE, backward=backward, row_map=None)
     return q_out_THE, k_out_TGE
 
 
@@ -181,16 +195,17 @@ def _launch(
     cos_TE: Tensor,
     sin_TE: Tensor,
     backward: bool,
+    row_map: Tensor | None,
 ) -> None:
     (q, k, v), (q_out, k_out, v_out) = operands, results
-    num_tokens, num_heads, width = q.shape
-    if num_tokens == 0:
+    num_rows, num_heads, width = q_out.shape
+    if num_rows == 0:
         return
     cos_TE, sin_TE = cos_TE.contiguous(), sin_TE.contiguous()
     heads_up, half_up = triton.next_power_of_2(num_heads), triton.next_power_of_2(width // 2)
     num_kv_heads = k.shape[1]
     with on_device_of(q):
-        _rope_kernel[(num_tokens,)](
+        _rope_kernel[(num_rows,)](
             q,
             k,
             k if v is None else v,
@@ -199,6 +214,7 @@ def _launch(
             k_out if v_out is None else v_out,
             cos_TE,
             sin_TE,
+            cos_TE if row_map is None else row_map,
             q.stride(0),
             q.stride(1),
             k.stride(0),
@@ -217,6 +233,7 @@ def _launch(
             HALF=width // 2,
             HALF_UP=half_up,
             V_WIDTH_UP=0 if v is None else triton.next_power_of_2(num_kv_heads * width),
+            MAPPED=row_map is not None,
             BACKWARD=backward,
             # two heads' worth of 16-byte loads per thread: the angles in registers serve both
             num_warps=min(8, max(1, heads_up * half_up // 512)),
