@@ -201,6 +201,7 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:
         connection.close()
         # a WAL database in a folder that we may not write to: readable as it is, as long as no log waits beside it
-        if Path(f"{path}-wal").exists():
+        waiting = Path(f"{path}-wal")
+        if waiting.exists() and waiting.stat().st_size:
             raise
         return sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)

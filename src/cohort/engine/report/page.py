@@ -26,6 +26,7 @@ __all__ = [
     "trial_table",
 ]
 
+_ITEMS_SHOWN = 6
 # shown elsewhere on the page
 _FACTS_SHOWN_ELSEWHERE = {"task_name", "data_counts", "data_problems", "run_seconds"}
 
@@ -40,6 +41,10 @@ def value_label(value: JsonValue) -> str:
         return f"{value:,}"
     if isinstance(value, dict):
         return ", ".join(f"{name} {value_label(inner)}" for name, inner in value.items())
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        # the names of all adapted linears would fill a page; run.db has them
+        shown = [str(item) for item in value[:_ITEMS_SHOWN]]
+        return ", ".join(shown) + (f" and {len(value) - len(shown)} more" if len(value) > len(shown) else "")
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -29,7 +29,9 @@ def _subtitle(results: RunResults) -> str:
     facts = results.facts
     parts = [f"{len(results.ranked)} LoRA adapter{'' if len(results.ranked) == 1 else 's'}"]
     if "base_model" in facts:
-        parts[0] += f" on {facts['base_model']}"
+        base_model = str(facts["base_model"])
+        # a local folder goes by its name here; the run facts hold the path
+        parts[0] += f" on {Path(base_model).name if Path(base_model).is_absolute() else base_model}"
     if facts.get("state") not in (None, "done"):
         parts.append(f"state when this was written: {facts['state']}")
     return ", ".join(parts)
