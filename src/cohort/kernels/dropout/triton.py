@@ -4,6 +4,10 @@ The generator is a hash of (row key, module key, feature), so a kernel recompute
 stores none.
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# ruff: noqa: E501, SIM102
+# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay two ifs
+
 from __future__ import annotations
 
 import triton

@@ -67,7 +67,15 @@ class TileChoice:
     lora_first_backward: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("tile_rows", "shrink_block", "expand_block", "output_rows", "output_block", "input_rows", "input_block"):
+        for name in (
+            "tile_rows",
+            "shrink_block",
+            "expand_block",
+            "output_rows",
+            "output_block",
+            "input_rows",
+            "input_block",
+        ):
             value = getattr(self, name)
             if value < 16 or value & (value - 1):
                 raise TileTableError(f"{name} must be a power of two of at least 16, got {value}")
@@ -90,7 +98,9 @@ def measured_tiles(path: Path = TABLE_PATH) -> dict[str, list[dict[str, Any]]]:
         for row in rows:
             unknown = set(row["choice"]) - known
             if unknown:
-                raise TileTableError(f"{path.name}: {gpu}: unknown tile settings {sorted(unknown)}; known: {sorted(known)}")
+                raise TileTableError(
+                    f"{path.name}: {gpu}: unknown tile settings {sorted(unknown)}; known: {sorted(known)}"
+                )
     return table
 
 

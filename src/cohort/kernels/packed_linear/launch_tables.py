@@ -98,7 +98,9 @@ class LaunchTables:
         self.has_dropout = any(slots.dropouts)
         self.max_rank = max(slots.ranks, default=0)
         blocks = self._blocks(segments, slots)
-        flat = np.concatenate([table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)])
+        flat = np.concatenate(
+            [table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)]
+        )
         host = torch.from_numpy(flat)
         self._host = host.pin_memory() if self.device.type == "cuda" else host
         self._buffer = self._host.to(self.device, non_blocking=True)
@@ -118,7 +120,12 @@ class LaunchTables:
         """
         fits = segments.num_rows == self.num_rows and slots.num_slots == self.num_slots
         widest = max(slots.ranks, default=0)
-        if not self.fixed_launch or not fits or widest > self.max_rank or (any(slots.dropouts) and not self.has_dropout):
+        if (
+            not self.fixed_launch
+            or not fits
+            or widest > self.max_rank
+            or (any(slots.dropouts) and not self.has_dropout)
+        ):
             raise SegmentError(
                 f"these tables were built for {self.num_rows} rows, {self.num_slots} slots, ranks up to {self.max_rank}"
                 f"{'' if self.has_dropout else ', no dropout'}{'' if self.fixed_launch else ', one layout only'}; the new "
@@ -127,7 +134,9 @@ class LaunchTables:
         blocks = self._blocks(segments, slots)
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory
-        flat = np.concatenate([table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)])
+        flat = np.concatenate(
+            [table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)]
+        )
         self._host.copy_(torch.from_numpy(flat))
         self._buffer.copy_(self._host, non_blocking=True)
         self._copied = _record_event(self.device)
@@ -139,7 +148,9 @@ class LaunchTables:
             for table in (block.tiles, block.chunks, block.sums):
                 tensors.append(self._buffer[start : start + table.size].view(-1, ENTRY_WIDTH))
                 start += table.size
-            launches = [len(t) - 1 if self.fixed_launch else int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)]
+            launches = [
+                len(t) - 1 if self.fixed_launch else int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)
+            ]
             partials = len(block.chunks) - 1 if self.fixed_launch else int((block.chunks[1:, 7] >= 0).sum())
             widest = max((rank - index * WIDEST_RANK for rank in slots.ranks), default=0)
             views.append(

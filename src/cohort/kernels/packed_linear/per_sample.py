@@ -21,9 +21,7 @@ from cohort.kernels.segments import SegmentTable
 __all__ = ["per_sample_backward", "per_sample_forward"]
 
 
-def _dropped(
-    x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: LoraPart, probability: float
-) -> Tensor:
+def _dropped(x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: LoraPart, probability: float) -> Tensor:
     if row_keys_T is None or probability == 0.0:
         # where rows are no multiple of 16 bytes a sample's first row is aligned by chance, and the product's bits follow it
         return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
@@ -82,7 +80,5 @@ def per_sample_backward(
             part.grad_b_RN[rank_rows].add_(s_Lr.T @ dy_LN)
             part.grad_a_RK[rank_rows].add_(ds_Lr.T @ x_LK)
             dropped = ds_Lr @ part.a_RK[rank_rows]
-            dx_TK[rows].add_(
-                _dropped(dropped, rows=rows, row_keys_T=row_keys_T, part=part, probability=probability)
-            )
+            dx_TK[rows].add_(_dropped(dropped, rows=rows, row_keys_T=row_keys_T, part=part, probability=probability))
     return dx_TK

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import triton
@@ -25,7 +26,16 @@ from cohort.kernels.packed_linear.triton_backward import input_side_kernel, outp
 from cohort.kernels.packed_linear.triton_forward import expand_kernel, shrink_kernel, sum_partials_kernel
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["grouped_backward", "grouped_forward", "launch_tables", "tiles_for"]
+__all__ = [
+    "expand",
+    "grouped_backward",
+    "grouped_forward",
+    "input_side",
+    "launch_tables",
+    "output_side",
+    "shrink",
+    "tiles_for",
+]
 
 # A launch takes three pointers of each kind; more siblings than q, k and v take further launches.
 MOST_PARTS = 3
@@ -42,7 +52,7 @@ def _shared_bytes(device: torch.device) -> int:
     """Shared memory a program may take, less some for the compiler's own use."""
     if device.type != "cuda":
         return 1 << 16
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) - 4096
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 16)) - 4096
 
 
 def tiles_for(x_TK: Tensor, parts: Sequence[LoraPart]) -> TileChoice:
@@ -108,14 +118,14 @@ def grouped_forward(
     for first, group in _groups(parts):
         for index, rank_pass in enumerate(tables.passes):
             s = s_PTC[first : first + len(group), :, 128 * index :]
-            _shrink(x_TK, group, s, rank_pass, tables=tables, row_keys_T=row_keys_T, tiles=tiles)
-            _expand(y_TN, group, s, rank_pass, tables=tables, tiles=tiles, add=not lora_first or index > 0)
+            shrink(x_TK, group, s, rank_pass, tables=tables, row_keys_T=row_keys_T, tiles=tiles)
+            expand(y_TN, group, s, rank_pass, tables=tables, tiles=tiles, add=not lora_first or index > 0)
     if accumulating is not None:
         accumulating.add_forward(x_TK, y_TN)
     return y_TN, s_PTC
 
 
-def _shrink(
+def shrink(
     x_TK: Tensor,
     parts: Sequence[LoraPart],
     s_PTC: Tensor,
@@ -124,7 +134,9 @@ def _shrink(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: TileChoice,
+    scaled: bool = False,
 ) -> None:
+    """Write S (times the slot's scale if ``scaled``) of every part from one read of X."""
     if rank_pass.num_tiles == 0:
         return
     num_parts, splits = len(parts), tiles.shrink_splits
@@ -142,15 +154,21 @@ def _shrink(
         rank_pass.tiles, x_TK, *_three(factors), out, row_keys_T if dropout else x_TK, *_keys(parts),
         width, x_TK.stride(0), *_three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
         PARTS=num_parts, BM=tables.tile_rows, BK=tiles.shrink_block, SPLITS=splits, MAX_R=rank_pass.max_class,
-        EVEN=width % tiles.shrink_block == 0, SCALED=False, DROPOUT=dropout, PRECISION=_precision(x_TK),
+        EVEN=width % tiles.shrink_block == 0, SCALED=scaled and splits == 1, DROPOUT=dropout, PRECISION=_precision(x_TK),
         num_warps=tiles.shrink_warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
-        _sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=False, tables=tables)
+        _sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=scaled, tables=tables)
 
 
 def _sum_partials(
-    partials_CTC: Tensor, out_PTC: Tensor, rank_pass: RankPass, *, counts: Sequence[int], scaled: bool, tables: LaunchTables
+    partials_CTC: Tensor,
+    out_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    counts: Sequence[int],
+    scaled: bool,
+    tables: LaunchTables,
 ) -> None:
     rows = min(16, tables.tile_rows)
     sum_partials_kernel[(rank_pass.num_tiles, len(counts), tables.tile_rows // rows)](
@@ -160,7 +178,7 @@ def _sum_partials(
     )  # fmt: skip
 
 
-def _expand(
+def expand(
     y_TN: Tensor,
     parts: Sequence[LoraPart],
     s_PTC: Tensor,
@@ -207,8 +225,10 @@ def grouped_backward(
     for first, group in _groups(parts):
         for index, rank_pass in enumerate(tables.passes):
             s = s_PTC[first : first + len(group), :, 128 * index :]
-            ds_PTC = _output_side(dy_TN, group, s, rank_pass, tables=tables, tiles=tiles)
-            _input_side(x_TK, dx_TK, group, ds_PTC, rank_pass, tables=tables, row_keys_T=row_keys_T, tiles=tiles, add=add)
+            ds_PTC = output_side(dy_TN, group, s, rank_pass, tables=tables, tiles=tiles)
+            input_side(
+                x_TK, dx_TK, group, ds_PTC, rank_pass, tables=tables, row_keys_T=row_keys_T, tiles=tiles, add=add
+            )
             add = True
     if accumulating is not None and dx_TK is not None:
         accumulating.add_grad_input(dy_TN, dx_TK)
@@ -222,9 +242,7 @@ def _partials(like: Tensor, rank_pass: RankPass, width: int) -> Tensor:
     return like.new_empty(rank_pass.num_partials, rank_pass.max_class, width, dtype=torch.float32)
 
 
-def _sum_chunks(
-    partials_CRN: Tensor, sinks: Sequence[Tensor], rank_pass: RankPass
-) -> None:
+def _sum_chunks(partials_CRN: Tensor, sinks: Sequence[Tensor], rank_pass: RankPass) -> None:
     if rank_pass.num_sums == 0:
         return
     widths = [sink.shape[1] for sink in sinks]
@@ -235,7 +253,7 @@ def _sum_chunks(
     )  # fmt: skip
 
 
-def _output_side(
+def output_side(
     dy_TN: Tensor,
     parts: Sequence[LoraPart],
     s_PTC: Tensor,
@@ -243,8 +261,12 @@ def _output_side(
     *,
     tables: LaunchTables,
     tiles: TileChoice,
+    ds_apart: bool = False,
 ) -> Tensor:
-    """Add dB to the sinks and return dS [P, T, C] in the dtype of dY."""
+    """Add dB to the sinks and return dS [P, T, C] in the dtype of dY.
+
+    ``ds_apart`` computes dS by shrink launches of its own: dY is read twice but no float32 partial sums are written.
+    """
     factors, sinks = [part.b_RN for part in parts], [_sink(part.grad_b_RN) for part in parts]
     widths = [b.shape[1] for b in factors]
     counts = [triton.cdiv(width, tiles.output_block) for width in widths]
@@ -252,7 +274,8 @@ def _output_side(
     ds_PTC = dy_TN.new_empty(len(parts), num_rows, num_columns)
     if rank_pass.num_chunks == 0:
         return ds_PTC
-    ds_partials = dy_TN.new_empty(sum(counts), num_rows, num_columns, dtype=torch.float32)
+    shape = (0, num_rows, num_columns) if ds_apart else (sum(counts), num_rows, num_columns)
+    ds_partials = dy_TN.new_empty(shape, dtype=torch.float32)
     partials = _partials(dy_TN, rank_pass, sum(widths))
     stages = fitting_stages(
         tiles.output_stages,
@@ -266,15 +289,22 @@ def _output_side(
         ds_partials.stride(0), *_three([b.stride(0) for b in factors]), *_three([sink.stride(0) for sink in sinks]),
         partials.stride(0), partials.stride(1),
         PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
-        EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=True, PRECISION=_precision(dy_TN),
+        EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=not ds_apart, PRECISION=_precision(dy_TN),
         num_warps=tiles.output_warps, num_stages=stages,
     )  # fmt: skip
-    _sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
+    if ds_apart:
+        for index, part in enumerate(parts):
+            shrink(
+                dy_TN[:, part.columns], [replace(part, a_RK=part.b_RN)], ds_PTC[index : index + 1], rank_pass,
+                tables=tables, row_keys_T=None, tiles=tiles, scaled=True,
+            )  # fmt: skip
+    else:
+        _sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
     _sum_chunks(partials, sinks, rank_pass)
     return ds_PTC
 
 
-def _input_side(
+def input_side(
     x_TK: Tensor,
     dx_TK: Tensor | None,
     parts: Sequence[LoraPart],

@@ -7,6 +7,10 @@ needs all columns: programs leave float32 partial sums that ``sum_partials_kerne
 Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded class
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# ruff: noqa: E501, SIM102
+# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay two ifs
+
 from __future__ import annotations
 
 import triton

@@ -6,6 +6,10 @@ own padded rank, so no bit of a slot's result depends on who else is in the laun
 Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded class
 """
 
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# ruff: noqa: E501, SIM102
+# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay two ifs
+
 from __future__ import annotations
 
 import triton
@@ -137,7 +141,7 @@ def shrink_kernel(
                 )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count0", "count1", "count2"])
 def sum_partials_kernel(
     table, partials, out, count0, count1, count2, stride_partial, stride_partial_row, stride_part, stride_row,
     PARTS: tl.constexpr, BM: tl.constexpr, ROWS: tl.constexpr, MAX_R: tl.constexpr, SCALED: tl.constexpr,

@@ -1,0 +1,104 @@
+"""The packs that the kernel benchmarks run: Llama-3.1-8B's linears, adapters of mixed ranks, uneven segments."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cohort.kernels.packed_linear import LaunchTables, LoraPart, SlotTable
+from cohort.kernels.segments import SegmentTable
+from cohort.models.frozen_linear import FrozenLinear
+
+__all__ = ["LINEARS", "MIXED_RANKS", "Pack", "build_pack", "uneven_lengths"]
+
+# name: (input width, output widths of the siblings that share it)
+LINEARS = {
+    "qkv": (4096, (4096, 1024, 1024)),
+    "o": (4096, (4096,)),
+    "gateup": (4096, (14336, 14336)),
+    "down": (14336, (4096,)),
+}
+MIXED_RANKS = (8, 16, 32, 64)
+
+
+@dataclass(kw_only=True)
+class Pack:
+    """One linear, its adapters and one stream with a gradient of its output."""
+
+    x_TK: Tensor
+    dy_TN: Tensor
+    frozen: FrozenLinear
+    parts: tuple[LoraPart, ...]
+    slots: SlotTable
+    segments: SegmentTable
+    tables: LaunchTables
+
+    def zero_sinks(self) -> None:
+        """Forget the gradients so far."""
+        for part in self.parts:
+            assert part.grad_a_RK is not None and part.grad_b_RN is not None, "benchmark packs have sinks"
+            part.grad_a_RK.zero_()
+            part.grad_b_RN.zero_()
+
+
+def uneven_lengths(num_rows: int, count: int, *, seed: int = 0) -> list[int]:
+    """Return ``count`` segment lengths of 0.5 to 1.5 times their mean that fill ``num_rows`` rows."""
+    draw = random.Random(seed)
+    weights = [draw.uniform(0.5, 1.5) for _ in range(count)]
+    ends = [round(num_rows * sum(weights[: i + 1]) / sum(weights)) for i in range(count)]
+    return [b - a for a, b in zip([0, *ends], ends)]
+
+
+def build_pack(
+    in_features: int,
+    out_widths: Sequence[int],
+    *,
+    lengths: Sequence[int],
+    ranks: Sequence[int],
+    device: str = "cuda",
+    dtype: torch.dtype = torch.bfloat16,
+    row_stride: int | None = None,
+    tile_rows: int = 64,
+    chunk_rows: int = 1024,
+) -> Pack:
+    """Return a pack of random values. ``row_stride`` puts a bank's other linears between one rank row and the next."""
+    num_rows, total = sum(lengths), sum(out_widths)
+    starts, row = [], 0
+    for rank in ranks:
+        starts.append(row)
+        row += -(-rank // 16) * 16
+    scales, dropouts = (2.0,) * len(ranks), (0.0,) * len(ranks)
+    slots = SlotTable(row_starts=tuple(starts), ranks=tuple(ranks), scales=scales, dropouts=dropouts)
+    segments = SegmentTable.from_samples(lengths, slots=range(len(ranks)), num_slots=len(ranks), num_rows=num_rows)
+
+    def strided(width: int, kind: torch.dtype, size: float) -> Tensor:
+        view = torch.zeros(row, row_stride or width, device=device, dtype=kind)[:, :width]
+        return view.normal_(std=size) if size else view
+
+    parts, start = [], 0
+    for width in out_widths:
+        parts.append(
+            LoraPart(
+                a_RK=strided(in_features, dtype, in_features**-0.5),
+                b_RN=strided(width, dtype, 0.05),
+                grad_a_RK=strided(in_features, torch.float32, 0.0),
+                grad_b_RN=strided(width, torch.float32, 0.0),
+                column_start=start,
+                module_key=12345 + start,
+            )
+        )
+        start += width
+    weight = torch.randn(total, in_features, device=device, dtype=dtype) * in_features**-0.5
+    return Pack(
+        x_TK=torch.randn(num_rows, in_features, device=device, dtype=dtype),
+        dy_TN=torch.randn(num_rows, total, device=device, dtype=dtype),
+        frozen=FrozenLinear(weight),
+        parts=tuple(parts),
+        slots=slots,
+        segments=segments,
+        tables=LaunchTables(segments, slots, device=device, tile_rows=tile_rows, chunk_rows=chunk_rows),
+    )

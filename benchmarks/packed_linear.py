@@ -1,0 +1,100 @@
+"""How much does a pack of adapters add to the frozen linear, and what do others add?
+
+``python benchmarks/packed_linear.py [--result FILE] [--quick]``: every linear of Llama-3.1-8B, 2048 to 16384 rows, 1 to 32
+adapters of mixed ranks, forward + backward by CUDA-graph replay over the frozen product's forward + dX.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
+from benchmarks.linear_peers import PEERS, peft_one_by_one
+from benchmarks.measure import RESULTS, copy_ceiling, matrix_ceiling, median_eager, median_replay, print_table, write_result
+from cohort.kernels.packed_linear import triton as kernels
+
+QUESTION = "How much does a pack of adapters add to the frozen linear, against a loop, one wide adapter and grouped products?"
+SHAPES = {**LINEARS, "k or v": (4096, (1024,)), "gate or up": (4096, (14336,))}
+ROWS = (2048, 4096, 8192, 16384)
+ADAPTERS = (1, 2, 4, 8, 16, 32)
+
+
+def _ours(pack: Pack) -> Any:
+    arguments: dict[str, Any] = {"frozen": pack.frozen, "parts": pack.parts, "tables": pack.tables, "row_keys_T": None}
+
+    def work() -> tuple[torch.Tensor, torch.Tensor | None]:
+        y, s = kernels.grouped_forward(pack.x_TK, **arguments)
+        return y, kernels.grouped_backward(pack.dy_TN, x_TK=pack.x_TK, s_PTC=s, **arguments)
+
+    return work
+
+
+def _floor_ms(pack: Pack, *, tb_per_s: float, frozen_ms: float) -> float:
+    """Frozen products plus X twice, dY once and what must be written on top of nothing else: the bytes no fusion of
+    separate products can avoid (X for S and for dA, dY for dS and dB; Y and dX are written by the products).
+    """
+    bytes_moved = 2 * (2 * pack.x_TK.numel() + pack.dy_TN.numel())
+    return frozen_ms + bytes_moved / tb_per_s / 1e9
+
+
+def _measure(name: str, rows: int, adapters: int, *, tb_per_s: float, with_peft: bool) -> dict[str, Any]:
+    in_features, out_widths = SHAPES[name]
+    torch.manual_seed(0)
+    ranks = [MIXED_RANKS[(i + 1) % len(MIXED_RANKS)] for i in range(adapters)]
+    pack = build_pack(in_features, out_widths, lengths=uneven_lengths(rows, adapters), ranks=ranks)
+    frozen = median_replay(lambda: (pack.frozen.forward(pack.x_TK), pack.frozen.grad_input(pack.dy_TN)))
+    row: dict[str, Any] = {"linear": name, "rows": rows, "adapters": adapters, "frozen_ms": frozen}
+    y, dx = _ours(pack)()
+    wanted_y, wanted_dx = PEERS["loop"](pack)()  # type: ignore[misc]
+    row["error"] = max(float((a - b).norm() / b.norm()) for a, b in ((y.float(), wanted_y), (dx.float(), wanted_dx)))
+    if not row["error"] < 1e-2:
+        raise SystemExit(f"{name}: relative error {row['error']:.2e} against the loop; no timing of wrong results")
+    del y, dx, wanted_y, wanted_dx
+    row["ours_ms"] = median_replay(_ours(pack))
+    for peer, make in PEERS.items():
+        try:
+            row[f"{peer}_ms"] = median_replay(make(pack))
+        except (RuntimeError, AttributeError) as error:
+            row[f"{peer}_failed"] = str(error)[:100]
+    if with_peft:
+        row["peft_ms"] = median_eager(peft_one_by_one(pack))
+    for column in ("ours", *PEERS, "peft"):
+        if f"{column}_ms" in row:
+            row[column] = row[f"{column}_ms"] / frozen
+    row["floor"] = _floor_ms(pack, tb_per_s=tb_per_s, frozen_ms=frozen) / frozen
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--result", type=Path, default=RESULTS / "packed_linear.json")
+    parser.add_argument("--quick", action="store_true", help="8192 rows and 1, 4 and 16 adapters alone")
+    options = parser.parse_args()
+    tb_per_s, tflops = copy_ceiling(), matrix_ceiling()
+    rows: list[dict[str, Any]] = []
+    for name in SHAPES:
+        for num_rows in (8192,) if options.quick else ROWS:
+            for adapters in (1, 4, 16) if options.quick else ADAPTERS:
+                peft = num_rows == 8192 and adapters in (1, 16)
+                rows.append(_measure(name, num_rows, adapters, tb_per_s=tb_per_s, with_peft=peft))
+                torch.cuda.empty_cache()
+    columns = ("linear", "rows", "adapters", "frozen_ms", "ours", "floor", *PEERS, "peft", "error")
+    print_table(rows, columns=columns)
+    headline = {
+        f"linear_{row['linear']}_16": row["ours"]
+        for row in rows
+        if row["rows"] == 8192 and row["adapters"] == 16 and row["linear"] in LINEARS
+    }
+    lead = [min(row[peer] for peer in PEERS if peer in row) / row["ours"] for row in rows]
+    headline["least_lead_over_the_best_peer"] = min(lead)
+    print(headline)
+    notes = {"copy_tb_per_s": tb_per_s, "matrix_tflop_per_s": tflops}
+    write_result(options.result, question=QUESTION, headline=headline, rows=rows, notes=notes)
+
+
+if __name__ == "__main__":
+    main()
