@@ -95,7 +95,8 @@ def test_triton_reads_views_into_a_fused_product(triton_device: str) -> None:
         x = x.detach().requires_grad_()
         y = rms_norm(x, weight_D=weight, eps=EPS, backend=Backend.TRITON)
         results.append((y.detach(), torch.autograd.grad(y, x, dy)[0]))
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    for a, b in zip(*results, strict=True):
+        assert_near(a, b)  # other strides may be compiled to another order of the row's sum
 
 
 def test_triton_row_is_its_own(triton_device: str) -> None:
@@ -104,6 +105,7 @@ def test_triton_row_is_its_own(triton_device: str) -> None:
     alone = rms_norm(x[7:8].clone(), weight_D=weight, eps=EPS, backend=Backend.TRITON)
     x[8] = torch.nan
     assert torch.equal(rms_norm(x, weight_D=weight, eps=EPS, backend=Backend.TRITON)[7:8], alone)
+    assert torch.equal(rms_norm(x[3:21], weight_D=weight, eps=EPS, backend=Backend.TRITON)[4:5], alone)
 
 
 def test_wrong_widths_are_refused() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,6 +25,15 @@ def _angles(num_tokens: int, width: int, dtype: torch.dtype, device: str = "cpu"
 def _exact(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return x * cos.double()[:, None] + torch.cat((-second, first), dim=-1) * sin.double()[:, None]
+
+
+def _assert_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Bit-equal on the CPU; on a GPU two compilations may contract different products into an fma."""
+    for a, b in zip(found, expected, strict=True):
+        if a.is_cuda:
+            assert_near(a, b)
+        else:
+            assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -55,9 +66,8 @@ def test_splitting_is_slicing_then_rotating(
     expected = (*apply_rope(q, k, cos_TE=cos, sin_TE=sin, backend=backend), v)
     upstream = [torch.randn_like(x) for x in expected]
     assert all(x.is_contiguous() for x in found)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    gradients = (torch.autograd.grad(outputs, fused, upstream)[0] for outputs in (found, expected))
-    assert torch.equal(*gradients)
+    _assert_same(found, expected)
+    _assert_same(*(torch.autograd.grad(outputs, fused, upstream) for outputs in (found, expected)))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -90,14 +100,13 @@ def test_splitting_lays_rows_out_for_padded_attention(triton_device: str, backen
         fused, num_heads=3, num_kv_heads=1, cos_TE=cos, sin_TE=sin, rows_P=rows, places_T=places, backend=backend
     )
     plain = split_rope(fused, num_heads=3, num_kv_heads=1, cos_TE=cos, sin_TE=sin, backend=backend)
-    assert all(torch.equal(a, b[rows]) for a, b in zip(found, plain, strict=True))
+    _assert_same(found, [x[rows] for x in plain])
     upstream = [torch.randn_like(x) for x in found]
     for gradient in upstream:
         gradient[[3, 6, 7]] = 0  # what causal attention gives its padding
-    (mine,) = torch.autograd.grad(found, fused, upstream)
-    (expected,) = torch.autograd.grad([x[rows] for x in plain], fused, upstream)
-    assert torch.equal(mine, expected)
-    assert not mine[5:].any()
+    mine = torch.autograd.grad(found, fused, upstream)
+    _assert_same(mine, torch.autograd.grad([x[rows] for x in plain], fused, upstream))
+    assert not mine[0][5:].any()
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -19,7 +19,8 @@ from cohort.kernels.row_tiles import row_tile
 __all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
 
 
-@triton.jit
+# one compilation for every number of rows: a row has the same bits in any stream
+@triton.jit(do_not_specialize=["num_rows"])
 def _forward_kernel(
     x_ptr,
     residual_ptr,
@@ -53,7 +54,7 @@ def _forward_kernel(
     tl.store(y_ptr + places, (normed * weight[None, :]).to(y_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _backward_kernel(
     dy_ptr,
     x_ptr,
