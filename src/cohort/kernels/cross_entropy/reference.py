@@ -26,6 +26,6 @@ def cross_entropy_rows(logits_CV: Tensor, *, targets_C: Tensor, with_gradient: b
     losses_C = torch.where(inside_C, losses_C, torch.nan)  # a label outside the vocabulary must show
     if with_gradient:
         exponentials_CV /= sums_C1
-        exponentials_CV.scatter_add_(1, index_C1, torch.full_like(target_C1, -1.0))
+        exponentials_CV.scatter_add_(1, index_C1, -inside_C.to(working).unsqueeze(1))
         logits_CV.copy_(torch.where(trained_C.unsqueeze(1), exponentials_CV, 0.0))
     return torch.where(trained_C, losses_C, 0.0)

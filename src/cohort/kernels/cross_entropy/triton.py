@@ -63,8 +63,8 @@ def _cross_entropy_kernel(
         if WITH_GRADIENT:
             scale = 1.0 / total
             tl.debug_barrier()  # the target's logit is read before its place is overwritten
-            for start in range(0, VOCABULARY, BLOCK):
-                places = start + columns
+            for start in range(0, VOCABULARY, BLOCK * TURN):
+                places = start + steps
                 mask = places < VOCABULARY
                 x = tl.load(logits_ptr + places, mask=mask, other=float("-inf")).to(tl.float32)
                 gradient = tl.exp(x - largest) * scale - tl.where(places == target, 1.0, 0.0)
