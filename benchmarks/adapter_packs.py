@@ -40,9 +40,9 @@ class Pack:
     def zero_sinks(self) -> None:
         """Forget the gradients so far."""
         for part in self.parts:
-            assert part.grad_a_RK is not None and part.grad_b_RN is not None, "benchmark packs have sinks"
-            part.grad_a_RK.zero_()
-            part.grad_b_RN.zero_()
+            for sink in (part.grad_a_RK, part.grad_b_RN):
+                assert sink is not None, "benchmark packs have sinks"
+                sink.zero_()
 
 
 def uneven_lengths(num_rows: int, count: int, *, seed: int = 0) -> list[int]:
@@ -50,7 +50,7 @@ def uneven_lengths(num_rows: int, count: int, *, seed: int = 0) -> list[int]:
     draw = random.Random(seed)
     weights = [draw.uniform(0.5, 1.5) for _ in range(count)]
     ends = [round(num_rows * sum(weights[: i + 1]) / sum(weights)) for i in range(count)]
-    return [b - a for a, b in zip([0, *ends], ends)]
+    return [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def build_pack(

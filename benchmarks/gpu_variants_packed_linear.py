@@ -1,12 +1,13 @@
 """Which tiles and which order of products are fastest for each linear? Writes the table the packed linear chooses from.
 
 ``python benchmarks/gpu_variants_packed_linear.py RESULT.json [--linears qkv o] [--rows 8192] [--adapters 16]
-[--write-table]``. Every variant is checked against float32 products before it is timed.
+[--table measured_tiles.json]``. Every variant is checked against float32 products before it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import time
@@ -48,7 +49,8 @@ OUTPUT = [
 INPUT = [
     {"input_rows": rows, "input_block": block, "input_warps": warps, "input_stages": stages}
     for rows, block, warps, stages in (
-        (64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 8, 3), (64, 128, 8, 4), (64, 256, 8, 3), (128, 64, 4, 3),
+        (64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 8, 3), (64, 128, 8, 4), (64, 256, 8, 3),
+        (128, 64, 4, 3),
         (128, 128, 8, 2),
     )
 ]  # fmt: skip
@@ -149,7 +151,7 @@ def _compile(task: tuple[str, str, dict[str, int], int]) -> str | None:
     torch.manual_seed(0)
     if step == "fused":
         return compile_fused(change)
-    in_features, out_widths = LINEARS[name]
+    out_widths = LINEARS[name][1]
     small = build_pack(
         1024, [1024] * len(out_widths), lengths=[96, 160], ranks=[8, max_rank], tile_rows=change.get("tile_rows", 64)
     )
@@ -263,19 +265,21 @@ def _time_overlap(name: str, pack: Pack) -> list[dict[str, Any]]:
     tables, x, dy = pack.tables, pack.x_TK, pack.dy_TN
     _, ds = _intermediates(pack, tables)
     side = torch.cuda.Stream()
+    tiles, rank_pass = TileChoice(), tables.passes[0]
+
+    def weight_gradient() -> None:
+        kernels.input_side(x, None, pack.parts, ds, rank_pass, tables=tables, row_keys_T=None, tiles=tiles, add=True)
 
     def beside() -> None:
         main = torch.cuda.current_stream()
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            kernels.input_side(x, None, pack.parts, ds, tables.passes[0], tables=tables, row_keys_T=None, tiles=TileChoice(),
-                               add=True)  # fmt: skip
+            weight_gradient()
         pack.frozen.grad_input(dy)
         main.wait_stream(side)
 
     def after() -> None:
-        kernels.input_side(x, None, pack.parts, ds, tables.passes[0], tables=tables, row_keys_T=None, tiles=TileChoice(),
-                           add=True)  # fmt: skip
+        weight_gradient()
         pack.frozen.grad_input(dy)
 
     return [
@@ -293,6 +297,9 @@ def main() -> None:
     parser.add_argument("--adapters", type=int, default=16)
     parser.add_argument(
         "--row-stride", type=int, default=None, help="entries from one rank row to the next, as in a bank"
+    )
+    parser.add_argument(
+        "--table", type=Path, default=None, help="also write the best choices as a table of measured tiles"
     )
     parser.add_argument("--no-fused", action="store_true", help="leave out the fused base + LoRA product")
     options = parser.parse_args()
@@ -318,9 +325,33 @@ def main() -> None:
         write_result(options.result, question=QUESTION, headline=_headline(rows), rows=rows, notes=notes)
         del pack
         torch.cuda.empty_cache()
+    if options.table is not None:
+        _write_table(options.table, rows)
     _print(options.linears, rows)
     print({key: round(value, 3) for key, value in notes.items() if isinstance(value, float)})
     print({key: round(value, 4) for key, value in _headline(rows).items()})
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the best whole of each linear as ``cohort.kernels.packed_linear.choice`` reads it."""
+    defaults = asdict(TileChoice())
+    table = []
+    for name in dict.fromkeys(row["linear"] for row in rows):
+        wholes = [row for row in rows if row["linear"] == name and row["step"].startswith("whole")]
+        best = min(wholes, key=lambda row: row["ms"])
+        in_features, out_widths = LINEARS[name]
+        choice = {key: value for key, value in best["choice"].items() if value != defaults[key]}
+        measured = {"ms": best["ms"], "over_frozen": best["ratio"]}
+        table.append(
+            {
+                "in_features": in_features,
+                "out_widths": out_widths,
+                "min_rows": 0,
+                "choice": choice,
+                "measured": measured,
+            }
+        )
+    path.write_text(json.dumps({torch.cuda.get_device_name(0): table}, indent=1) + "\n", encoding="utf-8")
 
 
 def _headline(rows: list[dict[str, Any]]) -> dict[str, float]:

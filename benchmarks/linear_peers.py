@@ -1,7 +1,7 @@
 """What others do for the same pack, forward and backward, from plain torch: the columns beside ours.
 
-Each peer computes Y, dX and every adapter's dA and dB for all sibling linears of a pack, in bf16, without autograd, so that
-its products alone are timed.
+Each peer computes Y, dX and every adapter's dA and dB for all sibling linears of a pack, in bf16, without autograd, so
+that its products alone are timed.
 
 Shapes:  T rows · Z adapters · K input width · N output width · R padded rank
 """

@@ -1,12 +1,14 @@
 """How a benchmark measures and records: medians of CUDA-graph replays or eager calls, one JSON file per question.
 
-A result file has ``question``, ``date``, ``command``, ``machine``, ``versions``, ``headline`` {name: number} and ``rows``.
+A result file has ``question``, ``date``, ``command``, ``machine``, ``versions``, ``headline`` {name: number} and
+``rows``.
 """
 
 from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import itertools
 import json
 import platform
 import statistics
@@ -58,7 +60,7 @@ def median_replay(work: Callable[[], object], *, budget_seconds: float = 0.15, l
 
 
 def median_eager(work: Callable[[], object], *, budget_seconds: float = 0.3, least: int = 10) -> float:
-    """Return the median milliseconds of one call of ``work`` with the host's launch time in it, synchronised each time."""
+    """Return the median milliseconds of one synchronised call of ``work``, the host's launch time in it."""
     for _ in range(3):
         work()
     torch.cuda.synchronize()
@@ -87,7 +89,7 @@ def _median_events(work: Callable[[], object], *, budget_seconds: float, least: 
         work()
         event.record()
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in zip(events, events[1:]))
+    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(events))
 
 
 def copy_ceiling() -> float:
@@ -156,9 +158,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, columns: Sequence[str]) ->
     """Print ``rows`` as a table of ``columns``; floats with three digits."""
     cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
     widths = [max(len(column), *(len(line[i]) for line in cells), 1) for i, column in enumerate(columns)]
-    print("  ".join(column.rjust(width) for column, width in zip(columns, widths)))
+    print("  ".join(column.rjust(width) for column, width in zip(columns, widths, strict=True)))
     for line in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)), flush=True)
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)), flush=True)
 
 
 def _cell(value: object) -> str:

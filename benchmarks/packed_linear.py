@@ -1,7 +1,7 @@
 """How much does a pack of adapters add to the frozen linear, and what do others add?
 
-``python benchmarks/packed_linear.py [--result FILE] [--quick]``: every linear of Llama-3.1-8B, 2048 to 16384 rows, 1 to 32
-adapters of mixed ranks, forward + backward by CUDA-graph replay over the frozen product's forward + dX.
+``python benchmarks/packed_linear.py [--result FILE] [--quick]``: every linear of Llama-3.1-8B, 2048 to 16384 rows, 1
+to 32 adapters of mixed ranks, forward + backward by CUDA-graph replay over the frozen product's forward + dX.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ import torch
 
 from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
 from benchmarks.linear_peers import PEERS, peft_one_by_one
-from benchmarks.measure import RESULTS, copy_ceiling, matrix_ceiling, median_eager, median_replay, print_table, write_result
+from benchmarks.measure import (
+    RESULTS,
+    copy_ceiling,
+    matrix_ceiling,
+    median_eager,
+    median_replay,
+    print_table,
+    write_result,
+)
 from cohort.kernels.packed_linear import triton as kernels
 
-QUESTION = "How much does a pack of adapters add to the frozen linear, against a loop, one wide adapter and grouped products?"
+QUESTION = "How much does a pack of adapters add to the frozen linear, and what do its peers add?"
 SHAPES = {**LINEARS, "k or v": (4096, (1024,)), "gate or up": (4096, (14336,))}
 ROWS = (2048, 4096, 8192, 16384)
 ADAPTERS = (1, 2, 4, 8, 16, 32)

@@ -1,8 +1,8 @@
 """Do 32 adapters in one launch take the time of one? LoRA products alone, packed against one adapter after the other.
 
-``python benchmarks/scaling.py [--result FILE]``: rank 64, widths 2048, 4096 and 14336, 64, 200 and 1024 tokens an adapter,
-2 to 32 adapters, eager and by graph replay. Two sequential columns: the same kernels one adapter at a time, and plain torch
-products one adapter at a time. The floor is the bytes that must move at the measured copy rate.
+``python benchmarks/scaling.py [--result FILE]``: rank 64, widths 2048, 4096 and 14336, 64, 200 and 1024 tokens an
+adapter, 2 to 32 adapters, eager and by graph replay. Two sequential columns: the same kernels one adapter at a time,
+and plain torch products one adapter at a time. The floor is the bytes that must move at the measured copy rate.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _torch_products(pack: Pack) -> Callable[[], object]:
 
 
 def _floor_ms(rows: int, width: int, adapters: int, tb_per_s: float) -> float:
-    """X and dY read twice each (forward, backward), Y and dX written, factors read, float32 sinks read and written."""
-    streams = 2 * (2 + 1 + 2) * rows * width  # X twice, dY once, Y and dX written: five streams of bf16
+    """X read twice, dY once, Y and dX written, factors read twice, float32 sinks read and written."""
+    streams = 2 * 5 * rows * width
     factors = adapters * RANK * 2 * width * (2 * 2 + 8)
     return (streams + factors) / tb_per_s / 1e9
 
@@ -100,7 +100,8 @@ def main() -> None:
         for tokens in TOKENS:
             rows += _measure(width, tokens, tb_per_s=tb_per_s)
             torch.cuda.empty_cache()
-    columns = ("width", "tokens", "adapters", "floor_ms", "eager_ms", "eager_own", "eager_torch", "replay_ms", "replay_own",
+    columns = ("width", "tokens", "adapters", "floor_ms", "eager_ms", "eager_own", "eager_torch", "replay_ms",
+    "replay_own",
                "replay_torch")  # fmt: skip
     print_table(rows, columns=columns)
     at_200 = [row for row in rows if row["adapters"] == 32 and row["tokens"] == 200]

@@ -6,8 +6,7 @@ Shapes:  M rows · N output columns · K inner width
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# ruff: noqa: E501, SIM102
-# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay two ifs
+# a jitted function has no Python types: its operands are pointers and tiles
 
 from __future__ import annotations
 
@@ -94,7 +93,7 @@ def _launch(
     )  # fmt: skip
 
 
-def _firsts(tables: LaunchTables, pack: Pack, rows: int) -> Tensor:
+def _firsts(pack: Pack, rows: int) -> Tensor:
     """First and last entry of the slots that overlap each tile of ``rows`` rows."""
     ranges = []
     for start in range(0, pack.x_TK.shape[0], rows):
@@ -133,7 +132,7 @@ def time_fused(name: str, pack: Pack) -> list[dict[str, Any]]:
         s = torch.randn(x.shape[0], 64, device=x.device, dtype=x.dtype)
         y = torch.full((x.shape[0], width), torch.nan, device=x.device, dtype=x.dtype)
         tables = LaunchTables(pack.segments, pack.slots, device=x.device, chunk_rows=1 << 30)
-        firsts = _firsts(tables, pack, variant["bm"])
+        firsts = _firsts(pack, variant["bm"])
         row: dict[str, Any] = {"linear": name, "step": f"fused_{'forward' if variant['nk'] else 'dx'}", **variant}
         row["step"] += "_lora" if variant["lora"] else ""
         try:

@@ -1,4 +1,6 @@
-"""The grouped Triton kernels against the float64 definition: forward and every gradient, odd shapes, isolation, repeats."""
+"""The grouped Triton kernels against the float64 definition: forward and every gradient, odd shapes, isolation,
+repeats.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +153,7 @@ def make_case(
 
     def factor(width: int, size: float) -> Tensor:
         whole = torch.zeros(max(row, 1), row_stride or width, device=device, dtype=dtype)[:, :width]
-        for start, rank in zip(starts, ranks):
+        for start, rank in zip(starts, ranks, strict=True):
             whole[start : start + rank] = normal(rank, width, size=size)
         return whole
 

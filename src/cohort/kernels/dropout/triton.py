@@ -5,8 +5,7 @@ stores none.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# ruff: noqa: E501, SIM102
-# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay two ifs
+# a jitted function has no Python types: its operands are pointers and tiles
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ __all__ = ["PackedLinearFunction"]
 class PackedLinearFunction(torch.autograd.Function):
     """``forward(x, frozen, parts, slots, segments, row_keys, backend, tables, *factors)``.
 
-    ``factors`` repeats every part's ``a_RK, b_RN`` so that autograd sees them; with sinks their gradients are added there
-    and None is returned, without sinks they are returned.
+    ``factors`` repeats every part's ``a_RK, b_RN`` so that autograd sees them; with sinks their gradients are added
+    there and None is returned, without sinks they are returned.
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x_TK: Tensor,
         frozen: FrozenProduct,
@@ -39,6 +39,8 @@ class PackedLinearFunction(torch.autograd.Function):
         tables: LaunchTables | None,
         *factors: Tensor,
     ) -> Tensor:
+        """Compute y and keep what backward needs."""
+        del factors  # autograd alone needs them; the parts hold the same tensors
         ctx.frozen, ctx.parts, ctx.slots, ctx.row_keys_T = frozen, parts, slots, row_keys_T
         if backend is Backend.TRITON:
             kernels = implementation("packed_linear", backend)
@@ -61,15 +63,16 @@ class PackedLinearFunction(torch.autograd.Function):
         return y_TN
 
     @staticmethod
-    def backward(ctx: Any, dy_TN: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy_TN: Tensor) -> tuple[Tensor | None, ...]:
+        """Return dx, and the factors' gradients where the parts have no sinks."""
         owned = [part.grad_a_RK is None for part in ctx.parts]
         parts = [
             replace(part, grad_a_RK=torch.zeros_like(part.a_RK), grad_b_RN=torch.zeros_like(part.b_RN)) if own else part
-            for part, own in zip(ctx.parts, owned)
+            for part, own in zip(ctx.parts, owned, strict=True)
         ]
         dx_TK = _grouped_backward(ctx, dy_TN, parts) if ctx.tables is not None else _looped_backward(ctx, dy_TN, parts)
         gradients: list[Tensor | None] = []
-        for part, own in zip(parts, owned):
+        for part, own in zip(parts, owned, strict=True):
             gradients += [part.grad_a_RK, part.grad_b_RN] if own else [None, None]
         return (dx_TK if ctx.needs_input_grad[0] else None, *[None] * 7, *gradients)
 

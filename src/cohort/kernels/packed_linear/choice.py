@@ -1,9 +1,10 @@
 """Which tiles and which order of products a packed linear uses on a GPU: a printed rule over measured tables.
 
 The rule: exact match of GPU name, input width and sibling widths in ``measured_tiles.json`` (written by
-``benchmarks/gpu_variants_packed_linear.py``), taking the row with the most stream rows that is not above the stream; else
-the defaults below. Everything that changes the order of a sum (``shrink_block``, ``shrink_splits``, ``output_block``,
-``chunk_rows``) is a function of the linear's widths alone, so a slot's bits do not depend on how full its pack is.
+``benchmarks/gpu_variants_packed_linear.py``), taking the row with the most stream rows that is not above the stream;
+else the defaults below. Everything that changes the order of a sum (``shrink_block``, ``shrink_splits``,
+``output_block``, ``chunk_rows``) is a function of the linear's widths alone, so a slot's bits do not depend on how
+full its pack is.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class TileChoice:
         output_warps, output_stages: Of that kernel.
         input_rows, input_block: Rows a step and columns a program of the kernel over X reads.
         input_warps, input_stages: Of that kernel.
-        lora_first_forward: Write the LoRA term first and let the frozen product accumulate into it (where it can), instead
-            of reading Y again after it.
+        lora_first_forward: Write the LoRA term first and let the frozen product accumulate into it (where it can),
+            instead of reading Y again after it.
         lora_first_backward: The same for dX.
     """
 
@@ -89,7 +90,9 @@ _DEFAULTS = TileChoice()
 
 @functools.cache
 def measured_tiles(path: Path = TABLE_PATH) -> dict[str, list[dict[str, Any]]]:
-    """Return the measured rows by GPU name: ``in_features``, ``out_widths``, ``min_rows``, ``choice`` and ``measured``."""
+    """Return the measured rows by GPU name: ``in_features``, ``out_widths``, ``min_rows``, ``choice`` and
+    ``measured``.
+    """
     if not path.is_file():
         return {}
     table: dict[str, list[dict[str, Any]]] = json.loads(path.read_text(encoding="utf-8"))
@@ -125,7 +128,9 @@ def fitting_stages(stages: int, *, stage_bytes: int, fixed_bytes: int = 0, limit
 
 
 def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, num_rows: int) -> list[str]:
-    """Return one line a linear ``(in_features, out_widths)``: measured or default, and what differs from the defaults."""
+    """Return one line a linear ``(in_features, out_widths)``: measured or default, and what differs from the
+    defaults.
+    """
     lines = []
     for in_features, out_widths in linears:
         choice = choose_tiles(gpu, in_features=in_features, out_widths=out_widths, num_rows=num_rows)

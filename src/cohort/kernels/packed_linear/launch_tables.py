@@ -1,18 +1,17 @@
 """Device tables that tell each program of the grouped kernels which rows, rank rows and scale are its own.
 
 One buffer serves every linear of a step: it is built on the host from the SegmentTable and the SlotTable and copied in
-one transfer, so launches are O(1) in the number of adapters and no device value ever decides a launch. The buffer keeps its
-place and size when its contents change, so a captured CUDA graph reads the current pack.
+one transfer, so launches are O(1) in the number of adapters and no device value ever decides a launch. The buffer
+keeps its place and size when its contents change, so a captured CUDA graph reads the current pack.
 
-A table is int32 ``[1 + capacity, 8]``: the number of entries first, then one entry a row. Tiles are cut from each slot's own
-first row, never from the stream's, so what a slot computes does not depend on its neighbours.
+A table is int32 ``[1 + capacity, 8]``: the number of entries first, then one entry a row. Tiles are cut from each
+slot's own first row, never from the stream's, so what a slot computes does not depend on its neighbours.
 
 Shapes:  T rows of the stream · Z slots · r true rank
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,10 +125,12 @@ class LaunchTables:
             or widest > self.max_rank
             or (any(slots.dropouts) and not self.has_dropout)
         ):
+            dropout = "" if self.has_dropout else ", no dropout"
+            fixed = "" if self.fixed_launch else ", one layout only"
             raise SegmentError(
                 f"these tables were built for {self.num_rows} rows, {self.num_slots} slots, ranks up to {self.max_rank}"
-                f"{'' if self.has_dropout else ', no dropout'}{'' if self.fixed_launch else ', one layout only'}; the new "
-                f"layout has {segments.num_rows} rows, {slots.num_slots} slots, ranks up to {widest}: build new tables"
+                f"{dropout}{fixed}; the new layout has {segments.num_rows} rows, {slots.num_slots} slots, ranks up to "
+                f"{widest}: build new tables"
             )
         blocks = self._blocks(segments, slots)
         if self._copied is not None:
@@ -181,7 +182,7 @@ class LaunchTables:
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
             meaning = _slot_fields(slots, slot=slot, rank=rank, first_rank=first_rank)
-            tiles += _cut(rows, self.tile_rows, lambda start, stop, m=meaning: (start, stop, *m, -1))  # type: ignore[misc]
+            tiles += [(start, stop, *meaning, -1) for start, stop in _cut(rows, self.tile_rows)]
             num_chunks = -(-(rows.stop - rows.start) // self.chunk_rows)
             first = num_partials if num_chunks > 1 and rank > 0 else -1
             for index in range(num_chunks):
@@ -193,8 +194,8 @@ class LaunchTables:
                 num_partials += num_chunks
         filler = slice(segments.num_adapter_rows, segments.num_rows)
         nothing = (0, 0, 0, 0, 0, -1)
-        tiles += _cut(filler, self.tile_rows, lambda start, stop: (start, stop, *nothing))
-        chunks += _cut(filler, self.chunk_rows, lambda start, stop: (start, stop, *nothing))
+        tiles += [(start, stop, *nothing) for start, stop in _cut(filler, self.tile_rows)]
+        chunks += [(start, stop, *nothing) for start, stop in _cut(filler, self.chunk_rows)]
         most_tiles, most_chunks = (
             self.num_rows // size + self.num_slots + 1 for size in (self.tile_rows, self.chunk_rows)
         )
@@ -215,8 +216,8 @@ def _slot_fields(slots: SlotTable, *, slot: int, rank: int, first_rank: int) -> 
     return (slots.row_starts[slot] + first_rank, rank, int(reals[0]), bits, int(reals[1]))
 
 
-def _cut(rows: slice, size: int, entry: Callable[[int, int], tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return [entry(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
+def _cut(rows: slice, size: int) -> list[tuple[int, int]]:
+    return [(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size)]
 
 
 def _table(entries: list[tuple[int, ...]], *, capacity: int) -> NDArray[np.int32]:

@@ -30,8 +30,8 @@ def packed_linear(
 ) -> Tensor:
     """Return the frozen product plus every slot's LoRA term on that slot's rows.
 
-    ``y_z = x_z W^T (+ bias) + s_z * drop(x_z) A_z^T B_z^T``; rows of no adapter get the frozen product alone. ``parts`` are
-    siblings (q, k, v or gate, up) that share ``x`` and one fused frozen product, each in its own columns.
+    ``y_z = x_z W^T (+ bias) + s_z * drop(x_z) A_z^T B_z^T``; rows of no adapter get the frozen product alone.
+    ``parts`` are siblings (q, k, v or gate, up) that share ``x`` and one fused frozen product, each in its own columns.
     Gradients flow to ``x`` and to each part's factors (into its sinks where it has them).
 
     Args:
@@ -49,8 +49,8 @@ def packed_linear(
         ShapeError: a width disagrees with its neighbour.
         SegmentError: ``segments`` covers another number of rows or slots.
 
-    Source: ALTO 6.1 and A.1, mLoRA 3.3, PLoRA App. C, LoRAFusion 4.2. We differ: ranks, token counts and batch sizes vary
-    freely in one pack, and dropout masks do not depend on the place in it.
+    Source: ALTO 6.1 and A.1, mLoRA 3.3, PLoRA App. C, LoRAFusion 4.2. We differ: ranks, token counts and batch sizes
+    vary freely in one pack, and dropout masks do not depend on the place in it.
     """
     if x_TK.shape[1] != frozen.in_features:
         raise ShapeError(f"x is {x_TK.shape[1]} wide but the frozen linear takes {frozen.in_features}")
@@ -64,8 +64,8 @@ def packed_linear(
     for part in parts:
         if part.a_RK.shape[1] != frozen.in_features or part.columns.stop > frozen.out_features:
             raise ShapeError(
-                f"a part with A [., {part.a_RK.shape[1]}] and columns {part.columns.start}:{part.columns.stop} does not "
-                f"fit a frozen linear of {frozen.in_features} x {frozen.out_features}"
+                f"a part with A [., {part.a_RK.shape[1]}] and columns {part.columns.start}:{part.columns.stop} does "
+                f"not fit a frozen linear of {frozen.in_features} x {frozen.out_features}"
             )
     if tables is not None and (tables.num_rows, tables.num_slots) != (segments.num_rows, segments.num_slots):
         raise SegmentError(
@@ -74,7 +74,7 @@ def packed_linear(
         )
     chosen = choose_backend(x_TK, backend=backend) if parts else Backend.REFERENCE
     factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
-    result: Tensor = PackedLinearFunction.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = PackedLinearFunction.apply(
         x_TK, frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, *factors
     )
     return result

@@ -47,7 +47,8 @@ class LoraPart:
     Attributes:
         a_RK: A of every slot.
         b_RN: B^T of every slot.
-        grad_a_RK, grad_b_RN: Sinks that backward adds to, in sample order, instead of returning gradients; both or none.
+        grad_a_RK, grad_b_RN: Sinks that backward adds to, in sample order, instead of returning gradients; both or
+            none.
         column_start: First column of the fused frozen product that this part owns.
         module_key: Key of the module for dropout, see :func:`cohort.kernels.dropout.module_key`.
     """

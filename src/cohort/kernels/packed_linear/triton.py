@@ -1,8 +1,9 @@
 """The grouped path: a fixed number of Triton launches for any number of adapters.
 
-Forward: shrink (one read of X for all siblings), expand. Backward: dB with partial sums of dS (one read of dY), their sum,
-dA with dX (one read of X, one write of dX). Where the frozen product can accumulate, the LoRA term is written first and the
-product adds onto it, which saves reading Y (or dX) back.
+Forward: shrink (one read of X for all siblings), expand. Backward: dB with partial sums of dS (one read of dY),
+their
+sum, dA with dX (one read of X, one write of dX). Where the frozen product can accumulate, the LoRA term is written
+first and the product adds onto it, which saves reading Y (or dX) back.
 
 Shapes:  T rows of the stream · K input width · N output width of one part · P parts · C columns of S (padded rank)
 """
@@ -152,9 +153,11 @@ def shrink(
     stages = fitting_stages(tiles.shrink_stages, stage_bytes=stage_bytes, limit_bytes=_shared_bytes(x_TK.device))
     shrink_kernel[(rank_pass.num_tiles, splits)](
         rank_pass.tiles, x_TK, *_three(factors), out, row_keys_T if dropout else x_TK, *_keys(parts),
-        width, x_TK.stride(0), *_three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
+        width, x_TK.stride(0), *_three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1),
+        out.stride(0),
         PARTS=num_parts, BM=tables.tile_rows, BK=tiles.shrink_block, SPLITS=splits, MAX_R=rank_pass.max_class,
-        EVEN=width % tiles.shrink_block == 0, SCALED=scaled and splits == 1, DROPOUT=dropout, PRECISION=_precision(x_TK),
+        EVEN=width % tiles.shrink_block == 0, SCALED=scaled and splits == 1, DROPOUT=dropout,
+        PRECISION=_precision(x_TK),
         num_warps=tiles.shrink_warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
@@ -174,7 +177,7 @@ def _sum_partials(
     sum_partials_kernel[(rank_pass.num_tiles, len(counts), tables.tile_rows // rows)](
         rank_pass.tiles, partials_CTC, out_PTC, *_three(counts), partials_CTC.stride(0), partials_CTC.stride(1),
         out_PTC.stride(0), out_PTC.stride(1),
-        PARTS=len(counts), BM=tables.tile_rows, ROWS=rows, MAX_R=rank_pass.max_class, SCALED=scaled, num_warps=2,
+        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=scaled, num_warps=2,
     )  # fmt: skip
 
 
@@ -188,6 +191,7 @@ def expand(
     tiles: TileChoice,
     add: bool,
 ) -> None:
+    """Write ``s S B^T`` into Y, or add it; without ``add`` rows of no adapter become zero."""
     factors = [part.b_RN for part in parts]
     widths = [b.shape[1] for b in factors]
     blocks = sum(triton.cdiv(width, tiles.expand_block) for width in widths)
@@ -236,7 +240,9 @@ def grouped_backward(
 
 
 def _partials(like: Tensor, rank_pass: RankPass, width: int) -> Tensor:
-    """Float32 gradients of chunks that need the second stage, [chunks, padded rank, width]; a scrap where there are none."""
+    """Float32 gradients of chunks that need the second stage, [chunks, padded rank, width]; a scrap where there are
+    none.
+    """
     if rank_pass.num_partials == 0:
         return like.new_empty(1, 1, 16, dtype=torch.float32)
     return like.new_empty(rank_pass.num_partials, rank_pass.max_class, width, dtype=torch.float32)
@@ -285,11 +291,13 @@ def output_side(
     )
     output_side_kernel[(rank_pass.num_chunks, sum(counts))](
         rank_pass.chunks, dy_TN, s_PTC, *_three(factors), ds_partials, *_three(sinks), partials,
-        *_three([part.column_start for part in parts]), *_three(widths), dy_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1),
+        *_three([part.column_start for part in parts]), *_three(widths), dy_TN.stride(0), s_PTC.stride(0),
+        s_PTC.stride(1),
         ds_partials.stride(0), *_three([b.stride(0) for b in factors]), *_three([sink.stride(0) for sink in sinks]),
         partials.stride(0), partials.stride(1),
         PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
-        EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=not ds_apart, PRECISION=_precision(dy_TN),
+        EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=not ds_apart,
+        PRECISION=_precision(dy_TN),
         num_warps=tiles.output_warps, num_stages=stages,
     )  # fmt: skip
     if ds_apart:
@@ -316,6 +324,7 @@ def input_side(
     tiles: TileChoice,
     add: bool,
 ) -> None:
+    """Add dA to the sinks; write (or add to) dX unless it is None."""
     if rank_pass.num_chunks == 0:
         return
     factors, sinks = [part.a_RK for part in parts], [_sink(part.grad_a_RK) for part in parts]

@@ -1,15 +1,17 @@
 """Backward kernels: one read of dY gives dS and dB, one read of X gives dA while dX is written.
 
 A program owns some columns and walks a chunk of its slot's rows: the weight gradient stays in its accumulators, so each
-gradient entry has one writer (a fixed second stage where a slot has several chunks) and no atomic is needed. dS of a row
-needs all columns: programs leave float32 partial sums that ``sum_partials_kernel`` adds up in column order.
+gradient entry has one writer (a fixed second stage where a slot has several chunks) and no atomic is needed. dS of a
+row needs all columns: programs leave float32 partial sums that ``sum_partials_kernel`` adds up in column order.
 
-Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded class
+Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded
+class
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# ruff: noqa: E501, SIM102
-# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay two ifs
+# ruff: noqa: SIM102
+# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay
+# two ifs
 
 from __future__ import annotations
 
@@ -73,13 +75,16 @@ def _output_side_rows(
 
 @triton.jit
 def output_side_kernel(
-    table, dy, s, b0, b1, b2, ds_partials, sink0, sink1, sink2, partials, start0, start1, start2, width0, width1, width2,
+    table, dy, s, b0, b1, b2, ds_partials, sink0, sink1, sink2, partials, start0, start1, start2, width0, width1,
+    width2,
     stride_dyt, stride_part, stride_row, stride_ds, stride_b0, stride_b1, stride_b2, stride_g0, stride_g1, stride_g2,
     stride_partial, partial_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, EVEN: tl.constexpr,
     WITH_DS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (chunks, column tiles of all parts). ``dB_p += s dY_p^T S_p``; partial sums of ``dY_p B_p`` into ds_partials."""
+    """Grid (chunks, column tiles of all parts). ``dB_p += s dY_p^T S_p``; partial sums of ``dY_p B_p`` into
+    ds_partials.
+    """
     chunk = tl.program_id(0)
     if chunk >= tl.load(table):
         return
@@ -172,10 +177,12 @@ def _input_side_rows(
         acc0, dx_tile = _input_side_part(acc0, dx_tile, x_tile, ds, a0_tile, offsets, ok, keys, cols, key0, threshold,
                                          factor, DROPOUT, WITH_DX, PRECISION)  # fmt: skip
         if PARTS > 1:
-            acc1, dx_tile = _input_side_part(acc1, dx_tile, x_tile, ds + stride_part, a1_tile, offsets, ok, keys, cols, key1,
+            acc1, dx_tile = _input_side_part(acc1, dx_tile, x_tile, ds + stride_part, a1_tile, offsets, ok, keys,
+                                             cols, key1,
                                              threshold, factor, DROPOUT, WITH_DX, PRECISION)  # fmt: skip
         if PARTS > 2:
-            acc2, dx_tile = _input_side_part(acc2, dx_tile, x_tile, ds + 2 * stride_part, a2_tile, offsets, ok, keys, cols,
+            acc2, dx_tile = _input_side_part(acc2, dx_tile, x_tile, ds + 2 * stride_part, a2_tile, offsets, ok, keys,
+                                             cols,
                                              key2, threshold, factor, DROPOUT, WITH_DX, PRECISION)  # fmt: skip
         if WITH_DX:
             dx_pointers = dx + rows.to(tl.int64)[:, None] * stride_dxt + cols[None, :]
@@ -215,7 +222,8 @@ def input_side_kernel(
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
                 _input_side_rows(
-                    x, ds, a0, a1, a2, dx, sink0, sink1, sink2, partials, row_keys, key0, key1, key2, row_start, row_stop,
+                    x, ds, a0, a1, a2, dx, sink0, sink1, sink2, partials, row_keys, key0, key1, key2, row_start,
+                    row_stop,
                     rank_row, rank, threshold, factor, partial, cols, col_ok, width, stride_xt, stride_dxt, stride_part,
                     stride_row, stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2, stride_partial,
                     partial_width, PARTS, BM, BK, 16 << SHIFT, EVEN, ADD, WITH_DX, DROPOUT, PRECISION,
@@ -234,7 +242,9 @@ def sum_chunks_kernel(
     table, partials, sink0, sink1, sink2, width0, width1, width2, stride_partial, partial_width,
     stride_g0, stride_g1, stride_g2, PARTS: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Grid (sums, column tiles of all parts, padded rank / 16). Add a slot's chunks to its sink rows, in chunk order."""
+    """Grid (sums, column tiles of all parts, padded rank / 16). Add a slot's chunks to its sink rows, in chunk
+    order.
+    """
     entry = tl.program_id(0)
     if entry >= tl.load(table):
         return

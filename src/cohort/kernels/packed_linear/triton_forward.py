@@ -1,14 +1,16 @@
 """Forward kernels: shrink ``S = drop(X) A^T`` for all siblings in one read of X, expand ``Y (+)= s S B^T``.
 
-A program reads its rows, rank rows, rank and scale from a table of :mod:`.launch_tables` and runs the body compiled for its
-own padded rank, so no bit of a slot's result depends on who else is in the launch.
+A program reads its rows, rank rows, rank and scale from a table of :mod:`.launch_tables` and runs the body compiled
+for its own padded rank, so no bit of a slot's result depends on who else is in the launch.
 
-Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded class
+Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded
+class
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# ruff: noqa: E501, SIM102
-# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay two ifs
+# ruff: noqa: SIM102
+# a jitted function has no Python types: its operands are pointers and tiles; a constexpr and a run-time test stay
+# two ifs
 
 from __future__ import annotations
 
@@ -92,7 +94,8 @@ def _shrink_rows(
             col_ok = cols >= 0
         else:
             x_tile = tl.load(x_pointers, mask=col_ok[None, :], other=0.0)
-        acc0 = _shrink_part(acc0, x_tile, a0, stride_a0, rank_rows, rank_ok, cols, col_ok, keys, key0, threshold, factor,
+        acc0 = _shrink_part(acc0, x_tile, a0, stride_a0, rank_rows, rank_ok, cols, col_ok, keys, key0, threshold,
+                            factor,
                             DROPOUT, PRECISION)  # fmt: skip
         if PARTS > 1:
             acc1 = _shrink_part(acc1, x_tile, a1, stride_a1, rank_rows, rank_ok, cols, col_ok, keys, key1, threshold,
@@ -135,7 +138,8 @@ def shrink_kernel(
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
                 _shrink_rows(
-                    x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale, threshold,
+                    x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale,
+                    threshold,
                     factor, k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row,
                     PARTS, BM, BK, 16 << SHIFT, EVEN, SCALED, DROPOUT, PRECISION,
                 )  # fmt: skip
@@ -144,9 +148,9 @@ def shrink_kernel(
 @triton.jit(do_not_specialize=["count0", "count1", "count2"])
 def sum_partials_kernel(
     table, partials, out, count0, count1, count2, stride_partial, stride_partial_row, stride_part, stride_row,
-    PARTS: tl.constexpr, BM: tl.constexpr, ROWS: tl.constexpr, MAX_R: tl.constexpr, SCALED: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, MAX_R: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles, PARTS, BM / ROWS). ``out[p] = (s *) sum over p's partials``, always in their order."""
+    """Grid (tiles, PARTS, rows of a tile / ROWS). ``out[p] = (s *) sum over p's partials``, always in their order."""
     tile = tl.program_id(0)
     part = tl.program_id(1)
     if tile >= tl.load(table):
@@ -208,7 +212,9 @@ def expand_kernel(
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, ADD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (column tiles of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get 0."""
+    """Grid (column tiles of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get
+    0.
+    """
     tile = tl.program_id(1)
     if tile >= tl.load(table):
         return
@@ -234,7 +240,8 @@ def expand_kernel(
     for SHIFT in tl.static_range(4):
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
-                _expand_tile(y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row, stride_br,
+                _expand_tile(y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row,
+                             stride_br,
                              16 << SHIFT, ADD, PRECISION)  # fmt: skip
     if not ADD:
         if rank == 0:
