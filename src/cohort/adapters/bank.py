@@ -14,8 +14,10 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError
+from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable
+from cohort.kernels.packed_linear.launch_tables import LaunchTables
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["AdapterBank", "AdapterState", "BankFullError", "aligned_rank"]
@@ -122,7 +124,10 @@ class AdapterBank:
 
     def context(self, segments: SegmentTable, *, row_keys_T: Tensor | None = None) -> LoraContext:
         """Return what the linears need for one pass over a stream laid out by ``segments``."""
-        return LoraContext(factors=self._parts, slots=self.slot_table(), segments=segments, row_keys_T=row_keys_T)
+        slots = self.slot_table()
+        grouped = choose_backend(self.compute_RD) is Backend.TRITON
+        tables = LaunchTables(segments, slots, device=self.compute_RD.device) if grouped else None
+        return LoraContext(factors=self._parts, slots=slots, segments=segments, row_keys_T=row_keys_T, tables=tables)
 
     def fits(self, r: int) -> bool:
         """Tell whether an adapter of rank ``r`` finds a slot and a run of rank rows."""

@@ -46,12 +46,15 @@ class SlotSample:
 class PackedBatch:
     """One packed stream: samples one after the other, sorted by slot, then filler rows of no sample.
 
+    On a CPU the filler has at least 16 rows, which row-wise bit stability needs; on a GPU it only rounds up to 16.
+
     Attributes:
         tokens_T: int64 token ids.
         positions_T: int64 position within the row's own sample.
         targets_T: int64 next token where it is trained, else -100.
         sequence_offsets: Row offsets of the samples, ``num_samples + 1``; the rest is filler.
         segments: Rows by slot and sample.
+        trained_rows_M: int64 numbers of the rows with a target, known on the host so that nothing waits for the device.
         row_keys_T: int64 dropout keys, or None where no sample drops anything.
     """
 
@@ -60,6 +63,7 @@ class PackedBatch:
     targets_T: Tensor
     sequence_offsets: tuple[int, ...]
     segments: SegmentTable
+    trained_rows_M: Tensor
     row_keys_T: Tensor | None
 
     @property
@@ -83,7 +87,8 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
         raise SegmentError("a packed batch needs at least one sample")
     lengths = [len(entry.sample.tokens) for entry in samples]
     used = sum(lengths)
-    num_rows = -(-(used + FILLER_ROWS) // ROW_MULTIPLE) * ROW_MULTIPLE
+    filler = FILLER_ROWS if torch.device(device).type == "cpu" else 0
+    num_rows = -(-(used + filler) // ROW_MULTIPLE) * ROW_MULTIPLE
     tokens = np.zeros(num_rows, dtype=np.int64)
     positions = np.zeros(num_rows, dtype=np.int64)
     targets = np.full(num_rows, UNTRAINED, dtype=np.int64)
@@ -103,13 +108,22 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
         lengths, slots=[entry.slot for entry in samples], num_slots=num_slots, num_rows=num_rows
     )
     return PackedBatch(
-        tokens_T=torch.from_numpy(tokens).to(device, non_blocking=True),
-        positions_T=torch.from_numpy(positions).to(device, non_blocking=True),
-        targets_T=torch.from_numpy(targets).to(device, non_blocking=True),
+        tokens_T=_to_device(tokens, device),
+        positions_T=_to_device(positions, device),
+        targets_T=_to_device(targets, device),
         sequence_offsets=tuple(offsets),
         segments=segments,
-        row_keys_T=None if keys is None else torch.from_numpy(keys).to(device, non_blocking=True),
+        trained_rows_M=_to_device(np.flatnonzero(targets != UNTRAINED), device),
+        row_keys_T=None if keys is None else _to_device(keys, device),
     )
+
+
+def _to_device(values: NDArray[np.int64], device: torch.device | str) -> Tensor:
+    """Copy to the device without waiting for it: the transfer reads pinned memory in stream order."""
+    host = torch.from_numpy(values)
+    if torch.device(device).type == "cpu":
+        return host
+    return host.pin_memory().to(device, non_blocking=True)
 
 
 def split_micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[range]:

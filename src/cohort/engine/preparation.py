@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,15 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
-from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.loading import LoadedDataset
 from cohort.engine.machine import Machine, choose_machine, package_versions
 from cohort.engine.run_store_records import JsonValue
-from cohort.engine.sizing import Sizes, choose_sizes, facts_of
+from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
 from cohort.engine.task_file_model import TaskFile
+from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import PlannedTrial, default_configuration, plan_evaluation, plan_trials
 from cohort.models.decoder import Decoder
-from cohort.models.source import find_model
-from cohort.models.targets import resolve_target_modules
-from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.tuning.objective_metric import ObjectiveMetric
 
@@ -84,7 +83,12 @@ def objective_metric(task: TaskFile) -> ObjectiveMetric:
 
 
 def prepare(
-    task: TaskFile, *, clock: Clock, say: Callable[[str], None] = lambda _: None, token_budget: int | None = None
+    task: TaskFile,
+    *,
+    clock: Clock,
+    say: Callable[[str], None] = lambda _: None,
+    wish: SizeWish | None = None,
+    also: Sequence[Problem] = (),
 ) -> Preparation:
     """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
 
@@ -92,24 +96,24 @@ def prepare(
         task: The validated task.
         clock: Measures how long reading takes.
         say: Told, in one line each, what is being done.
-        token_budget: Most tokens of a micro-batch; chosen by device when None.
+        wish: Sizes to use where the machine allows it.
+        also: Problems that are known already, to be listed with the others.
 
     Raises:
-        InputError: anything is wrong with the data, the model or the search space.
+        InputError: anything is wrong with the data, the model or the search space; all of it.
     """
     started = clock.monotonic()
-    machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
-    model_directory = find_model(task.model_name_or_path)
-    tokenizer = load_tokenizer(model_directory)
+    also = list(also)
+    try:
+        machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+    except InputError as error:
+        also += error.problems
     say("reading and tokenising the data")
-    data = load_dataset(
-        task.dataset_settings(), tokenizer=tokenizer, evaluation_max_examples=task.evaluation.max_examples
-    )
+    inputs = read_inputs(task, also=also)
+    model_directory, data, target_modules = inputs.model_directory, inputs.data, inputs.target_modules
     tokenised = clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     decoder = load_decoder(model_directory, dtype=machine.dtype, device=machine.device)
-    _require_context(task, decoder, data)
-    target_modules = resolve_target_modules(task.lora.target_modules, decoder)
     layout = AdapterLayout({name: decoder.linears[name] for name in target_modules})
     trials = plan_trials(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
     if machine.device.type == "cuda":
@@ -119,7 +123,7 @@ def prepare(
         layout=layout,
         machine=machine,
         longest_row=int(data.train.lengths.max()),
-        token_budget=token_budget,
+        wish=wish or SizeWish(),
     )
     generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
     plan = plan_evaluation(
@@ -129,41 +133,21 @@ def prepare(
         mean_tokens_per_row=float(data.validation.lengths.mean()) + generated,
     )
     evaluation_rows = _choose_rows(len(data.validation), plan.num_rows, seed=task.training.seed)
-    defaults = default_configuration(task)
-    default_id = next(
-        (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
-    )
-    facts: dict[str, JsonValue] = {
-        "base_model": task.model_name_or_path,
-        "objective": task.objective,
-        "state": "running",
-        "training": _shared_training(task),
-        "default_trial_id": default_id,
-        "warmup_fraction": task.early_exit_settings().warmup_fraction,
-        "versions": dict(package_versions()),
-        "device": f"{machine.device.type} ({machine.device_name})",
-        "precision": f"{machine.dtype} base, float32 adapters",
-        "threads": machine.threads,
-        "backend": _backend_name(machine),
-        "attention": "packed, per sequence",
-        "data_hash": data.report.data_hash,
-        "is_chat": data.report.is_chat,
-        "train_fingerprint": data.train.fingerprint,
-        "validation_fingerprint": data.validation.fingerprint,
-        "model_hash": model_fingerprint(model_directory),
-        "target_modules": list(target_modules),
+    facts = {
+        **_task_facts(task, trials),
+        **_machine_facts(machine),
+        **_input_facts(inputs),
+        **facts_of(sizes),
         "evaluation_rows": plan.num_rows,
         "evaluation_cost_fraction": plan.cost_fraction,
-        "data_counts": dict(data.report.counts),
         "tokenise_seconds": tokenised - started,
         "load_seconds": clock.monotonic() - tokenised,
-        **facts_of(sizes),
     }
     return Preparation(
         task=task,
         machine=machine,
         model_directory=model_directory,
-        tokenizer=tokenizer,
+        tokenizer=inputs.tokenizer,
         decoder=decoder,
         data=data,
         trials=trials,
@@ -172,6 +156,45 @@ def prepare(
         sizes=sizes,
         facts=facts,
     )
+
+
+def _task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> dict[str, JsonValue]:
+    defaults = default_configuration(task)
+    default_id = next(
+        (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
+    )
+    return {
+        "base_model": task.model_name_or_path,
+        "objective": task.objective,
+        "state": "running",
+        "training": _shared_training(task),
+        "default_trial_id": default_id,
+        "warmup_fraction": task.early_exit_settings().warmup_fraction,
+    }
+
+
+def _machine_facts(machine: Machine) -> dict[str, JsonValue]:
+    return {
+        "versions": dict(package_versions()),
+        "device": f"{machine.device.type} ({machine.device_name})",
+        "precision": f"{machine.dtype} base, float32 adapters",
+        "threads": machine.threads,
+        "backend": _backend_name(machine),
+        "attention": "packed, per sequence",
+    }
+
+
+def _input_facts(inputs: TaskInputs) -> dict[str, JsonValue]:
+    data = inputs.data
+    return {
+        "data_hash": data.report.data_hash,
+        "is_chat": data.report.is_chat,
+        "data_counts": dict(data.report.counts),
+        "train_fingerprint": data.train.fingerprint,
+        "validation_fingerprint": data.validation.fingerprint,
+        "model_hash": model_fingerprint(inputs.model_directory),
+        "target_modules": list(inputs.target_modules),
+    }
 
 
 def model_fingerprint(directory: Path) -> str:
@@ -198,20 +221,6 @@ def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     if task.training.max_steps is not None:
         plain["max_steps"] = task.training.max_steps
     return plain
-
-
-def _require_context(task: TaskFile, decoder: Decoder, data: LoadedDataset) -> None:
-    longest = int(max(data.train.lengths.max(), data.validation.lengths.max()))
-    limit = decoder.config.max_position_embeddings
-    if longest > limit:
-        raise InputError(
-            Problem(
-                where=task.where("dataset.max_length"),
-                found=f"rows of up to {longest} tokens",
-                allowed=f"at most {limit} tokens, the model's context",
-                mend=f"Write max_length: {limit}.",
-            )
-        )
 
 
 def _choose_rows(available: int, wanted: int, *, seed: int) -> tuple[int, ...]:

@@ -28,7 +28,9 @@ def token_losses(decoder: Decoder, batch: PackedBatch, lora: LoraContext | None)
         attention=PackedAttention(batch.sequence_offsets),
         lora=lora,
     )
-    return linear_cross_entropy(hidden_TD, head=decoder.head, targets_T=batch.targets_T)
+    return linear_cross_entropy(
+        hidden_TD, head=decoder.head, targets_T=batch.targets_T, trained_rows_M=batch.trained_rows_M
+    )
 
 
 def token_weights(batch: PackedBatch, *, trained_tokens: Mapping[int, int], dtype: torch.dtype) -> Tensor:

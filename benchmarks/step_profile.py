@@ -1,0 +1,44 @@
+"""Where the time of a packed step goes: a profile by kernel."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from llama_shapes import decoder_config, random_decoder, rows_of_lengths
+from step_timing import build_executor, frozen_step, median_seconds, trial_specs
+from torch.profiler import ProfilerActivity, profile
+
+
+def main() -> None:
+    """Profile one frozen and one packed step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--num-layers", type=int, default=4)
+    parser.add_argument("--adapters", type=int, default=8)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--rows", type=int, default=40)
+    arguments = parser.parse_args()
+    config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
+    decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16)
+    count = arguments.tokens // arguments.length
+    rows = rows_of_lengths([(1, arguments.length - 1)] * 64, vocab_size=config.vocab_size)
+    frozen = frozen_step(decoder, rows, range(count))
+    specs = trial_specs([16] * arguments.adapters, batch_size=count // arguments.adapters)
+    executor = build_executor(decoder, specs, rows, token_budget=arguments.tokens)
+    for name, step in (("frozen", frozen), ("packed", executor.step)):
+        print(name, f"{median_seconds(step) * 1e3:.2f} ms wall")
+        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
+            step()
+            torch.cuda.synchronize()
+        table = profiler.key_averages().table(
+            sort_by="self_cuda_time_total", row_limit=arguments.rows, max_name_column_width=70
+        )
+        for line in table.splitlines():
+            cells = line.split("  ")
+            print(" | ".join(cell.strip() for cell in cells if cell.strip())[:230])
+
+
+if __name__ == "__main__":
+    main()
