@@ -40,7 +40,7 @@ def test_create_refuses_foreign_files_and_names_them(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="a file"):
         RunDirectory.create(tmp_path / "file")
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="which is a file"):
         RunDirectory.create(tmp_path / "file" / "below")
 
 

@@ -187,7 +187,8 @@ def directory_written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
     """Remove what writers that were killed left in ``folder`` itself; call it only where nobody else writes."""
-    for entry in Path(folder).glob(f".*{PARTIAL_SUFFIX}"):
+    # the star at the end: SQLite puts a journal beside the file it writes
+    for entry in Path(folder).glob(f".*{PARTIAL_SUFFIX}*"):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         else:

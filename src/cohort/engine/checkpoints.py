@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import RunStateError
+from cohort.engine.database_copies import copy_database
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.state_shelf import StateShelf
@@ -28,47 +29,72 @@ class Manifest:
         position: Log position; what was logged later did not happen as far as this checkpoint is concerned.
         resident: Trials in the bank, in slot order.
         files: SHA-256 of each state file by path within the run directory.
+        vacated: Batch sizes of the trials that left in the last tick, which the next admission looks at.
     """
 
     position: int
     resident: tuple[int, ...]
     files: dict[str, str]
+    vacated: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Return the content of the manifest's file."""
-        record = {"position": self.position, "resident": list(self.resident), "files": self.files}
+        record = {
+            "position": self.position,
+            "resident": list(self.resident),
+            "vacated": list(self.vacated),
+            "files": self.files,
+        }
         return json.dumps(record, indent=1, sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """Read what :meth:`to_bytes` wrote."""
-        record = json.loads(content)
-        return cls(position=record["position"], resident=tuple(record["resident"]), files=record["files"])
+        """Read what :meth:`to_bytes` wrote.
+
+        Raises:
+            RunStateError: it is something else.
+        """
+        try:
+            record = json.loads(content)
+            return cls(
+                position=int(record["position"]),
+                resident=tuple(record["resident"]),
+                vacated=tuple(record["vacated"]),
+                files=dict(record["files"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunStateError(f"no manifest of a checkpoint ({type(error).__name__}: {error})") from error
 
 
 def save_checkpoint(
-    store: RunStore, shelf: StateShelf, *, directory: RunDirectory, resident: Sequence[int]
+    store: RunStore,
+    shelf: StateShelf,
+    *,
+    directory: RunDirectory,
+    resident: Sequence[int],
+    vacated: Sequence[int] = (),
 ) -> Manifest:
     """Make a checkpoint of what is on the shelf at the store's present position; older ones than two are removed.
 
-    The order makes a kill at any point harmless: state files, then the manifest, then its row in the store, and only
-    then are old rows and files deleted.
+    The order makes a kill at any point harmless: state files, then the manifest, then its row in the store, then a copy
+    of the store, and only then are old rows and files deleted.
 
     Raises:
         StorageFullError: the disk is full; earlier checkpoints are untouched.
     """
-    manifest = Manifest(position=store.position, resident=tuple(resident), files=shelf.flush())
+    manifest = Manifest(position=store.position, resident=tuple(resident), vacated=tuple(vacated), files=shelf.flush())
     content = manifest.to_bytes()
     name = f"checkpoints/{manifest.position:09d}.json"
     path = directory.root / name
     path.parent.mkdir(exist_ok=True)
     write_bytes(path, content)
     store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest())
+    copy_database(directory, position=manifest.position)
     records = sorted(store.checkpoints(), key=lambda record: record.position)
     store.forget_checkpoints([record.position for record in records[:-_KEPT]])
     kept = {record.file_name for record in records[-_KEPT:]}
-    for old in path.parent.glob("*.json"):
-        if old.relative_to(directory.root).as_posix() not in kept:
+    for old in path.parent.glob("[0-9]*"):
+        if old.with_suffix(".json").relative_to(directory.root).as_posix() not in kept:
             old.unlink(missing_ok=True)
     shelf.remove_files_except(file for other in kept for file in _files_of(directory.root / other))
     return manifest
@@ -100,5 +126,5 @@ def latest_good_checkpoint(
 def _files_of(manifest: Path) -> list[str]:
     try:
         return list(Manifest.from_bytes(manifest.read_bytes()).files)
-    except (OSError, ValueError, KeyError):
+    except (OSError, RunStateError):
         return []

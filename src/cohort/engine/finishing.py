@@ -14,7 +14,7 @@ from cohort.engine.state_shelf import StateShelf
 from cohort.tuning.decisions import Reason
 from cohort.tuning.study import Study
 
-__all__ = ["finish_run", "write_tables"]
+__all__ = ["finish_run", "is_complete", "write_tables"]
 
 # what the selection sorted out keeps its best checkpoint as state only; `cohort export --trial` makes an adapter of it
 _NOT_KEPT = (Reason.UNDERPERFORMING, Reason.FAILED)
@@ -52,11 +52,31 @@ def finish_run(
             write_adapter_directory(directory.best, content, tokenizer=preparation.tokenizer)
     store.set_facts({"state": "done", "run_seconds": store.seconds})
     write_tables(store, directory=directory)
+    store.set_facts({"are_results_written": True})
     if best is None:
-        raise RunStateError(
-            "no trial had a finite validation loss, so there is no best adapter; "
-            f"lower the learning rates (see {directory.report})"
-        )
+        raise _no_best(directory)
+
+
+def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
+    """Tell whether the run has ended and all its results are there.
+
+    Raises:
+        RunStateError: it has, and no trial ever had a finite evaluation.
+    """
+    facts = store.facts()
+    tables = (directory.results_csv, directory.metrics_jsonl, directory.report)
+    if not facts.get("are_results_written") or not all(path.is_file() for path in tables):
+        return False
+    if facts.get("best_trial_id") is None:
+        raise _no_best(directory)
+    return (directory.best / "adapter_config.json").is_file()
+
+
+def _no_best(directory: RunDirectory) -> RunStateError:
+    return RunStateError(
+        "no trial had a finite validation loss, so there is no best adapter; "
+        f"lower the learning rates (see {directory.report})"
+    )
 
 
 def write_tables(store: RunStore, *, directory: RunDirectory) -> None:

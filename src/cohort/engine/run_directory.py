@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cohort.core.durable_files import PARTIAL_SUFFIX, recover_directory, remove_leftovers, storage_full_named
@@ -21,10 +22,34 @@ class RunDirectory:
         self.root = root
 
     @classmethod
-    def create(cls, root: str | Path) -> RunDirectory:
-        """Make the directory for a new run.
+    def find_problem(cls, root: str | Path) -> Problem | None:
+        """Return why a new run cannot be made in ``root``, if it cannot; change nothing.
 
         An empty directory will do, and one with nothing but the remains of a run that was killed before it began.
+        """
+        path = Path(root)
+        if path.is_dir():
+            return cls(path)._what_is_there()
+        nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK):
+            return None
+        if nearest == path:
+            return Problem(
+                where=f"-o {path}",
+                found="a file",
+                allowed="a directory that is new or empty",
+                mend="Choose another directory.",
+            )
+        return Problem(
+            where=f"-o {path}",
+            found=f"a path below {nearest}, which is {'not writable' if nearest.is_dir() else 'a file'}",
+            allowed="a directory that you may write to",
+            mend="Choose another directory.",
+        )
+
+    @classmethod
+    def create(cls, root: str | Path) -> RunDirectory:
+        """Make the directory for a new run where :meth:`find_problem` finds nothing against it.
 
         Raises:
             InputError: ``root`` is a file, holds another run, or holds files that are not ours.
@@ -32,17 +57,9 @@ class RunDirectory:
         """
         directory = cls(Path(root))
         path = directory.root
-        if path.exists() and not path.is_dir():
-            raise InputError(
-                Problem(
-                    where=f"-o {path}",
-                    found="a file",
-                    allowed="a directory that is new or empty",
-                    mend="Choose another directory.",
-                )
-            )
-        if path.is_dir():
-            directory._refuse_what_is_there()
+        problem = cls.find_problem(path)
+        if problem is not None:
+            raise InputError(problem)
         with storage_full_named(path):
             try:
                 path.mkdir(parents=True, exist_ok=True)
@@ -65,7 +82,7 @@ class RunDirectory:
             InputError: there is no run in ``root``.
         """
         directory = cls(Path(root))
-        if not directory.database.is_file():
+        if not directory._holds_run():
             found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
             raise InputError(
                 Problem(
@@ -90,6 +107,8 @@ class RunDirectory:
         try:
             remove_leftovers(self.root)
             recover_directory(self.best)
+            if self.checkpoints.is_dir():
+                remove_leftovers(self.checkpoints)
             if self.trials.is_dir():
                 remove_leftovers(self.trials)
                 for folder in self.trials.iterdir():
@@ -114,6 +133,11 @@ class RunDirectory:
     def best(self) -> Path:
         """The best adapter."""
         return self.root / "best"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Manifests of checkpoints, each with a copy of the database as it was then."""
+        return self.root / "checkpoints"
 
     @property
     def trials(self) -> Path:
@@ -144,27 +168,29 @@ class RunDirectory:
         """TensorBoard's event files, when asked for."""
         return self.root / "tensorboard"
 
-    def _refuse_what_is_there(self) -> None:
+    def _holds_run(self) -> bool:
+        # the task is written first: with the lock file beside it, it is a run that was killed before its first step
+        return self.database.is_file() or (self.task_file.is_file() and (self.root / _LOCK_NAME).exists())
+
+    def _what_is_there(self) -> Problem | None:
         names = sorted(
             entry.name
             for entry in self.root.iterdir()
-            if entry.name != _LOCK_NAME and not (entry.name.startswith(".") and entry.name.endswith(PARTIAL_SUFFIX))
+            if entry.name != _LOCK_NAME and not (entry.name.startswith(".") and PARTIAL_SUFFIX in entry.name)
         )
         if not names:
-            return
-        if _DATABASE_NAME in names:
-            problem = Problem(
+            return None
+        if self._holds_run():
+            return Problem(
                 where=f"-o {self.root}",
                 found="a directory that already holds another run",
                 allowed="a directory that is new or empty",
                 mend=f"Go on with `cohort resume {self.root}`, choose another directory, or delete this one.",
             )
-        else:
-            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            problem = Problem(
-                where=f"-o {self.root}",
-                found=f"a directory with files that are not a run's: {shown}",
-                allowed="a directory that is new or empty",
-                mend="Choose another directory, or move these files away.",
-            )
-        raise InputError(problem)
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        return Problem(
+            where=f"-o {self.root}",
+            found=f"a directory with files that are not a run's: {shown}",
+            allowed="a directory that is new or empty",
+            mend="Choose another directory, or move these files away.",
+        )

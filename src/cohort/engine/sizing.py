@@ -10,11 +10,12 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes
 from cohort.engine.machine import Machine
+from cohort.engine.run_store_records import JsonValue
 from cohort.scheduling.admission import Capacity
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
-__all__ = ["Sizes", "choose_sizes", "rank_row_bytes"]
+__all__ = ["SizeWish", "Sizes", "choose_sizes", "facts_of", "rank_row_bytes"]
 
 # a pack on two CPU cores stops gaining from about a thousand tokens on; beyond, latency of a step only grows
 CPU_TOKENS = 2048
@@ -33,6 +34,26 @@ class Sizes:
     capacity: Capacity
 
 
+@dataclass(frozen=True, kw_only=True)
+class SizeWish:
+    """Sizes to use where the machine allows it; None leaves one to :func:`choose_sizes`.
+
+    Attributes:
+        token_budget: Most tokens of a micro-batch.
+        num_slots, rank_rows: Of the bank.
+    """
+
+    token_budget: int | None = None
+    num_slots: int | None = None
+    rank_rows: int | None = None
+
+    @classmethod
+    def recorded(cls, facts: Mapping[str, JsonValue]) -> SizeWish:
+        """Return the sizes a run began with: who is resident when follows from them, and free memory varies."""
+        found = {name: facts.get(name) for name in ("token_budget", "num_slots", "rank_rows")}
+        return cls(**{name: value for name, value in found.items() if isinstance(value, int)})
+
+
 def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool) -> int:
     """Return the bytes one rank row takes in the bank: weight, gradient and two moments in float32, and a bf16 copy."""
     bytes_per_entry = 4 * 4 + (2 if has_compute_copy else 0)
@@ -45,7 +66,7 @@ def choose_sizes(
     layout: AdapterLayout,
     machine: Machine,
     longest_row: int,
-    token_budget: int | None = None,
+    wish: SizeWish,
 ) -> Sizes:
     """Return sizes that hold as many of ``specs`` at once as memory and a full machine allow.
 
@@ -54,13 +75,13 @@ def choose_sizes(
         layout: Adapted linears.
         machine: Device and its free memory, base model loaded.
         longest_row: Tokens of the longest row.
-        token_budget: Most tokens of a micro-batch; chosen by device when None.
+        wish: Sizes to use where memory allows it.
 
     Raises:
         InputError: not even the largest rank fits.
     """
     on_gpu = machine.device.type == "cuda"
-    tokens = token_budget or (GPU_TOKENS if on_gpu else CPU_TOKENS)
+    tokens = wish.token_budget or (GPU_TOKENS if on_gpu else CPU_TOKENS)
     row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
     affordable = int(machine.memory_bytes * BANK_SHARE / row_bytes)
     by_need = sorted((aligned_rank(spec.adapter.r) for spec in specs), reverse=True)
@@ -74,8 +95,8 @@ def choose_sizes(
                 mend="Choose smaller ranks, fewer target_modules, or a machine with more memory.",
             )
         )
-    num_slots = min(len(specs), MOST_SLOTS)
-    rank_rows = min(sum(by_need[:num_slots]), affordable // 16 * 16)
+    num_slots = wish.num_slots or min(len(specs), MOST_SLOTS)
+    rank_rows = min(wish.rank_rows or sum(by_need[:num_slots]), affordable // 16 * 16)
     return Sizes(
         executor=ExecutorSettings(
             num_slots=num_slots,

@@ -92,11 +92,16 @@ class Supervisor:
 
     def restore(self, manifest: Manifest) -> None:
         """Put the trials of a checkpoint back where they were; the study has replayed the log up to it."""
-        for trial_id in self._study.trial_ids:
-            if self._study.state(trial_id) is StudyTrialState.RUNNING and trial_id not in manifest.resident:
-                self._study.pause(trial_id)
+        self._vacated = list(manifest.vacated)
         for trial_id in manifest.resident:
-            self._enter(trial_id)
+            # a machine with less memory than before holds fewer: the others wait their turn
+            if self._executor.fits(self._specs[trial_id]):
+                self._enter(trial_id)
+        for trial_id in self._study.trial_ids:
+            is_running = self._study.state(trial_id) is StudyTrialState.RUNNING
+            if is_running and trial_id not in self._executor.resident:
+                self._study.pause(trial_id)
+        self._saved_at = self._clock.monotonic()
 
     def run(self) -> None:
         """Go on until all trials have ended.
@@ -120,7 +125,7 @@ class Supervisor:
         resident = self._executor.resident
         for trial_id in resident:
             self._shelf.put_state(trial_id, self._executor.state(trial_id))
-        save_checkpoint(self._store, self._shelf, directory=self._directory, resident=resident)
+        save_checkpoint(self._store, self._shelf, directory=self._directory, resident=resident, vacated=self._vacated)
         for trial_id in resident:
             self._shelf.release_state(trial_id)
         self._saved_at = self._clock.monotonic()
@@ -169,12 +174,13 @@ class Supervisor:
         events: list[TrialEvent] = []
         decisions: list[Decision] = []
         assert self._executor.resident, "an unfinished study always has a trial that can run"
-        for step_done in self._executor.step():
+        # by trial, not by slot: rules that depend on the order of results must not see which slots a resume chose
+        for step_done in sorted(self._executor.step(), key=lambda event: event.trial_id):
             events.append(step_done)
             decisions += self._observe(step_done)
         due = {
             trial_id: self._study.trajectory(trial_id).num_steps
-            for trial_id in self._executor.resident
+            for trial_id in sorted(self._executor.resident)
             if self._study.next_evaluation(trial_id) == self._study.trajectory(trial_id).num_steps
         }
         if due:

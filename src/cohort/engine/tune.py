@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +13,19 @@ import torch
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
-from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.core.errors import Problem, RunStateError
 from cohort.engine.checkpoints import latest_good_checkpoint, save_checkpoint
+from cohort.engine.database_copies import mend_database
 from cohort.engine.evaluation import RunEvaluator
-from cohort.engine.finishing import finish_run
+from cohort.engine.finishing import finish_run, is_complete
 from cohort.engine.preparation import Preparation, objective_metric, prepare
 from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.progress_tracking import ProgressTracker
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_records import LoggedDecision, LoggedEvent
+from cohort.engine.run_store_records import JsonValue, LoggedDecision, LoggedEvent
+from cohort.engine.same_inputs import identity_facts, require_same_inputs, require_same_task
+from cohort.engine.sizing import SizeWish
 from cohort.engine.state_shelf import StateShelf
 from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
 from cohort.engine.task_file import load_task
@@ -67,20 +69,19 @@ def tune(
         KeyboardInterrupt: interrupted (Ctrl-C or SIGTERM) at a step boundary, with everything saved.
     """
     watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
+    occupied = RunDirectory.find_problem(run_directory)
+    preparation = _prepare(
+        task,
+        watcher=watcher,
+        clock=clock,
+        wish=SizeWish(token_budget=options.token_budget),
+        also=() if occupied is None else (occupied,),
+    )
     directory = RunDirectory.create(run_directory)
-    preparation = _prepare(task, watcher=watcher, clock=clock, options=options)
     with directory.lock():
         directory.clean_up()
         write_text(directory.task_file, task.resolved_yaml())
-        with contextlib.closing(
-            RunStore.create(directory.database, metric=objective_metric(task), clock=clock)
-        ) as store:
-            store.add_trials([trial.record() for trial in preparation.trials])
-            store.set_facts({**preparation.facts, "task_name": directory.root.name, "task_hash": task_hash(task)})
-            shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
-            executor = preparation.build_executor()
-            save_checkpoint(store, shelf, directory=directory, resident=())
-            _Run(preparation, executor, store, shelf, directory, watcher=watcher, clock=clock, options=options).go()
+        _begin(preparation, directory, watcher=watcher, options=options, clock=clock)
 
 
 def resume(
@@ -101,27 +102,74 @@ def resume(
     directory = RunDirectory.open(run_directory)
     with directory.lock():
         directory.clean_up()
+        mended = mend_database(directory) if directory.database.exists() or directory.checkpoints.exists() else None
+        if mended is not None:
+            watcher.note(f"warning: {mended}")
+        if not directory.database.exists():
+            _begin_again(directory, watcher=watcher, options=options, clock=clock)
+            return
         with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
-            _keep_thread_count(store)
-            task = load_task(directory.task_file)
-            preparation = _prepare(task, watcher=watcher, clock=clock, options=options)
-            _require_same_inputs(store, preparation, task)
-            shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
-            manifest, problems = latest_good_checkpoint(store, shelf, directory=directory)
-            for problem in problems:
-                watcher.note(f"warning: {problem}; going on from an earlier checkpoint")
-            if manifest is None:
-                raise RunStateError(
-                    f"no whole checkpoint is left in {directory.root}; start again with "
-                    f"`cohort tune {directory.task_file} -o NEW_DIR`"
-                )
-            store.truncate_after(manifest.position)
-            store.set_facts({"state": "running"})
-            executor = preparation.build_executor()
-            run = _Run(preparation, executor, store, shelf, directory, watcher=watcher, clock=clock, options=options)
-            run.replay()
-            run.supervisor.restore(manifest)
-            run.go()
+            if not store.checkpoints() and store.facts().get("has_begun") is None:
+                store.close()
+                directory.database.unlink()
+                _begin_again(directory, watcher=watcher, options=options, clock=clock)
+                return
+            if is_complete(store, directory=directory):
+                return
+            _continue(store, directory, watcher=watcher, options=options, clock=clock)
+
+
+def _begin(
+    preparation: Preparation, directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions, clock: Clock
+) -> None:
+    """Carry out a run whose directory holds nothing but its task; call it with the lock held."""
+    task = preparation.task
+    with contextlib.closing(RunStore.create(directory.database, metric=objective_metric(task), clock=clock)) as store:
+        store.add_trials([trial.record() for trial in preparation.trials])
+        store.set_facts({**preparation.facts, **identity_facts(preparation), "task_name": directory.root.name})
+        shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
+        executor = preparation.build_executor()
+        save_checkpoint(store, shelf, directory=directory, resident=())
+        store.set_facts({"has_begun": True})
+        _Run(preparation, executor, store, shelf, directory, watcher=watcher, clock=clock, options=options).go()
+
+
+def _begin_again(directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions, clock: Clock) -> None:
+    """Begin a run that was killed before its first checkpoint."""
+    preparation = _prepare(
+        load_task(directory.task_file),
+        watcher=watcher,
+        clock=clock,
+        wish=SizeWish(token_budget=options.token_budget),
+    )
+    _begin(preparation, directory, watcher=watcher, options=options, clock=clock)
+
+
+def _continue(
+    store: RunStore, directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions, clock: Clock
+) -> None:
+    facts = store.facts()
+    _keep_thread_count(facts)
+    task = load_task(directory.task_file)
+    require_same_task(facts, task, path=directory.task_file)
+    preparation = _prepare(task, watcher=watcher, clock=clock, wish=SizeWish.recorded(facts))
+    require_same_inputs(facts, preparation)
+    shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
+    manifest, problems = latest_good_checkpoint(store, shelf, directory=directory)
+    for problem in problems:
+        watcher.note(f"warning: {problem}; going on from an earlier checkpoint")
+    if manifest is None:
+        raise RunStateError(
+            f"no whole checkpoint is left in {directory.root}: {'; '.join(problems)}; start again with "
+            f"`cohort tune {directory.task_file} -o NEW_DIR`"
+        )
+    store.truncate_after(manifest.position)
+    store.set_facts({"state": "running"})
+    executor = preparation.build_executor()
+    run = _Run(preparation, executor, store, shelf, directory, watcher=watcher, clock=clock, options=options)
+    run.replay()
+    run.supervisor.restore(manifest)
+    run.go()
 
 
 class _Run:
@@ -212,17 +260,11 @@ class _Run:
         self._store.set_facts({"base_metrics": {"loss": base.validation_loss, **base.metrics}})
 
 
-def task_hash(task: TaskFile) -> str:
-    """Return the SHA-256 of the resolved task."""
-    return hashlib.sha256(task.resolved_yaml().encode()).hexdigest()
-
-
-def _prepare(task: TaskFile, *, watcher: ProgressWatcher, clock: Clock, options: RunOptions) -> Preparation:
+def _prepare(
+    task: TaskFile, *, watcher: ProgressWatcher, clock: Clock, wish: SizeWish, also: Sequence[Problem] = ()
+) -> Preparation:
     preparation = prepare(
-        task,
-        clock=clock,
-        say=lambda phase: watcher.update(RunProgress(phase=phase)),
-        token_budget=options.token_budget,
+        task, clock=clock, say=lambda phase: watcher.update(RunProgress(phase=phase)), wish=wish, also=also
     )
     facts = preparation.facts
     watcher.note(
@@ -232,40 +274,11 @@ def _prepare(task: TaskFile, *, watcher: ProgressWatcher, clock: Clock, options:
     return preparation
 
 
-def _keep_thread_count(store: RunStore) -> None:
+def _keep_thread_count(facts: Mapping[str, JsonValue]) -> None:
     """Thread count is part of a run's identity: sums over many numbers come out otherwise under another one."""
-    recorded = store.facts().get("threads")
+    recorded = facts.get("threads")
     if isinstance(recorded, int) and recorded != torch.get_num_threads():
         torch.set_num_threads(recorded)
-
-
-def _require_same_inputs(store: RunStore, preparation: Preparation, task: TaskFile) -> None:
-    """Refuse to go on with other data, weights or settings than the run began with.
-
-    Raises:
-        InputError: what differs, all of it.
-    """
-    facts = store.facts()
-    now = {**preparation.facts, "task_hash": task_hash(task)}
-    names = {
-        "task_hash": "task.yaml in the run directory",
-        "train_fingerprint": "the training rows (file, tokenizer or settings)",
-        "validation_fingerprint": "the validation rows (file, tokenizer or settings)",
-        "model_hash": "the base model's weights or configuration",
-        "device": "the device",
-    }
-    problems = [
-        Problem(
-            where=what,
-            found=str(now[key])[:80],
-            allowed=f"{str(facts.get(key))[:80]}, as when the run began",
-            mend="Restore it, or start a new run with `cohort tune`.",
-        )
-        for key, what in names.items()
-        if facts.get(key) != now[key]
-    ]
-    if problems:
-        raise InputError(problems)
 
 
 @contextlib.contextmanager

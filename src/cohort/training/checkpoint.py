@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import torch
@@ -16,7 +17,8 @@ from cohort.training.trial import TrialState
 
 __all__ = ["DamagedStateError", "deserialise_state", "read_weights", "serialise_state", "serialise_weights"]
 
-_FORMAT = "cohort-trial-state-1"
+_FORMAT = "cohort-trial-state-2"
+_HEADER = "cohort"
 
 
 class DamagedStateError(RunStateError):
@@ -60,23 +62,24 @@ def read_weights(path: Path) -> tuple[Tensor, int]:
 
 def _save(tensors: dict[str, Tensor], *, step: int) -> bytes:
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    metadata = {"format": _FORMAT, "step": str(step), "sha256": _checksum(contiguous, step)}
-    return save(contiguous, metadata=metadata)
+    header = {"format": _FORMAT, "step": step, "sha256": _checksum(contiguous, step)}
+    # one entry: safetensors writes several in an order of its own, and equal states must be equal bytes
+    return save(contiguous, metadata={_HEADER: json.dumps(header, sort_keys=True)})
 
 
 def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int]:
     try:
         with safe_open(path, framework="pt") as opened:
-            metadata = opened.metadata() or {}
+            header = json.loads((opened.metadata() or {}).get(_HEADER, "{}"))
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
     except (SafetensorError, OSError, ValueError) as error:
         raise DamagedStateError(
             f"{path} cannot be read ({error}); the last good checkpoint is needed instead"
         ) from error
-    if metadata.get("format") != _FORMAT or any(name not in tensors for name in names):
-        raise DamagedStateError(f"{path} is no trial state of this version (format {metadata.get('format')!r})")
-    step = int(metadata["step"])
-    if _checksum(tensors, step) != metadata["sha256"]:
+    if header.get("format") != _FORMAT or any(name not in tensors for name in names):
+        raise DamagedStateError(f"{path} is no trial state of this version (format {header.get('format')!r})")
+    step = int(header["step"])
+    if _checksum(tensors, step) != header["sha256"]:
         raise DamagedStateError(f"{path} does not match its checksum; the last good checkpoint is needed instead")
     return {name: tensors[name] for name in names}, step
 

@@ -1,0 +1,72 @@
+"""Copies of a run's database beside its checkpoints, and going back to one when the database itself is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from cohort.core.durable_files import file_written_beside
+from cohort.core.errors import RunStateError
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store_schema import database_errors_named, open_database
+
+__all__ = ["copy_database", "mend_database"]
+
+# SQLite's own files beside a database: they belong to the one database they were made for
+_COMPANIONS = ("-wal", "-shm")
+
+
+def copy_database(directory: RunDirectory, *, position: int) -> Path:
+    """Copy the database as it is now to ``checkpoints/`` and return the copy: one file, whole or not there.
+
+    Raises:
+        StorageFullError: the disk is full; earlier copies are untouched.
+    """
+    target = directory.root / "checkpoints" / f"{position:09d}.db"
+    with (
+        file_written_beside(target) as partial,
+        database_errors_named(target),
+        closing(sqlite3.connect(directory.database, isolation_level=None)) as source,
+    ):
+        # one file without a write-ahead log, and without a journal of its own that a kill could leave behind
+        source.execute("VACUUM INTO ?", (str(partial),))
+    return target
+
+
+def mend_database(directory: RunDirectory) -> str | None:
+    """Put the newest good copy in the place of a database that cannot be used; call it with the lock held.
+
+    The damaged file is kept as ``run.db.damaged``.
+
+    Returns:
+        What was wrong and what was done, in one line; None when the database is fine.
+
+    Raises:
+        RunStateError: it is damaged and no good copy is left.
+    """
+    database = directory.database
+    try:
+        open_database(database, read_only=False).close()
+        return None
+    except RunStateError as error:
+        if isinstance(error.__cause__, sqlite3.OperationalError) and "locked" in str(error.__cause__):
+            raise
+        problem = error
+    for copy in sorted((directory.root / "checkpoints").glob("[0-9]*.db"), reverse=True):
+        try:
+            # a whole check, read-only: a copy is used as it is or not at all
+            with closing(open_database(copy, read_only=True)) as connection:
+                verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        except (RunStateError, sqlite3.DatabaseError):
+            continue
+        if verdict != "ok":
+            continue
+        for companion in _COMPANIONS:
+            Path(f"{database}{companion}").unlink(missing_ok=True)
+        if database.exists():
+            database.replace(database.with_name(f"{database.name}.damaged"))
+        with file_written_beside(database) as partial:
+            partial.write_bytes(copy.read_bytes())
+        return f"{problem}; its copy {copy.name} from a checkpoint took its place"
+    raise problem

@@ -1,0 +1,102 @@
+"""A run goes on only with what it began with: task, rows, weights and kind of device; a difference is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.engine.preparation import Preparation
+from cohort.engine.run_store_records import JsonValue
+from cohort.engine.task_file_model import TaskFile
+
+__all__ = ["identity_facts", "require_same_inputs", "require_same_task"]
+
+_MEND = "Restore it as it was, or start a new run with `cohort tune`."
+_NAMES = {
+    "train_fingerprint": "the training rows",
+    "validation_fingerprint": "the validation rows",
+    "model_hash": "the base model's weights or configuration",
+    "device": "the device",
+}
+
+
+def identity_facts(preparation: Preparation) -> dict[str, JsonValue]:
+    """Return what the run record keeps of a run's inputs beside the facts of its preparation."""
+    return {"task": preparation.task.model_dump(mode="json"), "num_train_rows": len(preparation.data.train)}
+
+
+def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: Path) -> None:
+    """Refuse a task that is no longer what the run began with.
+
+    Args:
+        facts: Of the run record.
+        task: The task in the run directory, as it is now.
+        path: Its file, for messages.
+
+    Raises:
+        InputError: every key that differs, with both values.
+    """
+    before = facts.get("task")
+    differences = list(_differences(before if isinstance(before, dict) else {}, task.model_dump(mode="json")))
+    if differences:
+        raise InputError(
+            [
+                Problem(
+                    where=f"{path}: {key}",
+                    found=_shown(now),
+                    allowed=f"{_shown(then)}, as when the run began",
+                    mend=_MEND,
+                )
+                for key, then, now in differences
+            ]
+        )
+
+
+def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation) -> None:
+    """Refuse to go on with other data, weights or kind of device than the run began with.
+
+    Raises:
+        InputError: what differs, all of it.
+    """
+    task, now = preparation.task, {**preparation.facts, **identity_facts(preparation)}
+    dataset = task.model_dump(mode="json")["dataset"]
+    places = {
+        "train_fingerprint": f"dataset.train: {_shown(dataset['train'])}",
+        "validation_fingerprint": f"dataset.validation: {_shown(dataset['validation'])}",
+        "model_hash": f"model_name_or_path: {task.model_name_or_path}",
+        "device": "num_gpus",
+    }
+    problems = []
+    for key, name in _NAMES.items():
+        if facts.get(key) == now[key]:
+            continue
+        found, allowed = _shown(now[key]), _shown(facts.get(key))
+        if key == "train_fingerprint":
+            found, allowed = f"{now['num_train_rows']} rows, {found}", f"{facts.get('num_train_rows')} rows, {allowed}"
+        problems.append(
+            Problem(
+                where=places[key],
+                found=f"{name} changed: {found}",
+                allowed=f"{allowed}, as when the run began",
+                mend=_MEND,
+            )
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in dict.fromkeys([*then, *now]):
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif json.dumps(old) != json.dumps(new):
+            yield f"{prefix}{key}", old, new
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else "nothing" if value is None else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

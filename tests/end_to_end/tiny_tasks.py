@@ -1,0 +1,79 @@
+"""Tiny tasks that tune in about a second, and what a run left behind in a form that can be compared bit by bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_store_records import LoggedDecision
+from cohort.engine.task_file import TaskFile, task_from_mapping
+from tests.cli.tiny_task import write_rows, write_tiny_model
+
+__all__ = ["Outcome", "outcome_of", "tiny_data", "tiny_task", "write_inputs"]
+
+
+def write_inputs(folder: Path) -> Path:
+    """Write a random model with its tokenizer and rows to ``folder``; return it."""
+    write_tiny_model(folder / "model")
+    write_rows(folder / "train.jsonl", count=24)
+    return folder
+
+
+def tiny_data(**sections: Any) -> dict[str, Any]:
+    """Return a task as plain data with the paths of :func:`write_inputs`; sections are merged key by key."""
+    data: dict[str, Any] = {
+        "model_name_or_path": "model",
+        "dataset": {"train": "train.jsonl", "validation": 0.25, "max_length": 64},
+        "lora": {"target_modules": ["q_proj", "v_proj", "down_proj"], "lora_alpha": "2r", "lora_dropout": 0.1},
+        "training": {"max_steps": 8, "batch_size": 2},
+        "evaluation": {"max_examples": 4},
+        "search": {"space": {"learning_rate": [1e-3, 1e-2, 3e-2], "r": [2, 4]}},
+        "early_exit": {"warmup_fraction": 0.25, "select_fraction": 0.5},
+        "num_gpus": 0,
+    }
+    for name, section in sections.items():
+        merged = {**data.get(name, {}), **section} if isinstance(section, Mapping) else section
+        data[name] = merged
+    return data
+
+
+def tiny_task(folder: Path, **sections: Any) -> TaskFile:
+    """Return the validated task of :func:`tiny_data`."""
+    return task_from_mapping(tiny_data(**sections), base_directory=folder)
+
+
+Outcome = dict[str, Any]
+
+
+def outcome_of(run: Path) -> Outcome:
+    """Return everything of a finished run that must not depend on how it got there.
+
+    Adapter files by their SHA-256, every loss and norm as its exact decimal text, decisions in their order with their
+    numbers. Times, slots and tokens per second are left out.
+    """
+    with RunReader.open(run / "run.db") as reader:
+        steps = {
+            (step.trial_id, step.step): tuple(map(repr, (step.loss, step.grad_norm, step.learning_rate)))
+            for trial in reader.trials()
+            for step in reader.steps(trial.trial_id)
+        }
+        evaluations = {
+            (found.trial_id, found.step): (repr(found.validation_loss), json.dumps(dict(found.metrics)))
+            for trial in reader.trials()
+            for found in reader.evaluations(trial.trial_id)
+        }
+        decisions = [
+            json.dumps(entry.decision.to_json(), sort_keys=True)
+            for entry in reader.log()
+            if isinstance(entry, LoggedDecision)
+        ]
+        best = reader.facts()["best_trial_id"]
+    adapters = {
+        path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(run.glob("**/adapter_model.safetensors"))
+    }
+    return {"steps": steps, "evaluations": evaluations, "decisions": decisions, "best": best, "adapters": adapters}
