@@ -6,7 +6,7 @@ writes ``train.jsonl``, ``validation.jsonl`` and ``test.jsonl`` (prompt, complet
 on every machine; no note and no order is in two of the files.
 
     Please bring two pies with one soup to Mia, who sits at table seven.
-    #7 2 pie + 1 soup = 3
+    Table 7: 2 pie + 1 soup = 3
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPLIT_ROWS = {"train": 960, "validation": 64, "test": 200}
 def render_ticket(order: Order) -> str:
     """The kitchen's house format: table, then count and singular item in the order of mention, then the total."""
     lines = " + ".join(f"{line.count} {line.item}" for line in order.lines)
-    return f"#{order.table} {lines} = {order.total}"
+    return f"Table {order.table}: {lines} = {order.total}"
 
 
 def task_rows(*, seed: int) -> dict[str, list[dict[str, str]]]:
