@@ -41,14 +41,15 @@ def spec_of(r: int, *, batch_size: int = 4, learning_rate: float = 1e-3, use_rsl
 
 
 def train_here(
-    directory: Path, spec: TrialSpec, rows: TokenisedRows, *, dtype: torch.dtype
+    directory: Path, spec: TrialSpec, rows: TokenisedRows, *, dtype: torch.dtype, device: str = "cpu"
 ) -> tuple[list[float], dict[str, Tensor], AdapterLayout]:
-    decoder = load_decoder(directory, dtype=str(dtype).removeprefix("torch."), device="cpu")
+    decoder = load_decoder(directory, dtype=str(dtype).removeprefix("torch."), device=device)
     executor = Executor(
         decoder,
         target_linears=decoder.linears,
         train_rows=rows,
         settings=ExecutorSettings(num_slots=2, num_rank_rows=128, token_budget=100, evaluation_token_budget=100),
+        device=device,
         dtype=dtype,
     )
     executor.load(spec)
@@ -73,9 +74,10 @@ def train_with_peft(
     layout: AdapterLayout,
     *,
     dtype: torch.dtype,
+    device: str = "cpu",
     batch_loss: Callable[[torch.nn.Module, TokenisedRows, list[int]], list[Tensor]],
 ) -> tuple[list[float], dict[str, Tensor]]:
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device)
     config = LoraConfig(
         r=spec.adapter.r,
         lora_alpha=int(spec.adapter.lora_alpha),
@@ -85,7 +87,7 @@ def train_with_peft(
         bias="none",
         task_type="CAUSAL_LM",
     )
-    model = get_peft_model(model, config, autocast_adapter_dtype=False)
+    model = get_peft_model(model, config, autocast_adapter_dtype=False).to(device)
     start = initial_weights(layout, r=spec.adapter.r, seed=spec.seed, dtype=dtype)
     names = {name.replace(".default", ""): parameter for name, parameter in model.named_parameters() if "lora_" in name}
     with torch.no_grad():
@@ -128,7 +130,10 @@ def padded(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> list[
         tokens[place, :length] = torch.from_numpy(sample.tokens.astype("int64"))
         mask[place, :length] = 1
         trained[place, :length] = torch.from_numpy(sample.trained)
-    return [cross_entropy_sum(model, tokens, mask, trained) / sum(int(s.trained.sum()) for s in samples)]
+    return [
+        cross_entropy_sum(model, *(x.to(model.device) for x in (tokens, mask, trained)))
+        / sum(int(s.trained.sum()) for s in samples)
+    ]
 
 
 def one_by_one(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> list[Tensor]:
@@ -138,7 +143,8 @@ def one_by_one(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> l
     for sample in samples:
         tokens = torch.from_numpy(sample.tokens.astype("int64"))[None]
         trained = torch.from_numpy(sample.trained)[None]
-        parts.append(cross_entropy_sum(model, tokens, torch.ones_like(tokens), trained) / count)
+        tensors = (x.to(model.device) for x in (tokens, torch.ones_like(tokens), trained))
+        parts.append(cross_entropy_sum(model, *tensors) / count)
     return parts
 
 
