@@ -18,6 +18,7 @@ __all__ = ["Outcome", "outcome_of", "tiny_data", "tiny_task", "write_inputs"]
 
 def write_inputs(folder: Path) -> Path:
     """Write a random model with its tokenizer and rows to ``folder``; return it."""
+    folder.mkdir(exist_ok=True)
     write_tiny_model(folder / "model")
     write_rows(folder / "train.jsonl", count=24)
     return folder

@@ -110,17 +110,16 @@ def prepare(
         also += error.problems
     say("reading and tokenising the data")
     inputs = read_inputs(task, also=also)
-    model_directory, data, target_modules = inputs.model_directory, inputs.data, inputs.target_modules
+    data, target_modules = inputs.data, inputs.target_modules
     tokenised = clock.monotonic()
     say(f"loading {task.model_name_or_path}")
-    decoder = load_decoder(model_directory, dtype=machine.dtype, device=machine.device)
-    layout = AdapterLayout({name: decoder.linears[name] for name in target_modules})
+    decoder = load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
     trials = plan_trials(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
     if machine.device.type == "cuda":
         machine = replace(machine, memory_bytes=torch.cuda.mem_get_info()[0])
     sizes = choose_sizes(
         [trial.spec for trial in trials],
-        layout=layout,
+        layout=AdapterLayout({name: decoder.linears[name] for name in target_modules}),
         machine=machine,
         longest_row=int(data.train.lengths.max()),
         wish=wish or SizeWish(),
@@ -132,7 +131,6 @@ def prepare(
         num_available=len(data.validation),
         mean_tokens_per_row=float(data.validation.lengths.mean()) + generated,
     )
-    evaluation_rows = _choose_rows(len(data.validation), plan.num_rows, seed=task.training.seed)
     facts = {
         **_task_facts(task, trials),
         **_machine_facts(machine),
@@ -146,12 +144,12 @@ def prepare(
     return Preparation(
         task=task,
         machine=machine,
-        model_directory=model_directory,
+        model_directory=inputs.model_directory,
         tokenizer=inputs.tokenizer,
         decoder=decoder,
         data=data,
         trials=trials,
-        evaluation_rows=evaluation_rows,
+        evaluation_rows=_choose_rows(len(data.validation), plan.num_rows, seed=task.training.seed),
         target_modules=target_modules,
         sizes=sizes,
         facts=facts,

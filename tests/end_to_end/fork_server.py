@@ -1,0 +1,95 @@
+"""A process that has imported everything once and runs each command in a fork of itself, so that it can be killed.
+
+Reads one JSON command a line: ``act`` (tune or resume), ``folder``, ``run``, ``sections`` and perhaps ``fault``; writes
+the child's process id at once and its exit as ``{"status": ...}`` when it ends. ``fault`` is
+``{"call": "fsync" | "replace", "number": n}``: the process dies by SIGKILL in the n-th such call of the operating
+system, the file that is being flushed torn in half before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cohort.core.errors import InputError
+from cohort.engine.tune import RunOptions, resume, tune
+from tests.end_to_end.tiny_tasks import tiny_task
+
+# each tick makes a checkpoint, a part of the states goes to files early, and three trials of six fit at once: more
+# writes to be killed in, and rotation
+OPTIONS = RunOptions(checkpoint_seconds=0.0, host_memory_bytes=100_000, token_budget=40)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_in(call: str, number: int) -> None:
+    """Make the ``number``-th call of ``os.<call>`` from now on the last thing this process does."""
+    original = getattr(os, call)
+    seen = 0
+
+    def faulty(*arguments: Any, **options: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            if call == "fsync" and os.path.isfile(f"/proc/self/fd/{arguments[0]}"):
+                # what was written but never flushed may be lost in part
+                path = os.readlink(f"/proc/self/fd/{arguments[0]}")
+                os.truncate(path, os.path.getsize(path) // 2)
+            _die()
+        return original(*arguments, **options)
+
+    setattr(os, call, faulty)
+
+
+def _carry_out(command: dict[str, Any]) -> None:
+    if command.get("fault"):
+        _die_in(command["fault"]["call"], command["fault"]["number"])
+    torch.set_num_threads(command.get("threads", 1))
+    run = Path(command["run"])
+    if command["act"] == "resume":
+        resume(run, options=OPTIONS)
+    else:
+        tune(tiny_task(Path(command["folder"]), **command["sections"]), run, options=OPTIONS)
+
+
+def _child(command: dict[str, Any]) -> None:
+    status = 0
+    try:
+        _carry_out(command)
+    except KeyboardInterrupt:
+        status = 130
+    except InputError as error:
+        print(error, file=sys.stderr)
+        status = 2
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    torch.set_num_threads(1)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        process_id = os.fork()
+        if process_id == 0:
+            _child(command)
+        print(json.dumps({"process_id": process_id}), flush=True)
+        _, status = os.waitpid(process_id, 0)
+        print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

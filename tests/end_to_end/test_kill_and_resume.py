@@ -1,0 +1,173 @@
+"""Killed at any moment and resumed, a run ends with the same adapters, losses and decisions, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
+
+SECTIONS: dict[str, Any] = {"training": {"max_steps": 12}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
+# rules whose decisions depend on the order in which results come in must meet them in the same order again
+ORDERED: dict[str, Any] = {**SECTIONS, "early_exit": {"rule": "asha", "warmup_fraction": 0.25}}
+
+
+class ForkServer:
+    """Runs tune and resume in forks, to be killed."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.end_to_end.fork_server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=REPOSITORY,
+        )
+        assert self._line() == "ready"
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def run(self, command: dict[str, Any], *, kill_after: float | None = None, by: int = signal.SIGKILL) -> int:
+        """Carry out ``command``, killed after so many seconds; return its exit code, negative for a signal."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        process_id = json.loads(self._line())["process_id"]
+        timer = None
+        if kill_after is not None:
+            timer = threading.Timer(kill_after, self._kill, (process_id, by))
+            timer.start()
+        status = json.loads(self._line())["status"]
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+        return int(status)
+
+    @staticmethod
+    def _kill(process_id: int, by: int) -> None:
+        try:
+            os.kill(process_id, by)
+        except ProcessLookupError:
+            return
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+        self._process.stdout.close()
+
+
+class Killing:
+    """A task, what it comes to undisturbed, and how long that takes."""
+
+    def __init__(self, server: ForkServer, folder: Path, sections: dict[str, Any]) -> None:
+        self.server, self.folder, self.sections = server, folder, sections
+        self.command = {"folder": str(folder), "sections": sections}
+        # the first run fills the cache of tokenised rows; the second is what later ones are like
+        for name in ("first", "undisturbed"):
+            began = time.monotonic()
+            assert server.run({**self.command, "act": "tune", "run": str(folder / name)}) == 0
+            self.seconds = time.monotonic() - began
+        self.expected: Outcome = outcome_of(folder / "undisturbed")
+        assert outcome_of(folder / "first") == self.expected
+
+    def go_on(self, run: Path, **disturbance: Any) -> int:
+        """Resume what there is, else begin."""
+        begun = (run / "run.db").exists() or (run / "task.yaml").exists()
+        command = {**self.command, "act": "resume" if begun else "tune", "run": str(run)}
+        return self.server.run({**command, **disturbance.pop("command", {})}, **disturbance)
+
+    def assert_same(self, run: Path) -> None:
+        found = outcome_of(run)
+        for name, value in self.expected.items():
+            assert found[name] == value, name
+        assert [path for path in run.rglob("*") if "partial" in path.name] == []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def killing(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Killing:
+    return Killing(server, write_inputs(tmp_path_factory.mktemp("killing")), SECTIONS)
+
+
+@pytest.fixture(scope="module")
+def ordered(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Killing:
+    return Killing(server, write_inputs(tmp_path_factory.mktemp("ordered")), ORDERED)
+
+
+def kill_at_moments(killing: Killing, run: Path, shares: list[float]) -> None:
+    """Kill once at each share of the undisturbed run's time, then let it end."""
+    for share in shares:
+        if killing.go_on(run, kill_after=share * killing.seconds) == 0:
+            break
+    assert killing.go_on(run) == 0
+    killing.assert_same(run)
+
+
+def kill_in_write(killing: Killing, run: Path, *, call: str, number: int) -> None:
+    status = killing.go_on(run, command={"fault": {"call": call, "number": number}})
+    assert status in (-signal.SIGKILL, 0)
+    assert killing.go_on(run) == 0
+    killing.assert_same(run)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments(killing: Killing, tmp_path: Path, seed: int) -> None:
+    kill_at_moments(killing, tmp_path / "run", [random.Random(seed).random()])
+
+
+def test_killed_again_and_again(ordered: Killing, tmp_path: Path) -> None:
+    kill_at_moments(ordered, tmp_path / "run", [0.5, 0.6, 0.4, 0.7])
+
+
+@pytest.mark.parametrize(("call", "number"), [("fsync", 1), ("replace", 2), ("fsync", 33), ("replace", 40)])
+def test_killed_inside_a_write(ordered: Killing, tmp_path: Path, call: str, number: int) -> None:
+    kill_in_write(ordered, tmp_path / "run", call=call, number=number)
+
+
+def test_interrupted_by_the_keyboard(killing: Killing, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert killing.go_on(run, kill_after=0.6 * killing.seconds, by=signal.SIGINT) in (130, 0)
+    assert killing.go_on(run) == 0
+    killing.assert_same(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_soak_killed_at_moments_spread_over_the_run(
+    killing: Killing, ordered: Killing, tmp_path: Path, number: int
+) -> None:
+    """Uniformly over the run's time; every fifth is killed a second time while it resumes."""
+    which = (killing, ordered)[number % 2]
+    again = [random.Random(number).random()] if number % 5 == 0 else []
+    kill_at_moments(which, tmp_path / "run", [(number + 0.5) / 50, *again])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7, 11, 17, 23, 31, 47, 61, 83, 101, 137])
+def test_soak_killed_inside_a_write(ordered: Killing, tmp_path: Path, call: str, number: int) -> None:
+    kill_in_write(ordered, tmp_path / "run", call=call, number=number)
