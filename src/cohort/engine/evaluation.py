@@ -9,6 +9,7 @@ from cohort.core.events import Evaluated
 from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.preparation import Preparation
+from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.serving.generate import GenerateRequest, generate
 from cohort.training.executor import Executor
 
@@ -35,9 +36,10 @@ class Measured:
 class RunEvaluator:
     """Evaluates adapters of one executor on the run's evaluation rows; satisfies the supervisor's ``Evaluator``."""
 
-    def __init__(self, preparation: Preparation, executor: Executor) -> None:
+    def __init__(self, preparation: Preparation, executor: Executor, *, time_spent: TimeSpent) -> None:
+        """Evaluate with ``executor``; the seconds of generation are added to ``time_spent``."""
         self._preparation = preparation
-        self._executor = executor
+        self._executor, self._time_spent = executor, time_spent
         self._metric = METRICS.get(preparation.task.evaluation.metric)
 
     def __call__(self, steps: Mapping[int, int]) -> Sequence[Evaluated]:
@@ -83,7 +85,8 @@ class RunEvaluator:
             return [({}, 0) for _ in slots]
         name: str = self._preparation.task.evaluation.metric
         prompted = [row_id for row_id in row_ids if rows.prompts[row_id]]
-        texts = self._generate(slots, prompts=[rows.prompts[row_id] for row_id in prompted])
+        with self._time_spent.on(Activity.GENERATE):
+            texts = self._generate(slots, prompts=[rows.prompts[row_id] for row_id in prompted])
         found = []
         for of_slot in texts:
             hits = sum(

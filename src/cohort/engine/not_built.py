@@ -71,13 +71,6 @@ NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
         allowed="0",
         mend="Remove priority; one task runs at a time.",
     ),
-    NotBuilt(
-        key="report_to",
-        asks=_names_any("wandb", "mlflow", "trackio", "tensorboard", "all"),
-        feature="sending metrics to trackers",
-        allowed="none",
-        mend="Remove report_to; metrics.jsonl, results.csv and report.html hold everything.",
-    ),
 )
 
 NOT_BUILT_VERBS: Mapping[str, str] = {

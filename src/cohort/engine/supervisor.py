@@ -13,6 +13,7 @@ from cohort.engine.checkpoints import Manifest, save_checkpoint
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.state_shelf import StateShelf
+from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec
@@ -65,6 +66,7 @@ class Supervisor:
         directory: RunDirectory,
         settings: SupervisorSettings,
         clock: Clock,
+        time_spent: TimeSpent,
         on_tick: Callable[[Sequence[TrialEvent], Sequence[Decision]], None],
         stop_requested: Callable[[], bool],
     ) -> None:
@@ -80,12 +82,13 @@ class Supervisor:
             directory: Of the run.
             settings: See :class:`SupervisorSettings`.
             clock: For the time between checkpoints only.
+            time_spent: Adds up the seconds of training and evaluation; recorded at each checkpoint.
             on_tick: Told what happened, after it was recorded.
             stop_requested: Asked at each step boundary.
         """
         self._study, self._executor, self._specs = study, executor, specs
         self._evaluate, self._store, self._shelf, self._directory = evaluate, store, shelf, directory
-        self._settings, self._clock = settings, clock
+        self._settings, self._clock, self._time_spent = settings, clock, time_spent
         self._on_tick, self._stop_requested = on_tick, stop_requested
         self._vacated: list[int] = []
         self._saved_at = clock.monotonic()
@@ -123,6 +126,7 @@ class Supervisor:
     def checkpoint(self) -> None:
         """Save the state of every trial at this step boundary."""
         resident = self._executor.resident
+        self._store.add_to_facts(self._time_spent.take())
         for trial_id in resident:
             self._shelf.put_state(trial_id, self._executor.state(trial_id))
         save_checkpoint(self._store, self._shelf, directory=self._directory, resident=resident, vacated=self._vacated)
@@ -175,7 +179,9 @@ class Supervisor:
         decisions: list[Decision] = []
         assert self._executor.resident, "an unfinished study always has a trial that can run"
         # by trial, not by slot: rules that depend on the order of results must not see which slots a resume chose
-        for step_done in sorted(self._executor.step(), key=lambda event: event.trial_id):
+        with self._time_spent.on(Activity.TRAIN):
+            steps_done = sorted(self._executor.step(), key=lambda event: event.trial_id)
+        for step_done in steps_done:
             events.append(step_done)
             decisions += self._observe(step_done)
         due = {
@@ -184,7 +190,9 @@ class Supervisor:
             if self._study.next_evaluation(trial_id) == self._study.trajectory(trial_id).num_steps
         }
         if due:
-            for evaluated in self._evaluate(due):
+            with self._time_spent.on(Activity.EVALUATE):
+                evaluations = self._evaluate(due)
+            for evaluated in evaluations:
                 events.append(evaluated)
                 decisions += self._observe(evaluated)
         self._store.append(events, decisions)

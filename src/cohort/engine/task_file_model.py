@@ -22,13 +22,12 @@ from cohort.engine.task_file_sections import (
     TrainingSection,
 )
 from cohort.engine.task_file_values import SEARCHABLE
+from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings
 from cohort.tuning.space import Constant, MultipleOf, Parameter, SearchSpace
 
 __all__ = ["TaskFile"]
-
-TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 
 
 def _empty_section(value: object) -> object:
@@ -54,12 +53,12 @@ def _num_gpus(value: object) -> object:
 
 
 def _report_to(value: object) -> object:
-    names = [] if value in (None, "none") else list(TRACKERS) if value == "all" else value
+    names = [] if value in (None, "none") else list(installed_trackers()) if value == "all" else value
     names = [names] if isinstance(names, str) else names
-    allowed = f"none, or one or several of {', '.join(TRACKERS)}"
+    allowed = f"none, all (what is installed), or one or several of {', '.join(TRACKER_NAMES)}"
     if not isinstance(names, list | tuple):
         refuse(Refusal(found=repr(value), allowed=allowed, mend="Write report_to: none."))
-    bad = [Refusal(found=repr(name), allowed=allowed, mend="Remove it.") for name in names if name not in TRACKERS]
+    bad = [Refusal(found=repr(name), allowed=allowed, mend="Remove it.") for name in names if name not in TRACKER_NAMES]
     if bad:
         refuse(*bad)
     return tuple(names)
@@ -103,9 +102,9 @@ class TaskFile(Section):
         tuple[str, ...],
         BeforeValidator(_report_to),
         PlainSerializer(lambda names: list(names) if names else "none"),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(TRACKERS)}}]}),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(TRACKER_NAMES)}}]}),
     ] = setting(
-        (), allowed="none, or a list of trackers", description="where metrics are sent besides the run directory"
+        (), allowed="none, all, or a list of trackers", description="where metrics are sent besides the run directory"
     )
 
     _origin: TaskOrigin = PrivateAttr(default_factory=lambda: TaskOrigin(name="task"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import Problem, RunStateError
+from cohort.core.events import TrialEvent
 from cohort.engine.checkpoints import latest_good_checkpoint, save_checkpoint
 from cohort.engine.database_copies import mend_database
 from cohort.engine.evaluation import RunEvaluator
@@ -30,7 +32,11 @@ from cohort.engine.state_shelf import StateShelf
 from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
 from cohort.engine.task_file import load_task
 from cohort.engine.task_file_model import TaskFile
+from cohort.engine.time_spent import Activity, TimeSpent
+from cohort.engine.tracker_reporting import TrackerReporter
+from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.training.executor import Executor
+from cohort.tuning.decisions import Decision
 from cohort.tuning.study import Study
 
 __all__ = ["RunOptions", "resume", "tune"]
@@ -126,7 +132,8 @@ def _begin(
     task = preparation.task
     with contextlib.closing(RunStore.create(directory.database, metric=objective_metric(task), clock=clock)) as store:
         store.add_trials([trial.record() for trial in preparation.trials])
-        store.set_facts({**preparation.facts, **identity_facts(preparation), "task_name": directory.root.name})
+        names = {"task_name": directory.root.name, "run_id": uuid.uuid4().hex}
+        store.set_facts({**preparation.facts, **identity_facts(preparation), **names})
         shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
         executor = preparation.build_executor()
         save_checkpoint(store, shelf, directory=directory, resident=())
@@ -194,7 +201,8 @@ class _Run:
         self._study = Study(
             [trial.candidate for trial in preparation.trials], early_exit, metric=objective_metric(task)
         )
-        self._evaluator = RunEvaluator(preparation, executor)
+        self._time_spent = TimeSpent(clock)
+        self._evaluator = RunEvaluator(preparation, executor, time_spent=self._time_spent)
         self._tracker = ProgressTracker(
             watcher,
             study=self._study,
@@ -202,6 +210,13 @@ class _Run:
             kept_share=early_exit.select_fraction if early_exit.rule == "patterns" else 1.0,
             elapsed_before=store.seconds,
             clock=clock,
+        )
+        facts = store.facts()
+        settings = TrackerSettings(
+            task_name=str(facts["task_name"]), run_id=str(facts["run_id"]), directory=directory.root
+        )
+        self._reporter = TrackerReporter(
+            open_trackers(task.report_to, settings=settings), trials=preparation.trials, note=watcher.note
         )
         self._stop = threading.Event()
         self.supervisor = Supervisor(
@@ -218,7 +233,8 @@ class _Run:
                 checkpoint_seconds=options.checkpoint_seconds,
             ),
             clock=clock,
-            on_tick=self._tracker.took,
+            time_spent=self._time_spent,
+            on_tick=self._took,
             stop_requested=self._stop.is_set,
         )
 
@@ -235,13 +251,17 @@ class _Run:
         Raises:
             KeyboardInterrupt: asked to stop; everything is saved.
         """
-        self._measure_base()
         try:
+            self._measure_base()
             with _stopping_gently(self._stop):
                 self.supervisor.run()
         except StopRequestedError:
             self._store.set_facts({"state": "interrupted"})
             raise KeyboardInterrupt from None
+        finally:
+            self._reporter.close()
+            if self._reporter.failures:
+                self._store.set_facts({"tracker_failures": dict(self._reporter.failures)})
         self._watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(
             self._preparation,
@@ -251,12 +271,18 @@ class _Run:
             directory=self._directory,
         )
 
+    def _took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
+        """Tell all observers what was recorded."""
+        self._reporter.took(events, decisions)
+        self._tracker.took(events, decisions)
+
     def _measure_base(self) -> None:
         if "base_metrics" in self._store.facts():
             return
         self._watcher.update(self._tracker.snapshot("measuring the base model"))
         rows, row_ids = self._preparation.data.validation, self._preparation.evaluation_rows
-        base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
+        with self._time_spent.on(Activity.EVALUATE):
+            base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
         self._store.set_facts({"base_metrics": {"loss": base.validation_loss, **base.metrics}})
 
 

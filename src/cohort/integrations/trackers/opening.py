@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
@@ -12,7 +13,7 @@ from cohort.integrations.trackers.mlflow_tracker import MlflowTracker
 from cohort.integrations.trackers.tensorboard_tracker import TensorBoardTracker
 from cohort.integrations.trackers.tracker import Tracker, Trackers, TrackerSettings
 
-__all__ = ["TRACKER_NAMES", "open_trackers"]
+__all__ = ["TRACKER_NAMES", "installed_trackers", "open_trackers", "tracker_problems"]
 
 # tracker: the packages of which one is enough
 _PACKAGES = {
@@ -26,6 +27,15 @@ TRACKER_NAMES = tuple(_PACKAGES)
 Importer = Callable[[str], ModuleType]
 
 
+def installed_trackers() -> tuple[str, ...]:
+    """Return the trackers whose package is there: what ``report_to: all`` means, as in transformers."""
+    return tuple(
+        name
+        for name, packages in _PACKAGES.items()
+        if any(importlib.util.find_spec(package) is not None for package in packages)
+    )
+
+
 def _first_installed(name: str, *, import_module: Importer) -> ModuleType | None:
     for package in _PACKAGES[name]:
         try:
@@ -37,17 +47,17 @@ def _first_installed(name: str, *, import_module: Importer) -> ModuleType | None
     return None
 
 
-def _problem(name: str) -> Problem:
+def _problem(name: str, *, where: str) -> Problem:
     if name not in _PACKAGES:
         return Problem(
-            where="task.yaml: report_to",
+            where=where,
             found=f"{name!r}",
             allowed=", ".join((*TRACKER_NAMES, "none")),
             mend="Choose one of these.",
         )
     package = _PACKAGES[name][0]
     return Problem(
-        where="task.yaml: report_to",
+        where=where,
         found=f"{name!r}, but the package {package} is not installed",
         allowed=", ".join((*TRACKER_NAMES, "none")),
         mend=f"Run `pip install {package}`, or remove {name} from report_to.",
@@ -70,6 +80,25 @@ def _open(name: str, module: ModuleType, *, settings: TrackerSettings, import_mo
     return TensorBoardTracker(settings, writer=writer, hparams=hparams)
 
 
+def _modules(names: Sequence[str], *, import_module: Importer) -> dict[str, ModuleType | None]:
+    wanted = [name for name in dict.fromkeys(names) if name != "none"]
+    return {name: _first_installed(name, import_module=import_module) if name in _PACKAGES else None for name in wanted}
+
+
+def tracker_problems(
+    names: Sequence[str], *, where: str, import_module: Importer = importlib.import_module
+) -> list[Problem]:
+    """Return what keeps :func:`open_trackers` from opening ``names``: unknown ones, packages that are not installed.
+
+    Args:
+        names: Of ``report_to``.
+        where: How messages name that key.
+        import_module: Imports a package.
+    """
+    modules = _modules(names, import_module=import_module)
+    return [_problem(name, where=where) for name, module in modules.items() if module is None]
+
+
 def open_trackers(
     names: Sequence[str], *, settings: TrackerSettings, import_module: Importer = importlib.import_module
 ) -> Trackers:
@@ -80,9 +109,8 @@ def open_trackers(
     Raises:
         InputError: a name is unknown or its package is not installed; lists all of them.
     """
-    wanted = [name for name in dict.fromkeys(names) if name != "none"]
-    modules = {name: _first_installed(name, import_module=import_module) for name in wanted if name in _PACKAGES}
-    problems = [_problem(name) for name in wanted if modules.get(name) is None]
+    modules = _modules(names, import_module=import_module)
+    problems = [_problem(name, where="report_to") for name, module in modules.items() if module is None]
     if problems:
         raise InputError(problems)
     return Trackers(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from cohort.core.events import Evaluated, StepDone
@@ -45,6 +47,8 @@ class TensorBoardTracker:
         if trial_id not in self._open:
             folder = self._folder / self._settings.trial_name(trial_id)
             is_first = not folder.exists()
+            if not is_first:
+                _wait_for_a_later_file_name(folder)
             # what a killed process logged from this step on is dropped by TensorBoard
             self._open[trial_id] = self._writer(log_dir=str(folder), purge_step=step)
             if is_first and trial_id in self._parameters:
@@ -69,10 +73,24 @@ class TensorBoardTracker:
         if leaves_its_slot(decision):
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in decision.numbers.items())
             line = f"step {decision.step}: {decision.kind.value}, {decision.reason.value} ({decision.rule}) {numbers}"
-            self._of(decision.trial_id, step=decision.step).add_text("decision", line, decision.step)
+            # a parked trial that is stopped opens its files again for this line alone: its last step's numbers stay
+            self._of(decision.trial_id, step=decision.step + 1).add_text("decision", line, decision.step)
             self._open.pop(decision.trial_id).close()
 
     def close(self) -> None:
         """Close all files."""
         while self._open:
             self._open.popitem()[1].close()
+
+
+def _wait_for_a_later_file_name(folder: Path) -> None:
+    """Wait, a second at most, until a new event file sorts after those in ``folder``.
+
+    TensorBoard reads files by name, which begins with whole seconds: of two files of one second it may read the later
+    one first and then drop the earlier one's numbers.
+    """
+    names = [path.name.split(".") for path in folder.glob("events.out.tfevents.*")]
+    newest = max((int(name[3]) for name in names if name[3].isdigit()), default=0)
+    now = time.time()
+    if int(now) == newest:
+        time.sleep(newest + 1 - now)

@@ -1,0 +1,53 @@
+"""Where a run's time goes: seconds by activity, each second counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from cohort.core.clock import Clock
+
+__all__ = ["Activity", "TimeSpent"]
+
+
+class Activity(StrEnum):
+    """What time is spent on; the value is the run fact that holds its seconds."""
+
+    TRAIN = "train_seconds"
+    EVALUATE = "evaluate_seconds"
+    GENERATE = "generate_seconds"
+
+
+class TimeSpent:
+    """Adds up seconds until they are recorded. An activity inside another one interrupts it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+        self._active: list[Activity] = []
+        self._since = 0.0
+
+    @contextmanager
+    def on(self, activity: Activity) -> Iterator[None]:
+        """Count the time within as spent on ``activity``."""
+        self._credit()
+        self._active.append(activity)
+        try:
+            yield
+        finally:
+            self._credit()
+            self._active.pop()
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds since the last call, by fact, and start again at zero."""
+        self._credit()
+        taken, self._seconds = self._seconds, {}
+        return taken
+
+    def _credit(self) -> None:
+        now = self._clock.monotonic()
+        if self._active:
+            fact = self._active[-1].value
+            self._seconds[fact] = self._seconds.get(fact, 0.0) + now - self._since
+        self._since = now
