@@ -1,6 +1,6 @@
 """Write the pretraining corpus of the quickstart's base model: café notes, questions about them, records, small sums.
 
-    python examples/quickstart/make_corpus.py --out DIR [--documents 200000] [--seed 0]
+    python examples/quickstart/make_corpus.py --out DIR [--documents 220000] [--seed 0]
 
 writes ``DIR/corpus.jsonl``, one {"text": ...} a line. The same seed gives the same bytes on every machine. The kitchen
 ticket of the tuning task (make_task.py) is deliberately in none of the documents: every skill it needs is.
@@ -176,7 +176,7 @@ def write_corpus(folder: Path, *, count: int, seed: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for corpus.jsonl")
-    parser.add_argument("--documents", type=int, default=200_000)
+    parser.add_argument("--documents", type=int, default=220_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print(write_corpus(arguments.out, count=arguments.documents, seed=arguments.seed))
