@@ -39,12 +39,14 @@ def check(
     Any key of the task file can be set on the command line, as in `cohort tune`.
     """
     with exits(as_json=as_json, debug=debug):
-        from cohort.engine.task_file import load_task
-
-        loaded = load_task(task, context.obj or ())
         if resolved:
-            print(loaded.resolved_yaml(), end="")
+            from cohort.engine.task_file import load_task
+
+            print(load_task(task, context.obj or ()).resolved_yaml(), end="")
             return
+        from cohort.engine.task_inputs import load_fitting_task
+
+        loaded = load_fitting_task(task, context.obj or ())
         from cohort.cli.trial_table import print_facts
         from cohort.core.units import format_count
         from cohort.data.inspection import format_example

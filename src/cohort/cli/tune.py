@@ -29,10 +29,11 @@ def tune(
     """
     run_directory = output if output is not None else Path("runs") / task.stem
     with exits(as_json=as_json, debug=debug, resume=run_directory):
-        from cohort.engine.task_file import load_task
+        from cohort.engine.run_directory import RunDirectory
+        from cohort.engine.task_inputs import load_fitting_task
 
-        loaded = load_task(task, context.obj or ())
-        # the task is checked before anything heavy is loaded, so that a mistake is named at once
+        occupied = RunDirectory.find_problem(run_directory)
+        loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
         from cohort.cli.progress import watching
         from cohort.cli.run_results import print_results
         from cohort.engine.tune import tune as tune_task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +19,23 @@ from cohort.engine.task_file_paths import from_working_directory, locate_data, l
 from cohort.engine.task_file_problems import problems_from
 from cohort.engine.task_file_yaml import KeyPath, parse_yaml
 
-__all__ = ["TaskFile", "load_task", "task_from_mapping", "task_json_schema"]
+__all__ = ["TaskFile", "TaskFileError", "load_task", "task_from_mapping", "task_json_schema"]
+
+
+class TaskFileError(InputError):
+    """A task file has problems of its own.
+
+    Attributes:
+        rest: The task without the keys that are wrong, so that what it names can be checked as well; None where too
+            little is left.
+        are_rows_readable: Whether nothing is wrong in ``dataset`` and with its files: rows read with half of their
+            settings would show problems that are none.
+    """
+
+    def __init__(self, problems: Sequence[Problem], *, rest: TaskFile | None, are_rows_readable: bool) -> None:
+        super().__init__(problems)
+        self.rest = rest
+        self.are_rows_readable = are_rows_readable
 
 
 def _rename_alias(data: dict[str, Any], lines: dict[KeyPath, int], name: str) -> list[Problem]:
@@ -80,7 +97,7 @@ def task_from_mapping(
         overrides: Keys set on the command line.
 
     Raises:
-        InputError: every problem there is, in the order of the lines.
+        TaskFileError: every problem there is, in the order of the lines.
     """
     all_lines = dict(lines or {})
     written = dict(data)
@@ -95,17 +112,45 @@ def task_from_mapping(
         *locate_data(written, base_directory, origin),
     ]
     placed: list[tuple[int, Problem]] = [(_line_in(problem, name), problem) for problem in problems]
+    rest: TaskFile | None = None
+    wrong: list[KeyPath] = []
     try:
-        task = TaskFile.model_validate(written)
+        task = rest = TaskFile.model_validate(written)
     except ValidationError as error:
         for path, problem in problems_from(error, model=TaskFile, origin=origin):
             placed.append((origin.line(path) or 0, problem))
+            wrong.append(path)
+        rest = _without(written, wrong)
     else:
         task._origin = origin
         placed += [(_line_in(problem, name), problem) for problem in _cross_problems(task, overrides, origin)]
     if placed:
-        raise InputError([problem for _, problem in sorted(placed, key=lambda entry: entry[0])])
+        if rest is not None:
+            rest._origin = origin
+        raise TaskFileError(
+            [problem for _, problem in sorted(placed, key=lambda entry: entry[0])],
+            rest=rest,
+            are_rows_readable=not problems and not any(path[0] == "dataset" for path in wrong),
+        )
     return task
+
+
+def _without(written: Mapping[str, Any], wrong: Sequence[KeyPath]) -> TaskFile | None:
+    """Return the task with the wrong keys left out, if that is one."""
+    left = copy.deepcopy(dict(written))
+    for path in wrong:
+        section: Any = left
+        # what is wrong inside a value takes the whole key with it: whatever is no section ends the way down
+        for part, after in zip(path, (*path[1:], None), strict=True):
+            inner = section.get(part)
+            if after is None or not isinstance(inner, dict) or after not in inner:
+                section.pop(part, None)
+                break
+            section = inner
+    try:
+        return TaskFile.model_validate(left)
+    except ValidationError:
+        return None
 
 
 def _line_in(problem: Problem, name: str) -> int:

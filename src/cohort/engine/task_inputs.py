@@ -9,14 +9,15 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
-from cohort.engine.task_file_model import TaskFile
+from cohort.engine.task_file import TaskFile, TaskFileError, load_task
+from cohort.integrations.trackers import tracker_problems
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
 from cohort.models.weights import check_checkpoint, load_tokenizer
 
-__all__ = ["TaskInputs", "read_inputs"]
+__all__ = ["TaskInputs", "load_fitting_task", "read_inputs"]
 
 _LISTED_PROBLEMS = 20
 
@@ -42,8 +43,34 @@ class TaskInputs:
     num_trials: int
 
 
+def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[Problem] = ()) -> TaskFile:
+    """Return the task of a file; if anything is wrong in it, name that and all that is wrong with what it names.
+
+    A task that is right in itself is returned at once: reading its data and model is left to whoever uses them.
+
+    Args:
+        path: The task file.
+        overrides: Command-line arguments (:func:`load_task`).
+        also: Problems that are known already, to be listed with the others.
+
+    Raises:
+        InputError: every problem of the task file, and of its model and rows as far as it can be told.
+    """
+    try:
+        return load_task(path, overrides)
+    except TaskFileError as error:
+        known = [*error.problems, *also]
+        if error.rest is not None and _is_local(error.rest):
+            read_inputs(error.rest, also=known, reads_rows=error.are_rows_readable)
+        raise InputError(known) from None
+
+
 def read_inputs(
-    task: TaskFile, *, max_problems: int | None = _LISTED_PROBLEMS, also: Sequence[Problem] = ()
+    task: TaskFile,
+    *,
+    max_problems: int | None = _LISTED_PROBLEMS,
+    also: Sequence[Problem] = (),
+    reads_rows: bool = True,
 ) -> TaskInputs:
     """Read and check everything that ``task`` names.
 
@@ -51,14 +78,15 @@ def read_inputs(
         task: A task that is valid in itself.
         max_problems: Most problems of the data to list; None lists all.
         also: Problems that are known already, to be listed with the others.
+        reads_rows: False leaves the rows alone, where there are problems that would make more of them.
 
     Raises:
-        InputError: every problem of the model's files, the target modules, the search space and the rows.
+        InputError: every problem of the trackers, the model's files, the target modules, the search space and the rows.
     """
-    problems = list(also)
+    problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
     model = _read_model(task, problems)
     num_trials = _count_trials(task, problems)
-    tokenised = _read_data(task, problems, max_problems=max_problems)
+    tokenised = _read_data(task, problems, max_problems=max_problems) if reads_rows else None
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
     if problems or model is None or tokenised is None:
@@ -72,6 +100,13 @@ def read_inputs(
         data=tokenised[1],
         num_trials=num_trials,
     )
+
+
+def _is_local(task: TaskFile) -> bool:
+    """Whether checking the task downloads nothing: nobody waits for a download to be told of a slip of the pen."""
+    data = task.dataset
+    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
+    return Path(task.model_name_or_path).is_dir() and all(Path(file).exists() for file in files)
 
 
 def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderConfig, tuple[str, ...]] | None:
@@ -112,9 +147,16 @@ def _read_data(
         )
     except InputError as error:
         # a model that cannot be found has no tokenizer either: say it once
-        problems.extend(problem for problem in error.problems if problem not in problems)
+        problems.extend(_placed(task, problem) for problem in error.problems if problem not in problems)
         return None
     return tokenizer, loaded
+
+
+def _placed(task: TaskFile, problem: Problem) -> Problem:
+    """Return a problem of the data layer, which knows keys but not their lines, with the line in the task file."""
+    before, section, key = problem.where.partition(": dataset")
+    is_key = before == task.dataset_settings().where.partition(": ")[0] and (not key or key.startswith("."))
+    return replace(problem, where=task.where(section.removeprefix(": ") + key)) if section and is_key else problem
 
 
 def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
