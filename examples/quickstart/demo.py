@@ -60,8 +60,8 @@ def main() -> None:
     compute = results.compute
     if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
         print(
-            f"\nprice   {100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} configurations in "
-            f"full, as much as {compute.num_full_runs:.1f} full runs; {format_duration(seconds)} in all"
+            f"\nprice   {100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} configurations "
+            f"in full, as much as {compute.num_full_runs:.1f} full runs; {format_duration(seconds)} in all"
         )
     print(f"report  {sweep / 'report.html'}\nadapter {sweep / 'best'}")
 
@@ -73,7 +73,6 @@ def _train_alone(parameters: dict[str, Any], run_directory: Path, *, watcher: Pr
         "--early_exit",
         "none",
     ]
-    del task
     tune(load_task(HERE / "task.yaml", overrides), run_directory, watcher=watcher)
 
 
