@@ -164,6 +164,26 @@ def test_a_row_of_exactly_max_length_is_kept(tokenizer: PreTrainedTokenizerBase,
     assert load(tokenizer, train=path, max_length=longest - 1).report.counts == {"too_long": 1}
 
 
+def test_max_train_samples_takes_a_seeded_subset(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
+    path = write_jsonl(pairs(50))
+    whole = load(tokenizer, train=path, validation=0.2)
+    some = load(tokenizer, train=path, validation=0.2, max_train_samples=10)
+    assert (len(some.train), some.report.num_usable_train_rows) == (10, 40)
+    assert set(some.train.prompts) < set(whole.train.prompts)
+    assert some.validation.prompts == whole.validation.prompts
+    assert some.report.num_trained_tokens == int(some.train.trained_T.sum())
+    assert "10 of 40 usable (max_train_samples)" in some.report.summary()
+    assert load(tokenizer, train=path, validation=0.2, max_train_samples=10).train.prompts == some.train.prompts
+    other = load(tokenizer, train=path, validation=0.2, max_train_samples=10, seed=1)
+    assert set(other.train.prompts) != set(some.train.prompts)
+    assert len(load(tokenizer, train=path, validation=0.2, max_train_samples=99).train) == 40
+
+
+def test_max_train_samples_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="max_train_samples"):
+        DatasetSettings(train="x.jsonl", max_train_samples=0)
+
+
 def test_a_row_whose_answer_is_cut_off_is_dropped(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
     rows = [*pairs(9), {"prompt": "word " * 50, "completion": "answer"}]
     report = load(tokenizer, train=write_jsonl(rows), on_long_rows="truncate", max_length=40).report

@@ -214,6 +214,7 @@ def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: st
         ("{train: train.jsonl, prompt_template: 'a {b'}", "'a {b'", "Question"),
         ("{train: train.jsonl, prompt_template: 'a {b}', format: text}", "format: text", "prompt_completion"),
         ("{train: train.jsonl, max_length: 1}", "1", "max_length: 1024"),
+        ("{train: train.jsonl, max_train_samples: 0}", "0", "allowed values"),
         ("3", "3", "indented"),
     ],
 )

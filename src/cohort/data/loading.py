@@ -119,6 +119,11 @@ def _prepared(
     _note_nothing_left(train, validation, settings=settings, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
     assert parsed.format is not None, "rows without a format were let through"
+    num_usable = len(train)
+    taken = choose_rows(
+        [row.content for row in train], limit=settings.max_train_samples, seed=settings.seed, purpose="training rows"
+    )
+    train = [train[index] for index in taken]
     chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
     evaluated = [validation[index] for index in chosen]
     train_lengths = np.asarray([len(row.tokens) for row in train], dtype=np.int64)
@@ -128,6 +133,7 @@ def _prepared(
         is_chat=parsed.is_chat,
         num_rows_read=parsed.num_rows_read,
         num_train_rows=len(train),
+        num_usable_train_rows=num_usable,
         num_validation_rows=len(validation),
         num_evaluation_rows=len(evaluated),
         num_trained_tokens=int(sum(int(row.trained.sum()) for row in train)),
@@ -284,6 +290,7 @@ def _identity(
             "on_bad_rows": settings.on_bad_rows,
             "completion_only_loss": settings.completion_only_loss,
             "max_length": settings.max_length,
+            "max_train_samples": settings.max_train_samples,
             "seed": settings.seed,
             "share": share,
             "evaluation_max_examples": evaluation_max_examples,

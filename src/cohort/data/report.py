@@ -25,6 +25,7 @@ class DataReport:
         is_chat: Whether the chat template rendered them (see :func:`cohort.data.tokenise.encode_prompt`).
         num_rows_read: Rows of all files, unreadable ones included.
         num_train_rows: Rows trials train on.
+        num_usable_train_rows: Rows trials could train on; more than ``num_train_rows`` under ``max_train_samples``.
         num_validation_rows: Rows put aside for validation.
         num_evaluation_rows: Those of them that evaluations look at.
         num_trained_tokens: Training tokens the loss counts, in one epoch.
@@ -42,6 +43,7 @@ class DataReport:
     is_chat: bool
     num_rows_read: int
     num_train_rows: int
+    num_usable_train_rows: int
     num_validation_rows: int
     num_evaluation_rows: int
     num_trained_tokens: int
@@ -76,8 +78,10 @@ class DataReport:
 
     def summary(self) -> str:
         """Return the report in words: rows, what was left out and where, and the length histogram."""
+        limited = self.num_train_rows < self.num_usable_train_rows
+        of_usable = f" of {self.num_usable_train_rows} usable (max_train_samples)" if limited else ""
         lines = [
-            f"format {self.format}: {self.num_rows_read} rows read, {self.num_train_rows} to train on "
+            f"format {self.format}: {self.num_rows_read} rows read, {self.num_train_rows}{of_usable} to train on "
             f"({self.num_trained_tokens} trained tokens), {self.num_validation_rows} for validation, "
             f"{self.num_evaluation_rows} of them evaluated"
         ]

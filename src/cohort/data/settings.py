@@ -59,7 +59,8 @@ class DatasetSettings:
         completion_only_loss: True trains on answers only; False trains on every token, whatever a message's weight
             says.
         max_length: Most tokens of a row, special tokens included.
-        seed: Chooses the validation share and the evaluation rows.
+        max_train_samples: At most so many rows are trained on, chosen by seed from the usable ones; None takes all.
+        seed: Chooses the validation share, the evaluation rows and the rows of ``max_train_samples``.
         base_directory: What relative paths are relative to; the working directory when None.
         where: How messages name this section, e.g. ``task.yaml: dataset``.
 
@@ -76,6 +77,7 @@ class DatasetSettings:
     on_bad_rows: BadRowRule = "error"
     completion_only_loss: bool = True
     max_length: int = 1024
+    max_train_samples: int | None = None
     seed: int = 0
     base_directory: Path | None = None
     where: str = "dataset"
@@ -121,6 +123,17 @@ class DatasetSettings:
                     found=repr(self.max_length),
                     allowed="a whole number of tokens, at least 2",
                     mend="Write max_length: 1024, or what the model's context allows.",
+                )
+            )
+        if self.max_train_samples is not None and (
+            isinstance(self.max_train_samples, bool) or self.max_train_samples < 1
+        ):
+            problems.append(
+                Problem(
+                    where=self.key("max_train_samples"),
+                    found=repr(self.max_train_samples),
+                    allowed="a whole number of rows, at least 1, or null for all",
+                    mend="Write max_train_samples: 1000, or remove it.",
                 )
             )
         return problems

@@ -37,11 +37,14 @@ def split_off_share(contents: Sequence[bytes], *, share: float, seed: int) -> tu
     return [index for index in range(len(contents)) if index not in picked], sorted(chosen)
 
 
-def choose_rows(contents: Sequence[bytes], *, limit: int | None, seed: int) -> list[int]:
-    """Return the indices of at most ``limit`` rows, ascending; all rows when ``limit`` is None."""
+def choose_rows(contents: Sequence[bytes], *, limit: int | None, seed: int, purpose: str = "evaluation") -> list[int]:
+    """Return the indices of at most ``limit`` rows, ascending; all rows when ``limit`` is None.
+
+    Which rows depends on their contents, the seed and ``purpose`` alone.
+    """
     if limit is None or limit >= len(contents):
         return list(range(len(contents)))
-    key = derive_seed(seed, "evaluation")
+    key = derive_seed(seed, purpose)
     order = sorted(range(len(contents)), key=lambda index: (_rank(contents[index], seed=key), index))
     return sorted(order[:limit])
 

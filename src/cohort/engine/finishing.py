@@ -10,6 +10,7 @@ from cohort.engine.report import write_report
 from cohort.engine.results import read_results, write_metrics_jsonl, write_results_csv
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
+from cohort.engine.run_store_records import TrialStatus
 from cohort.engine.state_shelf import StateShelf
 from cohort.tuning.decisions import Reason
 from cohort.tuning.study import Study
@@ -31,6 +32,7 @@ def finish_run(
     """
     best = study.result()
     store.set_facts({"best_trial_id": None if best is None else best.trial_id})
+    _record_default(store)
     results = read_results(store)
     specs = {trial.spec.trial_id: trial.spec for trial in preparation.trials}
     for trial_id in study.trial_ids:
@@ -55,6 +57,17 @@ def finish_run(
     store.set_facts({"are_results_written": True})
     if best is None:
         raise _no_best(directory)
+
+
+def _record_default(store: RunStore) -> None:
+    """Record what the default hyperparameters came to, if a trial had them and went through to its last step.
+
+    The best value of one that was stopped early is not what training it would have given; the report marks it as such.
+    """
+    default_id = store.facts().get("default_trial_id")
+    for trial in store.trials():
+        if trial.trial_id == default_id and trial.status is TrialStatus.COMPLETED and trial.best_loss is not None:
+            store.set_facts({"default_metrics": {"loss": trial.best_loss, **trial.best_metrics}})
 
 
 def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:

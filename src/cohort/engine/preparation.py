@@ -15,6 +15,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
+from cohort.engine.data_notes import data_counts, data_problems
 from cohort.engine.machine import Machine, choose_machine, package_versions
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
@@ -187,7 +188,8 @@ def _input_facts(inputs: TaskInputs) -> dict[str, JsonValue]:
     return {
         "data_hash": data.report.data_hash,
         "is_chat": data.report.is_chat,
-        "data_counts": dict(data.report.counts),
+        "data_counts": data_counts(data.report),
+        "data_problems": data_problems(data.report),
         "train_fingerprint": data.train.fingerprint,
         "validation_fingerprint": data.validation.fingerprint,
         "model_hash": model_fingerprint(inputs.model_directory),

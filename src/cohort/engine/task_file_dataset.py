@@ -128,6 +128,12 @@ class DatasetSection(Section):
     max_length: Whole = setting(
         1024, ge=2, allowed="a whole number of at least 2", description="most tokens of a row, special tokens included"
     )
+    max_train_samples: Whole | None = setting(
+        None,
+        ge=1,
+        allowed="a whole number of at least 1, or null for all",
+        description="train on at most so many rows, chosen by training.seed from the usable ones",
+    )
 
     @model_validator(mode="after")
     def _template_fits_the_format(self) -> DatasetSection:

@@ -1,0 +1,35 @@
+"""What the end of a run records beside the adapters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cohort.engine.results import read_results
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.tune import tune
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("finishing"))
+
+
+# a rate that ruins the model within the warm-up is sorted out, whoever has it
+@pytest.mark.parametrize(("rate", "others", "is_stopped"), [(1e-3, [1.0, 2.0, 3.0], False), (1.0, [1e-4, 1e-3], True)])
+def test_the_default_is_recorded_when_its_trial_went_through(
+    folder: Path, tmp_path: Path, *, rate: float, others: list[float], is_stopped: bool
+) -> None:
+    sections = {
+        "training": {"max_steps": 8, "learning_rate": rate},
+        "lora": {"r": 2},
+        "search": {"space": {"learning_rate": [rate, *others]}},
+    }
+    tune(tiny_task(folder, **sections), tmp_path / "run")
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        facts, results = reader.facts(), read_results(reader)
+    assert ("default_metrics" not in facts) == is_stopped
+    assert (results.default_trial is not None) == is_stopped
+    assert results.default_value is not None
