@@ -1,0 +1,120 @@
+"""The public op: a whole feed-forward block for every adapter in a packed stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cohort.core.errors import SegmentError, ShapeError
+from cohort.kernels.backend import Backend, choose_backend, implementation
+from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
+from cohort.kernels.packed_linear.launch_tables import WIDEST_RANK
+from cohort.kernels.packed_mlp.autograd import PackedMlpFunction
+from cohort.kernels.segments import SegmentTable
+from cohort.kernels.swiglu import swiglu
+
+__all__ = ["fuses", "packed_mlp"]
+
+
+def packed_mlp(
+    x_TD: Tensor,
+    *,
+    gate_up: FrozenProduct,
+    gate_up_parts: Sequence[LoraPart],
+    down: FrozenProduct,
+    down_parts: Sequence[LoraPart],
+    slots: SlotTable,
+    segments: SegmentTable,
+    row_keys_T: Tensor | None = None,
+    tables: LaunchTables | None = None,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Return ``down(silu(gate(x)) * up(x))`` [T, D], each product with every slot's LoRA term on that slot's rows.
+
+    Where :func:`fuses` says so it is one node whose LoRA terms share the activation's passes; everywhere else exactly
+    ``packed_linear``, ``swiglu``, ``packed_linear``. Gradients flow to ``x`` and to each part's factors (into its
+    sinks where it has them).
+
+    Args:
+        x_TD: The stream [T, D].
+        gate_up: The fused frozen product, gate's rows above up's, [2F, D].
+        gate_up_parts: Stacked factors of gate and up, or of those that are adapted.
+        down: The frozen product [D, F].
+        down_parts: Stacked factors of down, empty where it is not adapted.
+        slots: Ranks, scales and dropout of the slots.
+        segments: Which rows belong to which slot and sample.
+        row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
+        tables: Device tables of ``segments`` and ``slots``; built on demand when None.
+        backend: Triton's kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
+
+    Raises:
+        ShapeError: a width disagrees with its neighbour.
+        SegmentError: ``segments`` covers another number of rows or slots.
+    """
+    if gate_up.out_features != 2 * down.in_features:
+        raise ShapeError(
+            f"gate and up are {gate_up.out_features} wide together but down takes {down.in_features}: expected twice it"
+        )
+    chosen = choose_backend(x_TD, backend=backend)
+    if chosen is not Backend.TRITON or not fuses(x_TD, gate_up_parts=gate_up_parts, down_parts=down_parts, slots=slots):
+        gate_up_TF = packed_linear(
+            x_TD,
+            frozen=gate_up,
+            parts=gate_up_parts,
+            slots=slots,
+            segments=segments,
+            row_keys_T=row_keys_T,
+            tables=tables,
+            backend=backend,
+        )
+        return packed_linear(
+            swiglu(gate_up_TF, backend=backend),
+            frozen=down,
+            parts=down_parts,
+            slots=slots,
+            segments=segments,
+            row_keys_T=row_keys_T,
+            tables=tables,
+            backend=backend,
+        )
+    _check_rows(x_TD, slots=slots, segments=segments, tables=tables)
+    _check_parts(gate_up_parts, frozen=gate_up)
+    _check_parts(down_parts, frozen=down)
+    parts = (*gate_up_parts, *down_parts)
+    tables = tables or implementation("packed_linear", chosen).launch_tables(segments, slots, x_TD.device)
+    factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
+    result: Tensor = PackedMlpFunction.apply(x_TD, gate_up, down, *parts, tables, row_keys_T, *factors)
+    return result
+
+
+def fuses(x_TD: Tensor, *, gate_up_parts: Sequence[LoraPart], down_parts: Sequence[LoraPart], slots: SlotTable) -> bool:
+    """Tell whether the Triton path takes the fused kernels for this pack.
+
+    It does in 16 bits, when gate, up and down are all adapted and no rank is above 128.
+    """
+    adapted = len(gate_up_parts) == 2 and len(down_parts) == 1
+    return adapted and x_TD.element_size() == 2 and max(slots.ranks, default=0) <= WIDEST_RANK
+
+
+def _check_rows(x_TD: Tensor, *, slots: SlotTable, segments: SegmentTable, tables: LaunchTables | None) -> None:
+    rows = {"x": x_TD.shape[0], "segments": segments.num_rows} | ({"tables": tables.num_rows} if tables else {})
+    counts = {"slots": slots.num_slots, "segments": segments.num_slots} | (
+        {"tables": tables.num_slots} if tables else {}
+    )
+    for what, found in (("rows", rows), ("slots", counts)):
+        if len(set(found.values())) > 1:
+            raise SegmentError(f"{what} disagree: {found}; build segments and tables from the same PackedBatch")
+
+
+def _check_parts(parts: Sequence[LoraPart], *, frozen: FrozenProduct) -> None:
+    column = 0
+    for part in parts:
+        if part.a_RK.shape[1] != frozen.in_features or part.column_start != column:
+            raise ShapeError(
+                f"a part with A [., {part.a_RK.shape[1]}] and columns {part.columns.start}:{part.columns.stop} does "
+                f"not fit a frozen linear of {frozen.in_features} x {frozen.out_features}"
+            )
+        column = part.columns.stop
+    if column != frozen.out_features:
+        raise ShapeError(f"the parts are {column} wide together but their frozen linear {frozen.out_features}")

@@ -1,0 +1,228 @@
+"""The fused path on a GPU: two passes over the feed-forward width beside the frozen products.
+
+Forward: shrink of x, frozen gate-and-up product G, activation with the down shrink, expand of down and its frozen
+product on top. Backward: output side of down, frozen D = dY W_down, one pass that turns D into dG and leaves every
+gradient on the way, input side of gate and up and the frozen product on top. What LoRA adds to G and to D, and what the
+down adapter reads, never goes to memory.
+
+Shapes:  T rows of the stream · D hidden width · F feed-forward width · C columns of S (padded rank)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from cohort.kernels.dropout.triton import as_signed32
+from cohort.kernels.packed_linear import triton as linear
+from cohort.kernels.packed_linear.choice import fitting_stages
+from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
+from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
+from cohort.kernels.packed_linear.tables import LoraPart
+from cohort.kernels.packed_linear.triton import _precision, _shared_bytes, _sink, _sum_chunks, _sum_partials
+from cohort.kernels.packed_mlp.choice import MlpTiles, default_tiles
+from cohort.kernels.packed_mlp.triton_kernels import activate_kernel, gradient_kernel
+
+__all__ = ["activate", "gradients", "mlp_backward", "mlp_forward"]
+
+
+def mlp_forward(
+    x_TD: Tensor,
+    *,
+    gate_up: FrozenProduct,
+    gate_up_parts: Sequence[LoraPart],
+    down: FrozenProduct,
+    down_part: LoraPart,
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    tiles: MlpTiles | None = None,
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Return y [T, D] and what backward needs: G [T, 2F] (frozen alone), S of gate and up [2, T, C], S of down
+    [1, T, C].
+    """
+    (rank_pass,) = tables.passes
+    s_PTC = x_TD.new_empty(2, x_TD.shape[0], tables.num_columns)
+    linear.shrink(
+        x_TD,
+        gate_up_parts,
+        s_PTC,
+        rank_pass,
+        tables=tables,
+        row_keys_T=row_keys_T,
+        tiles=linear.tiles_for(x_TD, gate_up_parts),
+    )
+    g_TF = gate_up.forward(x_TD)
+    act_TF, s_down_PTC = activate(
+        g_TF,
+        s_PTC,
+        gate_up_parts=gate_up_parts,
+        down_part=down_part,
+        tables=tables,
+        row_keys_T=row_keys_T,
+        tiles=tiles or default_tiles(),
+    )
+    choice = linear.tiles_for(act_TF, [down_part])
+    accumulating = down if can_accumulate(down) and down_part.b_RN.shape[1] == down.out_features else None
+    y_TD = x_TD.new_empty(x_TD.shape[0], down.out_features) if accumulating is not None else down.forward(act_TF)
+    linear.expand(y_TD, [down_part], s_down_PTC, rank_pass, tables=tables, tiles=choice, add=accumulating is None)
+    if accumulating is not None:
+        accumulating.add_forward(act_TF, y_TD)
+    return y_TD, (g_TF, s_PTC, s_down_PTC)
+
+
+def activate(
+    g_TF: Tensor,
+    s_PTC: Tensor,
+    *,
+    gate_up_parts: Sequence[LoraPart],
+    down_part: LoraPart,
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    tiles: MlpTiles,
+) -> tuple[Tensor, Tensor]:
+    """Return ``silu(gate) * up`` [T, F] and S of down [1, T, C] in one read of G."""
+    (rank_pass,) = tables.passes
+    gate, up = gate_up_parts
+    num_rows, width = g_TF.shape[0], g_TF.shape[1] // 2
+    act_TF = g_TF.new_empty(num_rows, width)
+    s_down_PTC = g_TF.new_empty(1, num_rows, tables.num_columns)
+    if rank_pass.num_tiles == 0:
+        return act_TF, s_down_PTC
+    strips = triton.cdiv(width, tiles.forward_strip)
+    partials = g_TF.new_empty(strips, num_rows, tables.num_columns, dtype=torch.float32)
+    dropout = row_keys_T is not None and tables.has_dropout
+    for rank_class in _classes(rank_pass):
+        own = tiles.by_class[rank_class]
+        stages = fitting_stages(
+            own.forward_stages,
+            stage_bytes=own.forward_block * (2 * tables.tile_rows + 3 * rank_class) * g_TF.element_size(),
+            fixed_bytes=2 * tables.tile_rows * (own.forward_block + rank_class) * g_TF.element_size(),
+            limit_bytes=_shared_bytes(g_TF.device),
+        )
+        activate_kernel[(strips, rank_pass.num_tiles)](
+            rank_pass.tiles, g_TF, s_PTC, gate.b_RN, up.b_RN, down_part.a_RK, act_TF, partials,
+            row_keys_T if dropout else g_TF, as_signed32(down_part.module_key), width, g_TF.stride(0), s_PTC.stride(0),
+            s_PTC.stride(1), gate.b_RN.stride(0), up.b_RN.stride(0), down_part.a_RK.stride(0), act_TF.stride(0),
+            partials.stride(0), partials.stride(1),
+            BM=tables.tile_rows, BN=own.forward_block, BR=rank_class, STRIP=tiles.forward_strip, STAGES=stages,
+            EVEN=width % own.forward_block == 0, FREE_ROWS=rank_class == 16, DROPOUT=dropout,
+            PRECISION=_precision(g_TF), num_warps=own.forward_warps,
+        )  # fmt: skip
+    _sum_partials(partials, s_down_PTC, rank_pass, counts=[strips], scaled=False, tables=tables)
+    return act_TF, s_down_PTC
+
+
+def _classes(rank_pass: RankPass) -> list[int]:
+    """Padded ranks that some slot may have: one launch each, with the rows of no adapter in the first."""
+    return [rank_class for rank_class in (16, 32, 64, 128) if rank_class <= rank_pass.max_class]
+
+
+def mlp_backward(
+    dy_TD: Tensor,
+    *,
+    x_TD: Tensor,
+    g_TF: Tensor,
+    s_PTC: Tensor,
+    s_down_PTC: Tensor,
+    gate_up: FrozenProduct,
+    gate_up_parts: Sequence[LoraPart],
+    down: FrozenProduct,
+    down_part: LoraPart,
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    with_dx: bool = True,
+    tiles: MlpTiles | None = None,
+) -> Tensor | None:
+    """Add dA and dB of gate, up and down to their sinks; return dx [T, D], or None without ``with_dx``."""
+    if dy_TD.stride(1) != 1:
+        dy_TD = dy_TD.contiguous()
+    (rank_pass,) = tables.passes
+    d_TF = down.grad_input(dy_TD)
+    ds_down_PTC = linear.output_side(
+        dy_TD, [down_part], s_down_PTC, rank_pass, tables=tables, tiles=linear.tiles_for(d_TF, [down_part])
+    )
+    dg_TF, ds_PTC = gradients(
+        g_TF,
+        d_TF,
+        s_PTC=s_PTC,
+        ds_down_PTC=ds_down_PTC,
+        gate_up_parts=gate_up_parts,
+        down_part=down_part,
+        tables=tables,
+        row_keys_T=row_keys_T,
+        tiles=tiles or default_tiles(),
+    )
+    choice = linear.tiles_for(x_TD, gate_up_parts)
+    accumulating = gate_up if choice.lora_first_backward and can_accumulate(gate_up) else None
+    dx_TD = None
+    if with_dx:
+        dx_TD = gate_up.grad_input(dg_TF) if accumulating is None else torch.empty_like(x_TD)
+    linear.input_side(
+        x_TD,
+        dx_TD,
+        gate_up_parts,
+        ds_PTC,
+        rank_pass,
+        tables=tables,
+        row_keys_T=row_keys_T,
+        tiles=choice,
+        add=accumulating is None,
+    )
+    if accumulating is not None and dx_TD is not None:
+        accumulating.add_grad_input(dg_TF, dx_TD)
+    return dx_TD
+
+
+def gradients(
+    g_TF: Tensor,
+    d_TF: Tensor,
+    *,
+    s_PTC: Tensor,
+    ds_down_PTC: Tensor,
+    gate_up_parts: Sequence[LoraPart],
+    down_part: LoraPart,
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    tiles: MlpTiles,
+) -> tuple[Tensor, Tensor]:
+    """Return dG [T, 2F] and dS of gate and up [2, T, C]; add dB of gate and up and dA of down to their sinks.
+
+    ``d_TF`` is dY W_down, the frozen share of the activation's gradient.
+    """
+    (rank_pass,) = tables.passes
+    gate, up = gate_up_parts
+    num_rows, width = d_TF.shape
+    dg_TF = torch.empty_like(g_TF)
+    ds_PTC = torch.empty_like(s_PTC)
+    if rank_pass.num_chunks == 0:
+        return dg_TF, ds_PTC
+    strips = triton.cdiv(width, tiles.backward_strip)
+    ds_partials = g_TF.new_empty(2 * strips, num_rows, s_PTC.shape[2], dtype=torch.float32)
+    partials = linear._partials(g_TF, rank_pass, 3 * width)
+    sinks = [_sink(gate.grad_b_RN), _sink(up.grad_b_RN), _sink(down_part.grad_a_RK)]
+    dropout = row_keys_T is not None and tables.has_dropout
+    element = g_TF.element_size()
+    for rank_class in _classes(rank_pass):
+        own = tiles.by_class[rank_class]
+        block, step_rows = own.backward_block, own.backward_rows
+        stages = fitting_stages(
+            own.backward_stages,
+            stage_bytes=3 * step_rows * (block + rank_class) * element,
+            fixed_bytes=3 * block * (step_rows + rank_class) * element,
+            limit_bytes=_shared_bytes(g_TF.device),
+        )
+        gradient_kernel[(rank_pass.num_chunks, strips)](
+            rank_pass.chunks, g_TF, d_TF, dg_TF, s_PTC, ds_down_PTC, gate.b_RN, up.b_RN, down_part.a_RK, ds_partials,
+            *sinks, partials, row_keys_T if dropout else g_TF, as_signed32(down_part.module_key), width,
+            g_TF.stride(0), d_TF.stride(0), dg_TF.stride(0), s_PTC.stride(0), s_PTC.stride(1), gate.b_RN.stride(0),
+            up.b_RN.stride(0), down_part.a_RK.stride(0), ds_partials.stride(0), ds_partials.stride(0) * strips,
+            *[sink.stride(0) for sink in sinks], partials.stride(0), partials.stride(1),
+            BM=step_rows, BN=block, BR=rank_class, STRIP=tiles.backward_strip, STAGES=stages, EVEN=width % block == 0,
+            FREE_ROWS=rank_class == 16, DROPOUT=dropout, PRECISION=_precision(g_TF), num_warps=own.backward_warps,
+        )  # fmt: skip
+    _sum_partials(ds_partials, ds_PTC, rank_pass, counts=[strips, strips], scaled=True, tables=tables)
+    _sum_chunks(partials, sinks, rank_pass)
+    return dg_TF, ds_PTC
