@@ -12,16 +12,23 @@ from cohort.version import __version__
 
 if TYPE_CHECKING:
     from cohort.core.errors import CohortError, InputError, Problem
+    from cohort.engine.engine import Engine, Schedule
+    from cohort.engine.task import Task
     from cohort.engine.task_file import TaskFile, load_task
+    from cohort.engine.task_result import TaskResult
     from cohort.engine.tune import resume, tune
     from cohort.tuning.early_exit.settings import EarlyExitSettings as EarlyExit
 
 __all__ = [
     "CohortError",
     "EarlyExit",
+    "Engine",
     "InputError",
     "Problem",
+    "Schedule",
+    "Task",
     "TaskFile",
+    "TaskResult",
     "__version__",
     "load_task",
     "resume",
@@ -32,9 +39,13 @@ __all__ = [
 _HOMES = {
     "CohortError": ("cohort.core.errors", "CohortError"),
     "EarlyExit": ("cohort.tuning.early_exit.settings", "EarlyExitSettings"),
+    "Engine": ("cohort.engine.engine", "Engine"),
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
+    "Schedule": ("cohort.engine.engine", "Schedule"),
+    "Task": ("cohort.engine.task", "Task"),
     "TaskFile": ("cohort.engine.task_file", "TaskFile"),
+    "TaskResult": ("cohort.engine.task_result", "TaskResult"),
     "load_task": ("cohort.engine.task_file", "load_task"),
     "resume": ("cohort.engine.tune", "resume"),
     "tune": ("cohort.engine.tune", "tune"),

@@ -13,9 +13,13 @@ import cohort
 PUBLIC_NAMES = {
     "CohortError",
     "EarlyExit",
+    "Engine",
     "InputError",
     "Problem",
+    "Schedule",
+    "Task",
     "TaskFile",
+    "TaskResult",
     "__version__",
     "load_task",
     "resume",
