@@ -20,7 +20,7 @@ from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives.sft import token_losses
 from cohort.training.trial import TrialSpec
 
-__all__ = ["build_executor", "frozen_step", "median_seconds", "peft_step", "trial_specs"]
+__all__ = ["build_executor", "frozen_step", "median_seconds", "peft_loop", "peft_step", "trial_specs"]
 
 
 def median_seconds(step: Callable[[], object], *, repeats: int = 5, warmups: int = 2) -> float:
@@ -100,11 +100,10 @@ def peft_step(
     device: str = "cuda",
     num_layers: int | None = None,
 ) -> tuple[Callable[[], int], Any]:
-    """Return a PEFT + transformers step that trains on the next ``batch_size`` rows and returns its tokens; and the model.
+    """Return a PEFT + transformers step that trains on the next ``batch_size`` rows, returns its tokens; and the model.
 
     Its fastest plain setting: bf16, SDPA attention, fused AdamW, no recomputation, no padding at batch 1.
     """
-    from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(**hf_config(shape, num_layers=num_layers), dtype="bfloat16")
@@ -113,6 +112,15 @@ def peft_step(
         torch.set_default_dtype(torch.bfloat16)
         model = LlamaForCausalLM(config)
         torch.set_default_dtype(torch.float32)
+    return peft_loop(model, rows, batch_size=batch_size, r=r, device=device)
+
+
+def peft_loop(
+    model: Any, rows: TokenisedRows, *, batch_size: int, r: int = 16, device: str = "cuda"
+) -> tuple[Callable[[], int], Any]:
+    """Return a step that trains a LoRA adapter on ``model`` as a plain loop does; and the PEFT model."""
+    from peft import LoraConfig, get_peft_model
+
     lora = LoraConfig(r=r, lora_alpha=2 * r, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(model, lora).to(device)
     model.train()
