@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.core.errors import ShapeError
+from cohort.kernels.attention import AttentionTiles, packed_attention
+from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.staging import stage_together
 
-__all__ = ["AttentionContext", "Bucket", "PackedAttention", "masked_attention"]
+__all__ = ["AttentionContext", "Bucket", "PackedAttention", "causal_attention", "masked_attention"]
 
 # Sequences are padded to their own length's next multiple: 16 rows keep every bucket aligned to cache lines on the CPU.
 # On a GPU 256 keeps launches few: forward + backward of 8,704 rows in sequences of 512 to 1,024 (32 query, 8 key-value
@@ -50,7 +54,8 @@ class Bucket:
 class PackedAttention:
     """Causal attention within each sequence of a packed stream.
 
-    Sequences of equal rounded length form a bucket, one batched call each. A sequence's output and gradient bits
+    With Triton on a GPU the ragged kernels of :mod:`cohort.kernels.attention` run over the stream itself. Elsewhere
+    sequences of equal rounded length form a bucket, one batched call each. A sequence's output and gradient bits
     therefore depend on its own rows and length only, never on its neighbours or its place (on a CPU at a fixed thread
     count), and a NaN stays in its own sequence.
     """
@@ -64,6 +69,7 @@ class PackedAttention:
             raise ShapeError("sequence offsets must never decrease")
         self._offsets = sequence_offsets
         self._layouts: dict[tuple[int, torch.device], _Layout] = {}
+        self._tiles: dict[torch.device, AttentionTiles] = {}
 
     @property
     def num_positions(self) -> int:
@@ -77,6 +83,8 @@ class PackedAttention:
             ShapeError: the stream is shorter than the sequences.
         """
         del layer_index
+        if choose_backend(q_THE) is Backend.TRITON:
+            return packed_attention(q_THE, k_TGE, v_TGE, tiles=self._tiles_on(q_THE.device), window=window)
         layout = self._layout(q_THE.shape[0], q_THE.device)
         q_PHE, k_PGE, v_PGE = (layout.gather(rows) for rows in (q_THE, k_TGE, v_TGE))
         outputs = []
@@ -86,9 +94,14 @@ class PackedAttention:
                 rows[bucket.start : stop].view(bucket.count, bucket.length, rows.shape[1], rows.shape[2])
                 for rows in (q_PHE, k_PGE, v_PGE)
             )
-            outputs.append(_causal(q, k, v, window=window).reshape(-1, *q_THE.shape[1:]))
+            outputs.append(causal_attention(q, k, v, window=window).reshape(-1, *q_THE.shape[1:]))
         o_PHE = torch.cat(outputs) if outputs else q_PHE
         return layout.scatter(o_PHE)
+
+    def _tiles_on(self, device: torch.device) -> AttentionTiles:
+        if device not in self._tiles:
+            self._tiles[device] = AttentionTiles(self._offsets, device=device)
+        return self._tiles[device]
 
     def _layout(self, num_rows: int, device: torch.device) -> _Layout:
         key = (num_rows, device)
@@ -119,28 +132,27 @@ class _Layout:
     @classmethod
     def build(cls, offsets: tuple[int, ...], *, num_rows: int, device: torch.device) -> _Layout:
         multiple = CPU_LENGTH_MULTIPLE if device.type == "cpu" else GPU_LENGTH_MULTIPLE
-        by_length: dict[int, list[int]] = {}
-        for index, (start, stop) in enumerate(pairwise(offsets)):
-            if stop > start:
-                by_length.setdefault(-(-(stop - start) // multiple) * multiple, []).append(index)
+        lengths = np.diff(np.asarray(offsets, dtype=np.int64))
+        rounded = -(-lengths // multiple) * multiple
         buckets: list[Bucket] = []
-        rows: list[int] = []
-        padding: list[int] = []
-        places = [0] * num_rows
+        rows_P = np.zeros(int(rounded.sum()), dtype=np.int64)
+        is_padding_P = np.ones(len(rows_P), dtype=np.bool_)
+        places_T = np.zeros(num_rows, dtype=np.int64)
         place = 0
-        for length, indices in sorted(by_length.items()):
+        for length in np.unique(rounded[rounded > 0]).tolist():
+            indices = np.flatnonzero(rounded == length).tolist()
             buckets.append(Bucket(place, len(indices), length))
             for index in indices:
                 start, stop = offsets[index], offsets[index + 1]
-                rows.extend(range(start, stop))
-                places[start:stop] = range(place, place + stop - start)
-                rows.extend([start] * (length - (stop - start)))
-                padding.extend(range(place + stop - start, place + length))
+                end = place + stop - start
+                rows_P[place:end] = np.arange(start, stop)
+                rows_P[end : place + length] = start
+                is_padding_P[place:end] = False
+                places_T[start:stop] = np.arange(place, end)
                 place += length
-        rows_P, padding_rows, places_T = (
-            torch.tensor(numbers, dtype=torch.int64).to(device) for numbers in (rows, padding, places)
-        )
-        return cls(tuple(buckets), rows_P, padding_rows, places_T, offsets[-1])
+        padding = np.flatnonzero(is_padding_P)
+        on_rows, on_padding, on_places = stage_together([rows_P, padding, places_T], device)
+        return cls(tuple(buckets), on_rows, on_padding, on_places, offsets[-1])
 
     def gather(self, x_TXE: Tensor) -> Tensor:
         """Return the padded rows [P, X, E]."""
@@ -188,7 +200,8 @@ class _FromBuckets(torch.autograd.Function):
         return dy_PXE.index_fill_(0, ctx.layout.padding, 0), None
 
 
-def _causal(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, window: int | None) -> Tensor:
+def causal_attention(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, window: int | None) -> Tensor:
+    """Return o [B, L, H, E] of sequences of equal length; ``window``: positions a query sees, itself included."""
     length = q_BLHE.shape[1]
     if window is None or length <= window:
         q, k, v = (x.transpose(1, 2) for x in (q_BLHE, k_BLGE, v_BLGE))
