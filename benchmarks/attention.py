@@ -1,4 +1,4 @@
-"""Attention over packed sequences at Llama-3.1-8B's heads: our ragged kernels against padded SDPA and torch's varlen."""
+"""Attention over packed sequences at Llama-3.1-8B heads: our ragged kernels, padded SDPA, and varlen of torch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def padded(lengths: list[int]) -> Callable[..., torch.Tensor]:
 
 
 def varlen(lengths: list[int]) -> Callable[..., torch.Tensor]:
-    """torch's varlen attention, key-value heads repeated outside the timing where it cannot share them."""
+    """Varlen attention of torch, key-value heads repeated outside the timing where it cannot share them."""
     from torch.nn.attention.varlen import varlen_attn
 
     offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")

@@ -16,8 +16,8 @@ class AttentionTiles:
     """The tiles of one stream layout on one device, shared by all layers of a pass.
 
     A table is int32 ``[tiles, 3]``: first row of the sequence, the row after its last, first row of the tile. Tiles
-    of long sequences come first, so that the programs that run last are short. Which tiles a sequence is cut into depends
-    on its own length alone.
+    of long sequences come first, so that the programs that run last are short. Which tiles a sequence is cut into
+    depends on its own length alone.
     """
 
     def __init__(self, sequence_offsets: Sequence[int], *, device: torch.device | str) -> None:
