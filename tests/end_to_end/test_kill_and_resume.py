@@ -21,7 +21,12 @@ from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
 
 SECTIONS: dict[str, Any] = {"training": {"max_steps": 12}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
 # rules whose decisions depend on the order in which results come in must meet them in the same order again
-ORDERED: dict[str, Any] = {**SECTIONS, "early_exit": {"rule": "asha", "warmup_fraction": 0.25}}
+ORDERED: dict[str, Any] = {
+    "training": {"max_steps": 8},
+    "early_exit": {"rule": "asha", "warmup_fraction": 0.25},
+    # proposals that follow from results must be made again as well
+    "search": {"sampler": "tpe", "trials": 14, "space": {"learning_rate": {"min": 1e-4, "max": 3e-2}, "r": [2, 4]}},
+}
 
 
 class ForkServer:

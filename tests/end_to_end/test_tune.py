@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,25 @@ def test_samplers(folder: Path, tmp_path: Path, sampler: str) -> None:
     assert len({trial.parameters["learning_rate"] for trial in trials}) == 5
     tune(task, tmp_path / "again")
     assert outcome_of(tmp_path / "run") == outcome_of(tmp_path / "again")
+
+
+def test_tpe_learns_from_the_trials_that_ended(folder: Path, tmp_path: Path) -> None:
+    # from 1e-7 nothing is learnt; the best rates are those near the upper end
+    space = {"learning_rate": {"min": 1e-7, "max": 3e-2, "log": True}, "r": [2, 4], "batch_size": [1, 2]}
+    search = {"sampler": "tpe", "trials": 40, "space": space}
+    run = run_of(folder, tmp_path, search=search, training={"max_steps": 10}, early_exit={"warmup_fraction": 0.3})
+    with RunReader.open(run / "run.db") as reader:
+        trials, positions = reader.trials(), reader.proposal_positions()
+        ended = sorted(entry.position for entry in reader.decisions() if entry.decision.kind.value == "stop")
+    assert len(trials) == 40
+    first = [trial for trial in trials if positions[trial.trial_id] <= 14]
+    later = [trial for trial in trials if positions[trial.trial_id] > 14]
+    assert len(first) == 14
+    assert min(positions[trial.trial_id] for trial in later) > ended[0]
+    rates = [[math.log10(float(str(trial.parameters["learning_rate"]))) for trial in part] for part in (first, later)]
+    # uniform draws would have their middle at 1e-4.2; learning moves it to where losses fell
+    assert statistics.median(rates[1]) > statistics.median(rates[0]) + 0.5
+    assert all(status in (TrialStatus.COMPLETED, TrialStatus.STOPPED) for status, _ in statuses(run).values())
 
 
 def test_exact_match_chooses_the_best_through_packed_generation(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cohort.core.errors import RunStateError
 from cohort.engine.adapter_directories import AdapterContent, write_adapter_directory, write_adapter_files
 from cohort.engine.model_card import render_model_card
@@ -12,6 +14,7 @@ from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_records import TrialStatus
 from cohort.engine.state_shelf import StateShelf
+from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import Reason
 from cohort.tuning.study import Study
 
@@ -22,9 +25,23 @@ _NOT_KEPT = (Reason.UNDERPERFORMING, Reason.FAILED)
 
 
 def finish_run(
-    preparation: Preparation, *, study: Study, store: RunStore, shelf: StateShelf, directory: RunDirectory
+    preparation: Preparation,
+    *,
+    specs: Mapping[int, TrialSpec],
+    study: Study,
+    store: RunStore,
+    shelf: StateShelf,
+    directory: RunDirectory,
 ) -> None:
     """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
+
+    Args:
+        preparation: Of the run.
+        specs: Of all trials, by id.
+        study: All have ended.
+        store: The run's record.
+        shelf: Best checkpoints.
+        directory: Of the run.
 
     Raises:
         RunStateError: no trial ever had a finite evaluation, so there is no best adapter; the tables are written.
@@ -34,7 +51,6 @@ def finish_run(
     store.set_facts({"best_trial_id": None if best is None else best.trial_id})
     _record_default(store)
     results = read_results(store)
-    specs = {trial.spec.trial_id: trial.spec for trial in preparation.trials}
     for trial_id in study.trial_ids:
         kept = shelf.best(trial_id)
         if kept is None or (study.reason(trial_id) in _NOT_KEPT and (best is None or trial_id != best.trial_id)):

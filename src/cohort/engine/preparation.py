@@ -21,7 +21,8 @@ from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
-from cohort.engine.trial_planning import PlannedTrial, default_configuration, plan_evaluation, plan_trials
+from cohort.engine.trial_planning import PlannedTrial, default_configuration, plan_evaluation
+from cohort.engine.trial_proposals import TrialProposals
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
@@ -41,7 +42,7 @@ class Preparation:
         tokenizer: The base model's tokenizer.
         decoder: The frozen backbone.
         data: Tokenised rows and what was found in them.
-        trials: Every trial.
+        proposals: Its trials: the first ones, and those that follow from results.
         evaluation_rows: Validation rows that every evaluation uses.
         target_modules: Full paths of the adapted linears.
         sizes: Of the executor.
@@ -54,7 +55,7 @@ class Preparation:
     tokenizer: Any
     decoder: Decoder
     data: LoadedDataset
-    trials: tuple[PlannedTrial, ...]
+    proposals: TrialProposals
     evaluation_rows: tuple[int, ...]
     target_modules: tuple[str, ...]
     sizes: Sizes
@@ -115,11 +116,11 @@ def prepare(
     tokenised = clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     decoder = load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
-    trials = plan_trials(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
+    proposals = TrialProposals(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
     if machine.device.type == "cuda":
         machine = replace(machine, memory_bytes=torch.cuda.mem_get_info()[0])
     sizes = choose_sizes(
-        [trial.spec for trial in trials],
+        proposals.largest(),
         layout=AdapterLayout({name: decoder.linears[name] for name in target_modules}),
         machine=machine,
         longest_row=int(data.train.lengths.max()),
@@ -128,12 +129,12 @@ def prepare(
     generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
     plan = plan_evaluation(
         task,
-        trials,
+        proposals.first,
         num_available=len(data.validation),
         mean_tokens_per_row=float(data.validation.lengths.mean()) + generated,
     )
     facts = {
-        **_task_facts(task, trials),
+        **_task_facts(task, proposals.first),
         **_machine_facts(machine),
         **_input_facts(inputs),
         **facts_of(sizes),
@@ -149,7 +150,7 @@ def prepare(
         tokenizer=inputs.tokenizer,
         decoder=decoder,
         data=data,
-        trials=trials,
+        proposals=proposals,
         evaluation_rows=_choose_rows(len(data.validation), plan.num_rows, seed=task.training.seed),
         target_modules=target_modules,
         sizes=sizes,

@@ -47,7 +47,7 @@ class ProgressTracker:
         Args:
             watcher: Told.
             study: Knows each trial's state.
-            trials: All trials.
+            trials: The first trials.
             kept_share: Share of the trials that go on after warm-up, for the time left.
             elapsed_before: Run time of earlier processes, in seconds.
             clock: Of the run.
@@ -60,6 +60,10 @@ class ProgressTracker:
         self._tokens_done = 0
         self._updated = -1.0
         self._best: float | None = None
+
+    def add(self, trials: Sequence[PlannedTrial]) -> None:
+        """Count trials that were proposed later."""
+        self._trials |= {trial.spec.trial_id: trial for trial in trials}
 
     def took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
         """Count what one tick brought; pass on what is worth a line, and a snapshot now and then."""

@@ -333,6 +333,10 @@ class RunReader:
             )
         return records
 
+    def proposal_positions(self) -> dict[int, int]:
+        """Return where in the log each trial was proposed, by trial id, in order."""
+        return dict(self._rows("SELECT trial_id, position FROM trials ORDER BY position"))
+
     def trial(self, trial_id: int) -> TrialRecord:
         """Return one trial.
 

@@ -20,13 +20,17 @@ class TrackerReporter:
 
         Args:
             trackers: Of the task's ``report_to``.
-            trials: All trials; trials of a resumed run are continued where they were.
+            trials: The first trials; trials of a resumed run are continued where they were.
             note: Told, once, of each tracker that failed.
         """
         self._trackers, self._note = trackers, note
         self._noted: set[str] = set()
+        self.add(trials)
+
+    def add(self, trials: Sequence[PlannedTrial]) -> None:
+        """Make trials known that were proposed later."""
         for trial in trials:
-            trackers.start_trial(trial.spec.trial_id, parameters=trial.configuration)
+            self._trackers.start_trial(trial.spec.trial_id, parameters=trial.configuration)
         self._note_failures()
 
     def took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:

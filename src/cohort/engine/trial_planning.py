@@ -1,4 +1,4 @@
-"""From a search space to trials: configurations proposed, specified, and planned in steps."""
+"""From a proposed configuration to a trial: specified, and planned in steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candidate, plan_evaluation_rows
-from cohort.tuning.samplers import SamplerName, build_sampler
+from cohort.tuning.samplers import Proposal
 from cohort.tuning.space import MultipleOf
 
-__all__ = ["PlannedTrial", "default_configuration", "plan_evaluation", "plan_trials"]
+__all__ = ["PlannedTrial", "default_configuration", "plan_evaluation", "plan_trial"]
 
 Configuration = Mapping[str, int | float | str | bool]
 
@@ -41,45 +41,30 @@ class PlannedTrial:
         )
 
 
-def plan_trials(task: TaskFile, *, num_rows: int, num_tokens: int) -> tuple[PlannedTrial, ...]:
-    """Return every trial of the task, in the sampler's order.
+def plan_trial(task: TaskFile, proposal: Proposal, *, num_rows: int, num_tokens: int) -> PlannedTrial:
+    """Return the trial of a proposed configuration.
 
     Args:
         task: The task.
+        proposal: A whole configuration.
         num_rows: Training rows.
         num_tokens: Tokens of all training rows together.
-
-    Raises:
-        InputError: the search space cannot be listed or sampled.
     """
-    sampler = build_sampler(
-        SamplerName(task.search.sampler),
-        task.search_space(),
-        trials=task.search.trials,
-        seed=task.training.seed,
-        maximize=task.evaluation.metric != "loss",
+    configuration = proposal.configuration
+    spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
+    candidate = plan_candidate(
+        proposal.trial_id,
+        planned_steps=spec.num_steps,
+        warmup_fraction=task.early_exit_settings().warmup_fraction,
+        settings=task.evaluation_settings(),
     )
-    searched = list(task.search.space)
-    found = []
-    for proposal in sampler.propose(2**31):
-        configuration = proposal.configuration
-        spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
-        candidate = plan_candidate(
-            proposal.trial_id,
-            planned_steps=spec.num_steps,
-            warmup_fraction=task.early_exit_settings().warmup_fraction,
-            settings=task.evaluation_settings(),
-        )
-        shown = {name: configuration[name] for name in (*searched, *_ALWAYS_SHOWN) if name in configuration}
-        found.append(
-            PlannedTrial(
-                configuration=shown,
-                spec=spec,
-                candidate=candidate,
-                planned_tokens=round(_samples(spec, num_rows) * num_tokens / num_rows),
-            )
-        )
-    return tuple(found)
+    names = (*task.search.space, *_ALWAYS_SHOWN)
+    return PlannedTrial(
+        configuration={name: configuration[name] for name in names if name in configuration},
+        spec=spec,
+        candidate=candidate,
+        planned_tokens=round(_samples(spec, num_rows) * num_tokens / num_rows),
+    )
 
 
 def default_configuration(task: TaskFile) -> Configuration:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,15 +24,17 @@ from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.progress_tracking import ProgressTracker
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_records import JsonValue, LoggedDecision, LoggedEvent
+from cohort.engine.run_store_records import JsonValue, LoggedEvent
 from cohort.engine.same_inputs import identity_facts, require_same_inputs, require_same_task
 from cohort.engine.sizing import SizeWish
 from cohort.engine.state_shelf import StateShelf
+from cohort.engine.stopping import stopping_gently
 from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
 from cohort.engine.task_file import load_task
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.engine.tracker_reporting import TrackerReporter
+from cohort.engine.trial_planning import PlannedTrial
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.training.executor import Executor
 from cohort.tuning.decisions import Decision
@@ -131,7 +132,7 @@ def _begin(
     """Carry out a run whose directory holds nothing but its task; call it with the lock held."""
     task = preparation.task
     with contextlib.closing(RunStore.create(directory.database, metric=objective_metric(task), clock=clock)) as store:
-        store.add_trials([trial.record() for trial in preparation.trials])
+        store.add_trials([trial.record() for trial in preparation.proposals.first])
         names = {"task_name": directory.root.name, "run_id": uuid.uuid4().hex}
         store.set_facts({**preparation.facts, **identity_facts(preparation), **names})
         shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
@@ -198,15 +199,15 @@ class _Run:
         self._preparation, self._executor, self._store = preparation, executor, store
         self._shelf, self._directory, self._watcher = shelf, directory, watcher
         early_exit = task.early_exit_settings()
-        self._study = Study(
-            [trial.candidate for trial in preparation.trials], early_exit, metric=objective_metric(task)
-        )
+        first = preparation.proposals.first
+        self._specs = {trial.spec.trial_id: trial.spec for trial in first}
+        self._study = Study([trial.candidate for trial in first], early_exit, metric=objective_metric(task))
         self._time_spent = TimeSpent(clock)
         self._evaluator = RunEvaluator(preparation, executor, time_spent=self._time_spent)
         self._tracker = ProgressTracker(
             watcher,
             study=self._study,
-            trials=preparation.trials,
+            trials=first,
             kept_share=early_exit.select_fraction if early_exit.rule == "patterns" else 1.0,
             elapsed_before=store.seconds,
             clock=clock,
@@ -216,13 +217,13 @@ class _Run:
             task_name=str(facts["task_name"]), run_id=str(facts["run_id"]), directory=directory.root
         )
         self._reporter = TrackerReporter(
-            open_trackers(task.report_to, settings=settings), trials=preparation.trials, note=watcher.note
+            open_trackers(task.report_to, settings=settings), trials=first, note=watcher.note
         )
         self._stop = threading.Event()
         self.supervisor = Supervisor(
             study=self._study,
             executor=executor,
-            specs={trial.spec.trial_id: trial.spec for trial in preparation.trials},
+            specs=self._specs,
             evaluate=self._evaluator,
             store=store,
             shelf=shelf,
@@ -240,10 +241,41 @@ class _Run:
 
     def replay(self) -> None:
         """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
-        entries = self._store.log()
-        events = [entry.event for entry in entries if isinstance(entry, LoggedEvent)]
-        decisions = [entry.decision for entry in entries if isinstance(entry, LoggedDecision)]
+        later = self._store.proposal_positions()
+        for trial in self._preparation.proposals.first:
+            later.pop(trial.spec.trial_id)
+        events: list[TrialEvent] = []
+        decisions: list[Decision] = []
+        for entry in self._store.log():
+            while later and entry.position > next(iter(later.values())):
+                self._study.replay(events, recorded=decisions)
+                events, decisions = [], []
+                self._propose_again(later)
+            if isinstance(entry, LoggedEvent):
+                events.append(entry.event)
+            else:
+                decisions.append(entry.decision)
         self._study.replay(events, recorded=decisions)
+        if later:
+            self._propose_again(later)
+
+    def _propose_again(self, later: dict[int, int]) -> None:
+        """Propose what was proposed at this place of the log, and take it off ``later``."""
+        trials = self._preparation.proposals.after(self._study)
+        if [trial.spec.trial_id for trial in trials] != list(later)[: len(trials)] or not trials:
+            raise RunStateError(
+                f"trials {list(later)} were proposed, but the results lead to "
+                f"{[trial.spec.trial_id for trial in trials]}; resume with the version that began the run"
+            )
+        for trial in trials:
+            del later[trial.spec.trial_id]
+        self._take_in(trials)
+
+    def _take_in(self, trials: Sequence[PlannedTrial]) -> None:
+        self._specs.update({trial.spec.trial_id: trial.spec for trial in trials})
+        self._study.add(trial.candidate for trial in trials)
+        self._tracker.add(trials)
+        self._reporter.add(trials)
 
     def go(self) -> None:
         """Train to the end and write the results.
@@ -253,7 +285,7 @@ class _Run:
         """
         try:
             self._measure_base()
-            with _stopping_gently(self._stop):
+            with stopping_gently(self._stop):
                 self.supervisor.run()
         except StopRequestedError:
             self._store.set_facts({"state": "interrupted"})
@@ -265,6 +297,7 @@ class _Run:
         self._watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(
             self._preparation,
+            specs=self._specs,
             study=self._study,
             store=self._store,
             shelf=self._shelf,
@@ -272,9 +305,13 @@ class _Run:
         )
 
     def _took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
-        """Tell all observers what was recorded."""
+        """Tell all observers what was recorded, and put new trials in the place of those that ended."""
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
+        trials = self._preparation.proposals.after(self._study)
+        if trials:
+            self._store.add_trials([trial.record() for trial in trials])
+            self._take_in(trials)
 
     def _measure_base(self) -> None:
         if "base_metrics" in self._store.facts():
@@ -293,9 +330,10 @@ def _prepare(
         task, clock=clock, say=lambda phase: watcher.update(RunProgress(phase=phase)), wish=wish, also=also
     )
     facts = preparation.facts
+    trials = f"{len(preparation.proposals.first)} trials{' at first' if task.search.sampler == 'tpe' else ''}"
     watcher.note(
-        f"{len(preparation.trials)} trials on {facts['device']}, {facts['precision']}, {facts['threads']} threads; "
-        f"products: {facts['backend']}; attention: {facts['attention']}"
+        f"{trials} on {facts['device']}, {facts['precision']}, "
+        f"{facts['threads']} threads; products: {facts['backend']}; attention: {facts['attention']}"
     )
     return preparation
 
@@ -305,23 +343,3 @@ def _keep_thread_count(facts: Mapping[str, JsonValue]) -> None:
     recorded = facts.get("threads")
     if isinstance(recorded, int) and recorded != torch.get_num_threads():
         torch.set_num_threads(recorded)
-
-
-@contextlib.contextmanager
-def _stopping_gently(stop: threading.Event) -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM ask the run to stop at the next step boundary; a second one stops it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(_signum: int, _frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
