@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -83,9 +84,9 @@ def test_float32_is_as_close_to_peft_as_peft_is_to_itself(tmp_path: Path) -> Non
     save_llama(tmp_path)
     rows, spec = random_rows(30, seed=5), spec_of(16)
     losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float32, device="cuda")
-    arguments = {"dtype": torch.float32, "device": "cuda"}
-    expected_losses, in_padded = train_with_peft(tmp_path, spec, rows, layout, batch_loss=padded, **arguments)
-    _, in_singles = train_with_peft(tmp_path, spec, rows, layout, batch_loss=one_by_one, **arguments)
+    on_gpu = functools.partial(train_with_peft, tmp_path, spec, rows, layout, dtype=torch.float32, device="cuda")
+    expected_losses, in_padded = on_gpu(batch_loss=padded)
+    _, in_singles = on_gpu(batch_loss=one_by_one)
     assert losses == pytest.approx(expected_losses, rel=1e-5)
     assert worst(weights, in_padded) <= 2 * worst(in_singles, in_padded)
 

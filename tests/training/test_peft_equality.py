@@ -119,6 +119,10 @@ def cross_entropy_sum(model: torch.nn.Module, tokens: Tensor, mask: Tensor, trai
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten(), reduction="sum")
 
 
+def device_of(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
 def padded(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> list[Tensor]:
     samples = [rows.sample(i) for i in ids]
     longest = max(len(s.tokens) for s in samples)
@@ -131,7 +135,7 @@ def padded(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> list[
         mask[place, :length] = 1
         trained[place, :length] = torch.from_numpy(sample.trained)
     return [
-        cross_entropy_sum(model, *(x.to(model.device) for x in (tokens, mask, trained)))
+        cross_entropy_sum(model, *(x.to(device_of(model)) for x in (tokens, mask, trained)))
         / sum(int(s.trained.sum()) for s in samples)
     ]
 
@@ -143,7 +147,7 @@ def one_by_one(model: torch.nn.Module, rows: TokenisedRows, ids: list[int]) -> l
     for sample in samples:
         tokens = torch.from_numpy(sample.tokens.astype("int64"))[None]
         trained = torch.from_numpy(sample.trained)[None]
-        tensors = (x.to(model.device) for x in (tokens, torch.ones_like(tokens), trained))
+        tensors = (x.to(device_of(model)) for x in (tokens, torch.ones_like(tokens), trained))
         parts.append(cross_entropy_sum(model, *tensors) / count)
     return parts
 
@@ -172,9 +176,8 @@ def test_float32_is_as_close_to_peft_as_peft_is_to_itself(tmp_path: Path, r: int
     save_qwen2(tmp_path)
     rows, spec = random_rows(30, seed=r), spec_of(r)
     losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float32)
-    arguments = {"dtype": torch.float32}
-    padded_losses, in_padded = train_with_peft(tmp_path, spec, rows, layout, batch_loss=padded, **arguments)
-    _, in_singles = train_with_peft(tmp_path, spec, rows, layout, batch_loss=one_by_one, **arguments)
+    padded_losses, in_padded = train_with_peft(tmp_path, spec, rows, layout, dtype=torch.float32, batch_loss=padded)
+    _, in_singles = train_with_peft(tmp_path, spec, rows, layout, dtype=torch.float32, batch_loss=one_by_one)
     assert losses == pytest.approx(padded_losses, rel=1e-5)
     own = max(relative(in_singles[name], in_padded[name]) for name in in_padded)
     ours = max(relative(weights[name], in_padded[name]) for name in in_padded)
