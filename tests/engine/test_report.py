@@ -222,6 +222,22 @@ def test_a_continuous_hyperparameter_gets_a_logarithmic_axis(tmp_path: Path) -> 
     assert "median" not in effect.drawing
 
 
+def test_a_switch_among_the_hyperparameters_is_drawn(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path / "run.db")
+    store.add_trials(
+        [
+            NewTrial(trial_id=n, parameters={"r": 8 * (1 + n // 2), "use_rslora": n % 2 == 0}, planned_steps=1, seed=0)
+            for n in range(4)
+        ]
+    )
+    store.append([StepDone(trial_id=n, step=1, loss=1.0, grad_norm=1, learning_rate=1, num_tokens=8) for n in range(4)])
+    store.append([Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(4)])
+    page = render_report(store)
+    store.close()
+    assert "Parallel coordinates" in page
+    assert ">true<" in page
+
+
 def test_the_running_average_is_the_one_that_the_rules_read() -> None:
     assert [value for _, value in exponential_average([(1, 2.0), (2, 1.0), (3, 1.0)])] == pytest.approx([2, 1.9, 1.81])
     assert math.isnan(exponential_average([(1, 2.0), (2, math.nan), (3, 1.0)])[-1][1])

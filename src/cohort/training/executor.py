@@ -242,7 +242,8 @@ class Executor:
                 beta2=resident.spec.beta2,
                 eps=resident.spec.epsilon,
                 step=resident.step + 1,
-                max_grad_norm=resident.spec.max_grad_norm,
+                # 0 means no clipping to users; to the update it would be a norm that no gradient survives
+                max_grad_norm=resident.spec.max_grad_norm or None,
             )
             for resident in residents
         ]

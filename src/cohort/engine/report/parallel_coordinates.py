@@ -24,7 +24,8 @@ class _Column:
     def __init__(self, name: str, values: Sequence[JsonValue]) -> None:
         self.name = name
         distinct = {json.dumps(value): value for value in values}
-        numeric = all(isinstance(value, int | float) for value in distinct.values())
+        # a switch is no number, although bool is an int
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct.values())
         keys = sorted(distinct, key=lambda key: (float(str(distinct[key])) if numeric else 0.0, key))
         self.places = {key: (index + 0.5) / len(keys) for index, key in enumerate(keys)}
         stride = max(1, math.ceil(len(keys) / _MAX_LABELS))
