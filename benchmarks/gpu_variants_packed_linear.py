@@ -1,7 +1,8 @@
-"""Which tiles and which order of products are fastest for each linear? Writes the table the packed linear chooses from.
+"""Which tiles and which place of the LoRA term are fastest for each linear? Writes the packed linear's table of tiles.
 
 ``python benchmarks/gpu_variants_packed_linear.py RESULT.json [--linears qkv o] [--rows 8192] [--adapters 16]
-[--table measured_tiles.json]``. Every variant is checked against float32 products before it is timed.
+[--table measured_tiles.json]``. Candidates take turns with the frozen product in one loop and are compared by the
+median of their ratios: times taken apart drift by more than what is looked for.
 """
 
 from __future__ import annotations
@@ -11,323 +12,253 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
-from benchmarks.measure import copy_ceiling, matrix_ceiling, median_replay, print_table, write_result
-from benchmarks.triton_product import FUSED_VARIANTS, compile_fused, time_fused
-from cohort.kernels.packed_linear import triton as kernels
-from cohort.kernels.packed_linear.choice import TileChoice
-from cohort.kernels.packed_linear.launch_tables import LaunchTables
+from benchmarks.linear_peers import loop
+from benchmarks.measure import copy_ceiling, interleaved, matrix_ceiling, print_table, write_result
+from cohort.kernels.packed_linear import triton as grouped
+from cohort.kernels.packed_linear import triton_launches as launches
+from cohort.kernels.packed_linear.choice import TermPlace, TileChoice
 
-QUESTION = "Which tiles and which order of products are fastest for each linear of Llama-3.1-8B?"
-
-SHRINK = [
-    {"tile_rows": rows, "shrink_block": block, "shrink_splits": splits, "shrink_warps": warps, "shrink_stages": stages}
-    for rows, block, splits, warps, stages in (
-        (64, 64, 1, 4, 4), (64, 64, 1, 4, 6), (64, 128, 1, 4, 4), (64, 64, 2, 4, 4), (64, 128, 2, 4, 3),
-        (32, 128, 1, 4, 4), (128, 64, 1, 8, 4), (64, 64, 4, 4, 4),
-    )
-]  # fmt: skip
-EXPAND = [
-    {"tile_rows": rows, "expand_block": block, "expand_warps": warps}
-    for rows, block, warps in ((64, 128, 4), (64, 256, 4), (64, 256, 8), (32, 256, 4), (128, 128, 4), (128, 128, 8))
-]
-OUTPUT = [
-    {"output_rows": rows, "output_block": block, "output_warps": warps, "output_stages": stages}
-    for rows, block, warps, stages in (
-        (64, 256, 8, 3), (64, 256, 8, 4), (64, 128, 4, 3), (64, 128, 4, 4), (128, 128, 8, 3), (128, 256, 8, 2),
-        (64, 512, 8, 2), (32, 256, 4, 4),
-    )
-]  # fmt: skip
-INPUT = [
-    {"input_rows": rows, "input_block": block, "input_warps": warps, "input_stages": stages}
-    for rows, block, warps, stages in (
-        (64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 3), (64, 128, 8, 3), (64, 128, 8, 4), (64, 256, 8, 3),
-        (128, 64, 4, 3),
-        (128, 128, 8, 2),
-    )
-]  # fmt: skip
-STEPS = ("shrink", "expand", "expand_add", "output", "output_separate", "input", "input_add")
+QUESTION = "Which tiles and which place of the LoRA term are fastest for each linear of Llama-3.1-8B?"
+Work = Callable[[], object]
 
 
-def _step(pack: Pack, name: str, tiles: TileChoice) -> tuple[Callable[[], object], Callable[[], float]]:
-    """Return the work of one step and its relative error once it has run on poisoned memory."""
-    tables = LaunchTables(
-        pack.segments, pack.slots, device=pack.x_TK.device, tile_rows=tiles.tile_rows, chunk_rows=tiles.chunk_rows
-    )
-    rank_pass, x, dy, parts = tables.passes[0], pack.x_TK, pack.dy_TN, pack.parts
-    s, ds = _intermediates(pack, tables)
-    if name == "shrink":
-        out = torch.full_like(s, torch.nan)
-        work = lambda: kernels.shrink(x, parts, out, rank_pass, tables=tables, row_keys_T=None, tiles=tiles)  # noqa: E731
-        return work, lambda: _ranked_error(pack, out, s)
-    if name.startswith("expand"):
-        y = torch.zeros_like(dy) if name == "expand_add" else torch.full_like(dy, torch.nan)
-        add = name == "expand_add"
-        work = lambda: kernels.expand(y, parts, s, rank_pass, tables=tables, tiles=tiles, add=add)  # noqa: E731
-        return work, lambda: _error(y, _expanded(pack, s, [part.b_RN for part in parts], pack.slots.scales))
-    if name.startswith("output"):
-        box: list[torch.Tensor] = []
-        separate = name == "output_separate"
-
-        def work() -> None:
-            box[:] = [kernels.output_side(dy, parts, s, rank_pass, tables=tables, tiles=tiles, ds_apart=separate)]
-
-        return work, lambda: max(_ranked_error(pack, box[0], ds), _sink_error(pack, s, dy, of_b=True))
-    dx = torch.zeros_like(x) if name == "input_add" else torch.full_like(x, torch.nan)
-    add = name == "input_add"
-    work = lambda: kernels.input_side(  # noqa: E731
-        x, dx, parts, ds, rank_pass, tables=tables, row_keys_T=None, tiles=tiles, add=add
-    )
-    wanted = sum(_expanded(pack, ds[p : p + 1], [part.a_RK], None) for p, part in enumerate(parts))
-    return work, lambda: max(_error(dx, wanted), _sink_error(pack, ds, x, of_b=False))
+def _settings(names: str, *values: tuple[int, ...]) -> list[dict[str, int]]:
+    return [dict(zip(names.split(), row, strict=True)) for row in values]
 
 
-def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.float() - wanted).norm() / wanted.norm())
+_PRODUCTS = _settings(
+    "product_columns product_inner product_stages product_warps product_group products_per_multiprocessor",
+    (256, 64, 3, 8, 8, 1), (256, 64, 4, 8, 8, 1), (256, 64, 3, 8, 16, 1), (128, 64, 3, 4, 8, 2), (128, 128, 3, 8, 8, 1),
+    (128, 64, 4, 8, 8, 1),
+)  # fmt: skip
+VARIANTS: dict[str, list[dict[str, int]]] = {
+    "shrink": _settings(
+        "shrink_block shrink_splits shrink_warps shrink_stages",
+        (64, 1, 4, 4), (64, 1, 4, 6), (128, 1, 4, 4), (64, 2, 4, 4), (64, 2, 4, 6), (128, 2, 4, 3), (64, 1, 8, 6),
+    ),
+    "ds": _settings(
+        "ds_block ds_splits ds_warps ds_stages",
+        (64, 1, 4, 4), (64, 1, 4, 6), (128, 1, 4, 4), (64, 2, 4, 4), (64, 2, 4, 6), (128, 2, 4, 3), (64, 4, 4, 4),
+    ),
+    "output": _settings(
+        "output_rows output_block output_warps output_stages",
+        (64, 512, 8, 2), (32, 512, 8, 3), (32, 512, 8, 4), (128, 256, 8, 2), (64, 256, 8, 3), (32, 256, 8, 4),
+    ),
+    "db": _settings(
+        "output_rows output_block output_warps output_stages",
+        (64, 128, 4, 4), (64, 256, 8, 3), (128, 128, 4, 3), (64, 128, 4, 6), (32, 256, 4, 4), (128, 128, 8, 3),
+        (64, 64, 4, 6),
+    ),
+    "da": _settings(
+        "input_rows input_block input_warps input_stages",
+        (64, 128, 4, 4), (64, 128, 8, 4), (128, 128, 8, 3), (64, 64, 4, 4), (64, 256, 8, 3), (64, 64, 4, 6),
+        (128, 64, 4, 4),
+    ),
+    "forward": _PRODUCTS,
+    "dx": _PRODUCTS,
+}  # fmt: skip
+INSIDE, BEFORE = TermPlace.INSIDE, TermPlace.BEFORE
+# what the whole linear tries: (forward, backward, dS apart, weight gradients beside dX)
+WHOLES = {
+    "before before": (BEFORE, BEFORE, False, False),
+    "before inside": (BEFORE, INSIDE, False, False),
+    "inside before": (INSIDE, BEFORE, False, False),
+    "inside inside": (INSIDE, INSIDE, False, False),
+    "inside inside apart": (INSIDE, INSIDE, True, False),
+    "inside inside beside": (INSIDE, INSIDE, False, True),
+    "inside inside apart beside": (INSIDE, INSIDE, True, True),
+    "before inside apart beside": (BEFORE, INSIDE, True, True),
+}
 
 
-def _ranked_error(pack: Pack, found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Error over the true ranks alone: columns past a slot's rank are never read."""
-    worst = 0.0
-    for slot, rank in enumerate(pack.slots.ranks):
-        rows = pack.segments.rows(slot)
-        worst = max(worst, _error(found[:, rows, :rank], wanted[:, rows, :rank].float()))
-    return worst
-
-
-def _intermediates(pack: Pack, tables: LaunchTables) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (len(pack.parts), pack.x_TK.shape[0], tables.num_columns)
+def _intermediates(pack: Pack) -> tuple[Tensor, Tensor]:
+    """S and dS by plain products, both with the scale."""
+    shape = (len(pack.parts), pack.x_TK.shape[0], pack.tables.num_columns)
     s, ds = (torch.zeros(shape, device=pack.x_TK.device, dtype=pack.x_TK.dtype) for _ in range(2))
     for index, part in enumerate(pack.parts):
         for slot, rank in enumerate(pack.slots.ranks):
-            rows, ranks = pack.segments.rows(slot), pack.slots.rank_rows(slot)
-            s[index, rows, :rank] = pack.x_TK[rows] @ part.a_RK[ranks].T
-            ds[index, rows, :rank] = (pack.dy_TN[rows, part.columns] @ part.b_RN[ranks].T) * pack.slots.scales[slot]
+            rows, ranks, scale = pack.segments.rows(slot), pack.slots.rank_rows(slot), pack.slots.scales[slot]
+            s[index, rows, :rank] = (pack.x_TK[rows] @ part.a_RK[ranks].T) * scale
+            ds[index, rows, :rank] = (pack.dy_TN[rows, part.columns] @ part.b_RN[ranks].T) * scale
     return s, ds
 
 
-def _expanded(
-    pack: Pack, s: torch.Tensor, factors: list[torch.Tensor], scales: tuple[float, ...] | None
-) -> torch.Tensor:
-    out = []
-    for index, factor in enumerate(factors):
-        rows = []
-        for slot, rank in enumerate(pack.slots.ranks):
-            product = s[index, pack.segments.rows(slot), :rank].float() @ factor[pack.slots.rank_rows(slot)].float()
-            rows.append(product * (scales[slot] if scales else 1.0))
-        out.append(torch.cat(rows))
-    return torch.cat(out, dim=1)
+def _work(pack: Pack, piece: str, tiles: TileChoice, s: Tensor, ds: Tensor) -> Work:
+    """One piece of the linear; whatever it makes is returned."""
+    tables, parts, x, dy, rank_pass = pack.tables, pack.parts, pack.x_TK, pack.dy_TN, pack.tables.passes[0]
+    if piece == "shrink":
+        out = torch.empty_like(s)
+        return lambda: launches.shrink(x, parts, out, rank_pass, tables=tables, row_keys_T=None, tiles=tiles)
+    if piece == "ds":
+        return lambda: launches.output_side_ds(dy, parts, rank_pass, tables=tables, tiles=tiles)
+    if piece in ("output", "db"):
+        with_ds = piece == "output"
+        return lambda: launches.output_side(dy, parts, s, rank_pass, tables=tables, tiles=tiles, with_ds=with_ds)
+    if piece == "da":
+        return lambda: launches.input_side(
+            x, None, parts, ds, rank_pass, tables=tables, row_keys_T=None, tiles=tiles, add=False
+        )
+    forward = piece == "forward"
+    out, weight = torch.empty_like(dy if forward else x), pack.frozen.plain_weight_NK
+    assert weight is not None, "benchmark packs have plain weights"
+    return lambda: launches.product(
+        x if forward else dy, weight, out, parts=parts, s_PTC=s if forward else ds, rank_pass=rank_pass, tiles=tiles,
+        forward=forward,
+    )  # fmt: skip
 
 
-def _sink_error(pack: Pack, s: torch.Tensor, data: torch.Tensor, *, of_b: bool) -> float:
-    worst = 0.0
-    for index, part in enumerate(pack.parts):
-        sink = part.grad_b_RN if of_b else part.grad_a_RK
-        assert sink is not None
-        for slot, rank in enumerate(pack.slots.ranks):
-            rows = pack.segments.rows(slot)
-            columns = data[rows, part.columns] if of_b else data[rows]
-            scale = pack.slots.scales[slot] if of_b else 1.0
-            wanted = s[index, rows, :rank].float().T @ columns.float() * scale
-            worst = max(worst, _error(sink[pack.slots.rank_rows(slot)], wanted))
-    return worst
+def _beside_the_products(pack: Pack, piece: str, s: Tensor) -> dict[str, Work]:
+    """The frozen product alone and with the term before it, as what the product of our own has to beat."""
+    x, dy, frozen, tables = pack.x_TK, pack.dy_TN, pack.frozen, pack.tables
+    y, dx = torch.randn_like(dy), torch.randn_like(x)
+    if piece == "dx":
+        return {"frozen": lambda: frozen.grad_input(dy), "frozen, adding": lambda: frozen.add_grad_input(dy, dx)}
+
+    def before() -> None:
+        launches.expand(y, pack.parts, s, tables.passes[0], tables=tables, tiles=TileChoice(), add=False)
+        frozen.add_forward(x, y)
+
+    return {"frozen": lambda: frozen.forward(x), "expand, frozen adding": before}
 
 
-def _variants(step: str) -> list[dict[str, int]]:
-    return {"shrink": SHRINK, "expand": EXPAND, "output": OUTPUT, "input": INPUT}[step.split("_")[0]]
-
-
-def _compile(task: tuple[str, str, dict[str, int], int]) -> str | None:
+def _compile(task: tuple[int, str, dict[str, int], int]) -> str | None:
     """Fill Triton's disk cache for one variant; return what went wrong."""
-    name, step, change, max_rank = task
+    num_parts, piece, change, max_rank = task
     torch.manual_seed(0)
-    if step == "fused":
-        return compile_fused(change)
-    out_widths = LINEARS[name][1]
-    small = build_pack(
-        1024, [1024] * len(out_widths), lengths=[96, 160], ranks=[8, max_rank], tile_rows=change.get("tile_rows", 64)
-    )
+    small = build_pack(1024, [1024] * num_parts, lengths=[96, 160], ranks=[8, max_rank])
     try:
-        _step(small, step, TileChoice(**change))[0]()
+        _work(small, piece, TileChoice(**change), *_intermediates(small))()
         torch.cuda.synchronize()
     except Exception as error:  # a variant that does not compile is a result, not a failure
-        return f"{name} {step} {change}: {type(error).__name__}: {str(error)[:120]}"
+        return f"{num_parts} parts {piece} {change}: {type(error).__name__}: {str(error)[:120]}"
     return None
 
 
-def _compile_all(linears: list[str], steps: list[str], *, max_rank: int, fused: bool) -> list[str]:
-    by_parts = {len(LINEARS[name][1]): name for name in linears}
-    tasks = [
-        (name, step, change, max_rank) for name in by_parts.values() for step in steps for change in _variants(step)
-    ]
-    if fused:
-        tasks += [("", "fused", {"index": index}, 0) for index in range(len(FUSED_VARIANTS))]
-    tasks.sort(key=lambda task: task[1] != "fused")
+def _compile_all(linears: list[str], *, max_rank: int) -> list[str]:
+    counts = sorted({len(LINEARS[name][1]) for name in linears})
+    tasks = [(count, piece, change, max_rank) for piece in VARIANTS for change in VARIANTS[piece] for count in counts]
+    tasks.sort(key=lambda task: task[1] not in ("forward", "dx"))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max(1, (os.cpu_count() or 4) - 2), mp_context=context) as pool:
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 4) - 1), mp_context=context) as pool:
         return [problem for problem in pool.map(_compile, tasks) if problem]
 
 
-def _time_steps(name: str, pack: Pack, steps: list[str]) -> list[dict[str, Any]]:
-    rows = []
-    for step in steps:
-        for change in _variants(step):
-            row: dict[str, Any] = {"linear": name, "step": step, **change}
+def _pieces(name: str, pack: Pack) -> Iterator[dict[str, Any]]:
+    s, ds = _intermediates(pack)
+    for piece, variants in VARIANTS.items():
+        works: dict[str, Work] = {}
+        settings: dict[str, dict[str, int]] = {}
+        if piece in ("forward", "dx"):
+            works.update(_beside_the_products(pack, piece, s))
+        for change in variants:
+            label = " ".join(map(str, change.values()))
             try:
-                work, error = _step(pack, step, replace(TileChoice(), **change))
-                pack.zero_sinks()
+                work = _work(pack, piece, TileChoice(**change), s, ds)
                 work()
-                row["error"] = error()
-                row["ms"] = median_replay(work, budget_seconds=0.05) if row["error"] < 1e-2 else None
-            except Exception as error_:  # recorded, not raised: the other variants still count
-                row["failed"] = f"{type(error_).__name__}: {str(error_)[:100]}"
-            rows.append(row)
-    return rows
+                torch.cuda.synchronize()
+            except Exception as error:
+                yield {"linear": name, "piece": piece, "variant": label, "failed": str(error)[:100]}
+                continue
+            works[label], settings[label] = work, change
+        measured = interleaved(
+            works, baseline=next(iter(works)), budget_seconds=0.35 if piece in ("forward", "dx") else 0.1
+        )
+        for label, (ms, ratio) in sorted(measured.items(), key=lambda item: item[1][1]):
+            row = {"linear": name, "piece": piece, "variant": label, "us": ms * 1e3, "ratio": ratio}
+            yield {**row, "settings": settings.get(label)}
+        del works
 
 
-def _time_frozen(name: str, pack: Pack) -> list[dict[str, Any]]:
-    x, dy, frozen = pack.x_TK, pack.dy_TN, pack.frozen
-    y, dx = torch.randn_like(dy), torch.randn_like(x)
-    works: dict[str, Callable[[], object]] = {
-        "frozen_forward": lambda: frozen.forward(x),
-        "frozen_dx": lambda: frozen.grad_input(dy),
-        "frozen_add_forward": lambda: frozen.add_forward(x, y),
-        "frozen_add_dx": lambda: frozen.add_grad_input(dy, dx),
-        "frozen_both": lambda: (frozen.forward(x), frozen.grad_input(dy)),
-    }
-    rows = []
-    for step, work in works.items():
-        y.normal_()
-        dx.normal_()
-        rows.append({"linear": name, "step": step, "ms": median_replay(work, budget_seconds=0.1)})
-    return rows
+def _wholes(name: str, pack: Pack, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Time forward + backward with the best pieces in each arrangement, over the frozen linear alone."""
+    best: dict[str, dict[str, int]] = {}
+    for row in rows:
+        if row["linear"] == name and row.get("settings"):
+            best.setdefault(row["piece"], row["settings"])
+    choices: dict[str, TileChoice] = {}
+    for label, (forward, backward, apart, beside) in WHOLES.items():
+        merged = {**best["shrink"], **best["ds"], **best["db" if apart else "output"], **best["da"]}
+        merged.update(best["dx"] if backward is INSIDE else best["forward"])
+        if forward is INSIDE and backward is INSIDE:
+            merged.update(best["forward"])
+        choices[label] = TileChoice(
+            **merged, term_forward=forward, term_backward=backward, ds_apart=apart, gradients_beside=beside
+        )
+    wanted_y, wanted_dx = loop(pack)()
+    works: dict[str, Work] = {"frozen": lambda: (pack.frozen.forward(pack.x_TK), pack.frozen.grad_input(pack.dy_TN))}
+    for label, tiles in choices.items():
+        try:
+            y, dx = _whole(pack, tiles)()
+            error = max(_error(y, wanted_y), _error(dx, wanted_dx))
+            del y, dx
+        except Exception as problem:
+            yield {"linear": name, "piece": "whole", "variant": label, "failed": str(problem)[:100]}
+            continue
+        if not error < 1e-2:
+            raise SystemExit(f"{name} {label}: relative error {error:.2e} against the loop; no timing of wrong results")
+        works[label] = _whole(pack, tiles)
+    for label, (ms, ratio) in interleaved(works, baseline="frozen", budget_seconds=1.0).items():
+        row = {"linear": name, "piece": "whole", "variant": label, "us": ms * 1e3, "ratio": ratio}
+        yield {**row, "choice": asdict(choices[label]) if label in choices else None}
 
 
-def _best(rows: list[dict[str, Any]], name: str, step: str, **fixed: int) -> dict[str, Any] | None:
-    timed = [
-        row
-        for row in rows
-        if row["linear"] == name
-        and row["step"] == step
-        and row.get("ms")
-        and all(row.get(k) == v for k, v in fixed.items())
-    ]
-    return min(timed, key=lambda row: row["ms"]) if timed else None
+def _whole(pack: Pack, tiles: TileChoice) -> Callable[[], tuple[Tensor, Tensor]]:
+    arguments: dict[str, Any] = {
+        "frozen": pack.frozen, "parts": pack.parts, "tables": pack.tables, "row_keys_T": None, "tiles": tiles,
+    }  # fmt: skip
+
+    def work() -> tuple[Tensor, Tensor]:
+        y, s = grouped.grouped_forward(pack.x_TK, **arguments)
+        dx = grouped.grouped_backward(pack.dy_TN, x_TK=pack.x_TK, s_PTC=s, **arguments)
+        assert dx is not None
+        return y, dx
+
+    return work
 
 
-def _settings(row: dict[str, Any]) -> dict[str, int]:
-    return {
-        key: value for key, value in row.items() if key not in ("linear", "step", "ms", "error", "failed", "tile_rows")
-    }
-
-
-def _time_whole(name: str, pack: Pack, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Time forward + backward with the best steps, in each order of products, over the frozen linear alone."""
-    best: dict[str, int] = {}
-    for step in ("shrink", "expand", "output", "input"):
-        fixed = {"tile_rows": 64} if step in ("shrink", "expand") else {}
-        row = _best(rows, name, step, **fixed)
-        best.update(_settings(row) if row else {})
-    base = _best(rows, name, "frozen_both")
-    out = []
-    for forward_first in (True, False):
-        for backward_first in (True, False):
-            tiles = TileChoice(**best, lora_first_forward=forward_first, lora_first_backward=backward_first)
-
-            def work(tiles: TileChoice = tiles) -> None:
-                arguments = {"frozen": pack.frozen, "parts": pack.parts, "tables": pack.tables, "row_keys_T": None}
-                _, s = kernels.grouped_forward(pack.x_TK, tiles=tiles, **arguments)
-                kernels.grouped_backward(pack.dy_TN, x_TK=pack.x_TK, s_PTC=s, tiles=tiles, **arguments)
-
-            ms = median_replay(work, budget_seconds=0.3)
-            out.append(
-                {
-                    "linear": name,
-                    "step": f"whole_{'first' if forward_first else 'after'}_{'first' if backward_first else 'after'}",
-                    "ms": ms,
-                    "ratio": ms / base["ms"] if base else None,
-                    "choice": asdict(tiles),
-                }
-            )
-    return out
-
-
-def _time_overlap(name: str, pack: Pack) -> list[dict[str, Any]]:
-    """The kernel over X beside the frozen dX on a second stream, against one after the other."""
-    tables, x, dy = pack.tables, pack.x_TK, pack.dy_TN
-    _, ds = _intermediates(pack, tables)
-    side = torch.cuda.Stream()
-    tiles, rank_pass = TileChoice(), tables.passes[0]
-
-    def weight_gradient() -> None:
-        kernels.input_side(x, None, pack.parts, ds, rank_pass, tables=tables, row_keys_T=None, tiles=tiles, add=True)
-
-    def beside() -> None:
-        main = torch.cuda.current_stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            weight_gradient()
-        pack.frozen.grad_input(dy)
-        main.wait_stream(side)
-
-    def after() -> None:
-        weight_gradient()
-        pack.frozen.grad_input(dy)
-
-    return [
-        {"linear": name, "step": f"da_{work.__name__}_dx", "ms": median_replay(work, budget_seconds=0.1)}
-        for work in (beside, after)
-    ]
+def _error(found: Tensor, wanted: Tensor) -> float:
+    return float((found.float() - wanted.float()).norm() / wanted.float().norm())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", type=Path)
     parser.add_argument("--linears", nargs="+", default=list(LINEARS), choices=list(LINEARS))
-    parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=STEPS)
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--adapters", type=int, default=16)
-    parser.add_argument(
-        "--row-stride", type=int, default=None, help="entries from one rank row to the next, as in a bank"
-    )
-    parser.add_argument(
-        "--table", type=Path, default=None, help="also write the best choices as a table of measured tiles"
-    )
-    parser.add_argument("--no-fused", action="store_true", help="leave out the fused base + LoRA product")
+    parser.add_argument("--rank", type=int, default=None, help="one rank for all adapters instead of 8 to 64")
+    parser.add_argument("--table", type=Path, default=None, help="also write the best choices as a table of tiles")
     options = parser.parse_args()
-    ranks = [MIXED_RANKS[i % len(MIXED_RANKS)] for i in range(options.adapters)]
+    ranks = [options.rank or MIXED_RANKS[i % len(MIXED_RANKS)] for i in range(options.adapters)]
     started = time.perf_counter()
-    problems = _compile_all(options.linears, options.steps, max_rank=max(ranks), fused=not options.no_fused)
+    problems = _compile_all(options.linears, max_rank=max(ranks))
     print(f"compiled in {time.perf_counter() - started:.0f} s; {len(problems)} variants failed", flush=True)
-    for problem in problems:
-        print("  " + problem)
+    print("\n".join(problems))
     notes = {"copy_tb_per_s": copy_ceiling(), "matrix_tflop_per_s": matrix_ceiling(), "not_compiled": problems}
     rows: list[dict[str, Any]] = []
     for name in options.linears:
         in_features, out_widths = LINEARS[name]
         torch.manual_seed(0)
-        lengths = uneven_lengths(options.rows, options.adapters)
-        pack = build_pack(in_features, out_widths, lengths=lengths, ranks=ranks, row_stride=options.row_stride)
-        found = _time_frozen(name, pack) + _time_steps(name, pack, options.steps)
-        found += _time_overlap(name, pack)
-        if not options.no_fused:
-            found += time_fused(name, pack)
-        rows += found + _time_whole(name, pack, found)
+        pack = build_pack(in_features, out_widths, lengths=uneven_lengths(options.rows, options.adapters), ranks=ranks)
+        rows += _pieces(name, pack)
+        rows += _wholes(name, pack, rows)
         print(f"{name} done at {time.perf_counter() - started:.0f} s", flush=True)
         write_result(options.result, question=QUESTION, headline=_headline(rows), rows=rows, notes=notes)
         del pack
         torch.cuda.empty_cache()
     if options.table is not None:
         _write_table(options.table, rows)
-    _print(options.linears, rows)
+    print_table(rows, columns=("linear", "piece", "variant", "us", "ratio", "failed"))
     print({key: round(value, 3) for key, value in notes.items() if isinstance(value, float)})
     print({key: round(value, 4) for key, value in _headline(rows).items()})
 
@@ -337,57 +268,23 @@ def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     defaults = asdict(TileChoice())
     table = []
     for name in dict.fromkeys(row["linear"] for row in rows):
-        wholes = [row for row in rows if row["linear"] == name and row["step"].startswith("whole")]
-        best = min(wholes, key=lambda row: row["ms"])
+        wholes = [row for row in rows if row["linear"] == name and row.get("choice")]
+        best = min(wholes, key=lambda row: row["ratio"])
         in_features, out_widths = LINEARS[name]
         choice = {key: value for key, value in best["choice"].items() if value != defaults[key]}
-        measured = {"ms": best["ms"], "over_frozen": best["ratio"]}
-        table.append(
-            {
-                "in_features": in_features,
-                "out_widths": out_widths,
-                "min_rows": 0,
-                "choice": choice,
-                "measured": measured,
-            }
-        )
+        measured = {"ms": best["us"] / 1e3, "over_frozen": best["ratio"]}
+        row = {"in_features": in_features, "out_widths": out_widths, "min_rows": 0}
+        table.append({**row, "choice": choice, "measured": measured})
     path.write_text(json.dumps({torch.cuda.get_device_name(0): table}, indent=1) + "\n", encoding="utf-8")
 
 
 def _headline(rows: list[dict[str, Any]]) -> dict[str, float]:
     headline: dict[str, float] = {}
     for row in rows:
-        if row["step"].startswith("whole") and row.get("ratio"):
+        if row.get("choice"):
             key = f"linear_{row['linear']}_16"
             headline[key] = min(headline.get(key, 1e9), row["ratio"])
     return headline
-
-
-def _print(linears: list[str], rows: list[dict[str, Any]]) -> None:
-    for name in linears:
-        mine = [row for row in rows if row["linear"] == name]
-        table = []
-        for step in dict.fromkeys(row["step"] for row in mine):
-            timed = sorted((r for r in mine if r["step"] == step and r.get("ms")), key=lambda r: r["ms"])
-            for row in timed[:2]:
-                settings = {
-                    k: v for k, v in row.items() if k not in ("linear", "step", "ms", "error", "choice", "ratio")
-                }
-                text = " ".join(str(value) for value in settings.values())
-                table.append(
-                    {"step": step, "us": round(row["ms"] * 1e3, 1), "ratio": row.get("ratio", ""), "settings": text}
-                )
-            failed = [row for row in mine if row["step"] == step and not row.get("ms")]
-            if failed:
-                table.append(
-                    {
-                        "step": step,
-                        "us": "",
-                        "settings": f"{len(failed)} failed: {failed[0].get('failed') or failed[0]}",
-                    }
-                )
-        print(f"\n{name}")
-        print_table(table, columns=("step", "us", "ratio", "settings"))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ __all__ = [
     "RESULTS",
     "capture",
     "copy_ceiling",
+    "interleaved",
     "machine",
     "matrix_ceiling",
     "median_eager",
@@ -74,6 +75,37 @@ def median_eager(work: Callable[[], object], *, budget_seconds: float = 0.3, lea
     return statistics.median(times)
 
 
+def interleaved(
+    works: Mapping[str, Callable[[], object]], *, baseline: str, budget_seconds: float = 0.4, least: int = 8
+) -> dict[str, tuple[float, float]]:
+    """Return the median milliseconds of one graph replay of each work and of its ratio to ``baseline``'s.
+
+    All works take turns, round after round: the GPU's power limit moves every time by several percent within a second,
+    so only times that stand beside each other compare.
+    """
+    graphs = {name: capture(work) for name, work in works.items()}
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(2):
+        start.record()
+        for graph in graphs.values():
+            graph.replay()
+        stop.record()
+    stop.synchronize()
+    rounds = int(max(least, min(200, budget_seconds * 1e3 / max(start.elapsed_time(stop), 1e-3))))
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(len(graphs) + 1)] for _ in range(rounds)]
+    for row in events:
+        row[0].record()
+        for graph, event in zip(graphs.values(), row[1:], strict=True):
+            graph.replay()
+            event.record()
+    torch.cuda.synchronize()
+    times = {name: [row[index].elapsed_time(row[index + 1]) for row in events] for index, name in enumerate(graphs)}
+    return {
+        name: (statistics.median(own), statistics.median(a / b for a, b in zip(own, times[baseline], strict=True)))
+        for name, own in times.items()
+    }
+
+
 def _median_events(work: Callable[[], object], *, budget_seconds: float, least: int) -> float:
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     work()
@@ -93,10 +125,13 @@ def _median_events(work: Callable[[], object], *, budget_seconds: float, least: 
 
 
 def copy_ceiling() -> float:
-    """Return TB/s of a large device copy, bytes read plus written."""
-    source = torch.randn(1 << 29, device="cuda").view(torch.uint8)  # 2 GiB, far above any cache
+    """Return TB/s of a kernel that reads and writes far more than any cache, bytes read plus written.
+
+    Not ``copy_``: in a graph that becomes a copy node, which runs elsewhere and slower.
+    """
+    source = torch.randn(1 << 29, device="cuda")
     target = torch.empty_like(source)
-    return 2 * source.numel() / median_replay(lambda: target.copy_(source)) / 1e9
+    return 2 * source.numel() * 4 / median_replay(lambda: torch.add(source, 1.0, out=target)) / 1e9
 
 
 def matrix_ceiling() -> float:

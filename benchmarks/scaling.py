@@ -17,7 +17,8 @@ from torch import Tensor
 
 from benchmarks.adapter_packs import Pack, build_pack
 from benchmarks.measure import RESULTS, copy_ceiling, median_eager, median_replay, print_table, write_result
-from cohort.kernels.packed_linear import triton as kernels
+from cohort.kernels.packed_linear import triton_launches as kernels
+from cohort.kernels.packed_linear.triton import tiles_for
 
 QUESTION = "Do 32 adapters' LoRA products in shared launches take the time of one adapter's?"
 WIDTHS = (2048, 4096, 14336)
@@ -29,7 +30,7 @@ RANK = 64
 def _products(pack: Pack) -> Callable[[], object]:
     """Forward and backward of the LoRA terms alone: no frozen product."""
     tables, parts, x, dy = pack.tables, pack.parts, pack.x_TK, pack.dy_TN
-    tiles, rank_pass = kernels.tiles_for(x, parts), pack.tables.passes[0]
+    tiles, rank_pass = tiles_for(x, parts), pack.tables.passes[0]
 
     def work() -> tuple[Tensor, Tensor]:
         s = x.new_empty(1, x.shape[0], tables.num_columns)

@@ -61,6 +61,11 @@ class FrozenLinear:
         return dy_TN @ self._weight_NK
 
     @property
+    def plain_weight_NK(self) -> Tensor | None:
+        """The weight where the product is x W^T and nothing else: without a bias."""
+        return self._weight_NK if self._bias_N is None else None
+
+    @property
     def can_accumulate(self) -> bool:
         """True without a bias: the BLAS adds onto its output for free, but not a bias as well."""
         return self._bias_N is None

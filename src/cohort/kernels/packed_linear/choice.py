@@ -9,6 +9,7 @@ full its pack is.
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
 from collections.abc import Sequence
@@ -18,13 +19,32 @@ from typing import Any
 
 from cohort.core.errors import CohortError
 
-__all__ = ["TileChoice", "TileTableError", "choose_tiles", "describe_tiles", "fitting_stages", "measured_tiles"]
+__all__ = [
+    "TermPlace",
+    "TileChoice",
+    "TileTableError",
+    "choose_tiles",
+    "describe_tiles",
+    "fitting_stages",
+    "measured_tiles",
+]
 
 TABLE_PATH = Path(__file__).with_name("measured_tiles.json")
 
 
 class TileTableError(CohortError):
     """The measured table has a row that is no :class:`TileChoice`."""
+
+
+class TermPlace(enum.StrEnum):
+    """Where the LoRA term enters an output of the frozen product. What a linear cannot do falls to the next below."""
+
+    INSIDE = "inside"
+    """In the accumulators of a product of our own: plain 16-bit weights, Hopper, ranks to 128, no dropout in dX."""
+    BEFORE = "before"
+    """Written first, then the frozen product accumulates onto it."""
+    AFTER = "after"
+    """Added to what the frozen product wrote."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +57,20 @@ class TileChoice:
         shrink_block: Columns of X a shrink step reads.
         shrink_splits: Programs that share the columns of one shrink tile.
         shrink_warps, shrink_stages: Of the shrink.
+        ds_apart: Compute dS by a shrink of its own: dY is read twice, but no float32 partial sums are written.
+        ds_block, ds_splits, ds_warps, ds_stages: Of that shrink.
         expand_block: Output columns of an expand tile.
         expand_warps: Of the expand.
         output_rows, output_block: Rows a step and columns a program of the kernel over dY reads.
         output_warps, output_stages: Of that kernel.
         input_rows, input_block: Rows a step and columns a program of the kernel over X reads.
         input_warps, input_stages: Of that kernel.
-        lora_first_forward: Write the LoRA term first and let the frozen product accumulate into it (where it can),
-            instead of reading Y again after it.
-        lora_first_backward: The same for dX.
+        product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside.
+        product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
+        products_per_multiprocessor: Its programs per multiprocessor.
+        term_forward, term_backward: Where the LoRA term enters Y and dX.
+        gradients_beside: Launch the weight gradients on a second stream after the product of dX, whose last tiles leave
+            multiprocessors idle.
     """
 
     tile_rows: int = 64
@@ -54,6 +79,11 @@ class TileChoice:
     shrink_splits: int = 1
     shrink_warps: int = 4
     shrink_stages: int = 4
+    ds_apart: bool = False
+    ds_block: int = 64
+    ds_splits: int = 1
+    ds_warps: int = 4
+    ds_stages: int = 6
     expand_block: int = 128
     expand_warps: int = 4
     output_rows: int = 64
@@ -64,18 +94,30 @@ class TileChoice:
     input_block: int = 64
     input_warps: int = 4
     input_stages: int = 3
-    lora_first_forward: bool = True
-    lora_first_backward: bool = True
+    product_columns: int = 256
+    product_inner: int = 64
+    product_stages: int = 3
+    product_warps: int = 8
+    product_group: int = 8
+    products_per_multiprocessor: int = 1
+    term_forward: TermPlace = TermPlace.BEFORE
+    term_backward: TermPlace = TermPlace.BEFORE
+    gradients_beside: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("term_forward", "term_backward"):
+            object.__setattr__(self, name, TermPlace(getattr(self, name)))
         for name in (
             "tile_rows",
             "shrink_block",
+            "ds_block",
             "expand_block",
             "output_rows",
             "output_block",
             "input_rows",
             "input_block",
+            "product_columns",
+            "product_inner",
         ):
             value = getattr(self, name)
             if value < 16 or value & (value - 1):

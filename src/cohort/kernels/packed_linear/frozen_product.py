@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol, TypeGuard
 
+import torch
 from torch import Tensor
 
-__all__ = ["AccumulatingProduct", "FrozenProduct", "can_accumulate"]
+__all__ = ["AccumulatingProduct", "FrozenProduct", "PlainProduct", "can_accumulate", "plain_weight"]
 
 
 class FrozenProduct(Protocol):
@@ -56,3 +57,20 @@ class AccumulatingProduct(FrozenProduct, Protocol):
 def can_accumulate(frozen: FrozenProduct) -> TypeGuard[AccumulatingProduct]:
     """Tell whether ``frozen`` adds onto its output."""
     return bool(getattr(frozen, "can_accumulate", False))
+
+
+class PlainProduct(FrozenProduct, Protocol):
+    """A frozen product whose weight may be read as it is, so that a kernel can put the LoRA term inside the product."""
+
+    @property
+    def plain_weight_NK(self) -> Tensor | None:
+        """W [N, K] when the product is exactly ``x W^T`` in the weight's own dtype, else None."""
+        ...
+
+
+def plain_weight(frozen: FrozenProduct) -> Tensor | None:
+    """Return the 16-bit weight [N, K] that a kernel may multiply by itself, or None for any other format."""
+    weight: Tensor | None = getattr(frozen, "plain_weight_NK", None)
+    if weight is None or weight.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    return weight

@@ -24,9 +24,11 @@ from cohort.kernels.dropout import keep_threshold
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["ENTRY_WIDTH", "WIDEST_RANK", "LaunchTables", "RankPass", "rank_class"]
+__all__ = ["ENTRY_WIDTH", "PRODUCT_ROWS", "WIDEST_RANK", "LaunchTables", "RankPass", "rank_class"]
 
 ENTRY_WIDTH = 8
+# Rows of a tile of the frozen product that adds the LoRA term itself; cut from the stream's first row.
+PRODUCT_ROWS = 128
 # A program holds this many ranks; wider adapters take further passes over their rows.
 WIDEST_RANK = 128
 
@@ -44,6 +46,9 @@ class RankPass:
         tiles: Entries of at most ``tile_rows`` rows.
         chunks: Entries of at most ``chunk_rows`` rows, the unit of weight gradients.
         sums: One entry for each slot whose weight gradients come from several chunks.
+        slots: One entry for each slot with rows and ranks, in row order.
+        owners: int32 [stream tiles of PRODUCT_ROWS rows, 2]: the first and the past-the-last entry of ``slots`` with
+            rows in the tile; equal where there is none.
         max_class: The widest padded rank among the slots.
         num_tiles, num_chunks, num_sums: Entries to launch for (the capacities, under a fixed launch).
         num_partials: Chunks whose gradients need the second stage.
@@ -52,6 +57,8 @@ class RankPass:
     tiles: Tensor
     chunks: Tensor
     sums: Tensor
+    slots: Tensor
+    owners: Tensor
     max_class: int
     num_tiles: int
     num_chunks: int
@@ -61,11 +68,22 @@ class RankPass:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Host image of one pass's three tables."""
+    """Host image of one pass's tables."""
 
     tiles: NDArray[np.int32]
     chunks: NDArray[np.int32]
     sums: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    owners: NDArray[np.int32]
+
+    @property
+    def tables(self) -> tuple[NDArray[np.int32], ...]:
+        """All of them in the order of the buffer."""
+        return (self.tiles, self.chunks, self.sums, self.slots, self.owners)
+
+
+def _flat(blocks: list[_Blocks]) -> NDArray[np.int32]:
+    return np.concatenate([table.reshape(-1) for block in blocks for table in block.tables])
 
 
 class LaunchTables:
@@ -97,10 +115,7 @@ class LaunchTables:
         self.has_dropout = any(slots.dropouts)
         self.max_rank = max(slots.ranks, default=0)
         blocks = self._blocks(segments, slots)
-        flat = np.concatenate(
-            [table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)]
-        )
-        host = torch.from_numpy(flat)
+        host = torch.from_numpy(_flat(blocks))
         self._host = host.pin_memory() if self.device.type == "cuda" else host
         self._buffer = self._host.to(self.device, non_blocking=True)
         self._copied = _record_event(self.device)
@@ -135,10 +150,7 @@ class LaunchTables:
         blocks = self._blocks(segments, slots)
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory
-        flat = np.concatenate(
-            [table.reshape(-1) for block in blocks for table in (block.tiles, block.chunks, block.sums)]
-        )
-        self._host.copy_(torch.from_numpy(flat))
+        self._host.copy_(torch.from_numpy(_flat(blocks)))
         self._buffer.copy_(self._host, non_blocking=True)
         self._copied = _record_event(self.device)
 
@@ -146,8 +158,8 @@ class LaunchTables:
         views, start = [], 0
         for index, block in enumerate(blocks):
             tensors = []
-            for table in (block.tiles, block.chunks, block.sums):
-                tensors.append(self._buffer[start : start + table.size].view(-1, ENTRY_WIDTH))
+            for table in block.tables:
+                tensors.append(self._buffer[start : start + table.size].view(table.shape))
                 start += table.size
             launches = [
                 len(t) - 1 if self.fixed_launch else int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)
@@ -159,6 +171,8 @@ class LaunchTables:
                     tiles=tensors[0],
                     chunks=tensors[1],
                     sums=tensors[2],
+                    slots=tensors[3],
+                    owners=tensors[4],
                     max_class=rank_class(max(widest, 1)),
                     num_tiles=launches[0],
                     num_chunks=launches[1],
@@ -177,12 +191,15 @@ class LaunchTables:
         tiles: list[tuple[int, ...]] = []
         chunks: list[tuple[int, ...]] = []
         sums: list[tuple[int, ...]] = []
+        owning: list[tuple[int, ...]] = []
         num_partials = 0
         for slot in range(slots.num_slots):
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
             meaning = _slot_fields(slots, slot=slot, rank=rank, first_rank=first_rank)
             tiles += [(start, stop, *meaning, -1) for start, stop in _cut(rows, self.tile_rows)]
+            if rank > 0 and rows.stop > rows.start:
+                owning.append((rows.start, rows.stop, *meaning, -1))
             num_chunks = -(-(rows.stop - rows.start) // self.chunk_rows)
             first = num_partials if num_chunks > 1 and rank > 0 else -1
             for index in range(num_chunks):
@@ -203,6 +220,8 @@ class LaunchTables:
             tiles=_table(tiles, capacity=most_tiles),
             chunks=_table(chunks, capacity=most_chunks),
             sums=_table(sums, capacity=self.num_slots),
+            slots=_table(owning, capacity=max(self.num_slots, 1)),
+            owners=_owners(owning, num_rows=self.num_rows),
         )
 
 
@@ -214,6 +233,16 @@ def _slot_fields(slots: SlotTable, *, slot: int, rank: int, first_rank: int) -> 
     reals = np.array([slots.scales[slot], factor], dtype=np.float32).view(np.int32)
     bits = int(np.array([threshold], dtype=np.uint32).view(np.int32)[0])
     return (slots.row_starts[slot] + first_rank, rank, int(reals[0]), bits, int(reals[1]))
+
+
+def _owners(owning: list[tuple[int, ...]], *, num_rows: int) -> NDArray[np.int32]:
+    """Return which entries of ``owning`` have rows in each tile of the stream."""
+    starts = np.arange(0, num_rows, PRODUCT_ROWS)
+    first = np.searchsorted([entry[1] for entry in owning], starts, side="right")
+    last = np.searchsorted([entry[0] for entry in owning], starts + PRODUCT_ROWS, side="left")
+    owners = np.stack([first, last], axis=1)
+    owners[last <= first] = 0
+    return owners.astype(np.int32)
 
 
 def _cut(rows: slice, size: int) -> list[tuple[int, int]]:

@@ -1,0 +1,348 @@
+"""One function a launch: grids, strides and what fits into shared memory.
+
+Shapes:  T rows of the stream · K input width · N output width of one part · P parts · C columns of S (padded rank)
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from cohort.kernels.dropout.triton import as_signed32
+from cohort.kernels.packed_linear.choice import TileChoice, fitting_stages
+from cohort.kernels.packed_linear.launch_tables import PRODUCT_ROWS, LaunchTables, RankPass
+from cohort.kernels.packed_linear.tables import LoraPart
+from cohort.kernels.packed_linear.triton_backward import input_side_kernel, output_side_kernel, sum_chunks_kernel
+from cohort.kernels.packed_linear.triton_forward import expand_kernel, shrink_kernel, sum_partials_kernel
+from cohort.kernels.packed_linear.triton_product import product_kernel
+
+__all__ = [
+    "MOST_PARTS",
+    "expand",
+    "input_side",
+    "output_side",
+    "output_side_ds",
+    "product",
+    "product_takes",
+    "shrink",
+]
+
+# A launch takes three pointers of each kind; more siblings than q, k and v take further launches.
+MOST_PARTS = 3
+SUM_BLOCK = 128
+# Ranks that one step of the LoRA term inside a product adds; its registers hold no more.
+PRODUCT_RANKS = 64
+
+
+@functools.cache
+def _shared_bytes(device: torch.device) -> int:
+    """Shared memory a program may take, less some for the compiler's own use."""
+    if device.type != "cuda":
+        return 1 << 16
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 16)) - 4096
+
+
+@functools.cache
+def _num_multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+@functools.cache
+def _has_tensor_memory_engine(device: torch.device) -> bool:
+    """Tell whether tiles can be brought in by descriptor: Hopper and newer (and Triton's interpreter)."""
+    if device.type != "cuda":
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _three(values: Sequence[object]) -> tuple[object, object, object]:
+    """Fill up to three arguments; kernels read only the first PARTS."""
+    return (values[0], values[min(1, len(values) - 1)], values[min(2, len(values) - 1)])
+
+
+def _precision(x: Tensor) -> str:
+    # float32 is here for checks and small models: exact products, not TF32's ten bits
+    return "ieee" if x.dtype == torch.float32 else "tf32"
+
+
+def _keys(parts: Sequence[LoraPart]) -> tuple[object, ...]:
+    return _three([as_signed32(part.module_key) for part in parts])
+
+
+def shrink(
+    x_TK: Tensor,
+    parts: Sequence[LoraPart],
+    s_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    tiles: TileChoice,
+) -> None:
+    """Write S times the slot's scale of every part from one read of X."""
+    factors, width = [part.a_RK for part in parts], x_TK.shape[1]
+    _shrink(
+        x_TK, factors, s_PTC, rank_pass, columns=[slice(0, width)] * len(parts), keys=_keys(parts), tables=tables,
+        row_keys_T=row_keys_T, block=tiles.shrink_block, splits=tiles.shrink_splits, warps=tiles.shrink_warps,
+        most_stages=tiles.shrink_stages,
+    )  # fmt: skip
+
+
+def output_side_ds(
+    dy_TN: Tensor, parts: Sequence[LoraPart], rank_pass: RankPass, *, tables: LaunchTables, tiles: TileChoice
+) -> Tensor:
+    """Return dS [P, T, C]: each part shrinks its own columns of dY."""
+    ds_PTC = dy_TN.new_empty(len(parts), dy_TN.shape[0], tables.num_columns)
+    _shrink(
+        dy_TN, [part.b_RN for part in parts], ds_PTC, rank_pass, columns=[part.columns for part in parts],
+        keys=(0, 0, 0), tables=tables, row_keys_T=None, block=tiles.ds_block, splits=tiles.ds_splits,
+        warps=tiles.ds_warps, most_stages=tiles.ds_stages,
+    )  # fmt: skip
+    return ds_PTC
+
+
+def _shrink(
+    x_TK: Tensor,
+    factors: Sequence[Tensor],
+    s_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    columns: Sequence[slice],
+    keys: tuple[object, ...],
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    block: int,
+    splits: int,
+    warps: int,
+    most_stages: int,
+) -> None:
+    if rank_pass.num_tiles == 0:
+        return
+    num_parts = len(factors)
+    num_rows = x_TK.shape[0]
+    apart = any(own != columns[0] for own in columns) or columns[0] != slice(0, x_TK.shape[1])
+    shared_parts = 1 if apart else num_parts
+    widths = [own.stop - own.start for own in columns]
+    dropout = row_keys_T is not None and tables.has_dropout
+    if splits == 1:
+        out = s_PTC
+    else:
+        out = x_TK.new_empty(num_parts * splits, num_rows, rank_pass.max_class, dtype=torch.float32)
+    element = x_TK.element_size()
+    stage_bytes = block * (tables.tile_rows + shared_parts * rank_pass.max_class) * element
+    stages = fitting_stages(most_stages, stage_bytes=stage_bytes, limit_bytes=_shared_bytes(x_TK.device))
+    shrink_kernel[(rank_pass.num_tiles, splits, num_parts if apart else 1)](
+        rank_pass.tiles, x_TK, *_three(factors), out, row_keys_T if dropout else x_TK, *keys,
+        *_three([own.start for own in columns]), *_three(widths), x_TK.stride(0),
+        *_three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
+        PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
+        EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=splits == 1,
+        DROPOUT=dropout, PRECISION=_precision(x_TK), num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    if splits > 1:
+        _sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, tables=tables)
+
+
+def _sum_partials(
+    partials_CTC: Tensor, out_PTC: Tensor, rank_pass: RankPass, *, counts: Sequence[int], tables: LaunchTables
+) -> None:
+    rows = min(16, tables.tile_rows)
+    sum_partials_kernel[(rank_pass.num_tiles, len(counts), tables.tile_rows // rows)](
+        rank_pass.tiles, partials_CTC, out_PTC, *_three(counts), partials_CTC.stride(0), partials_CTC.stride(1),
+        out_PTC.stride(0), out_PTC.stride(1),
+        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=True, num_warps=2,
+    )  # fmt: skip
+
+
+def expand(
+    y_TN: Tensor,
+    parts: Sequence[LoraPart],
+    s_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    tables: LaunchTables,
+    tiles: TileChoice,
+    add: bool,
+) -> None:
+    """Write ``S B^T`` into Y, or add it; without ``add`` rows of no adapter become zero."""
+    factors = [part.b_RN for part in parts]
+    widths = [b.shape[1] for b in factors]
+    blocks = sum(triton.cdiv(width, tiles.expand_block) for width in widths)
+    if rank_pass.num_tiles == 0 or blocks == 0:
+        return
+    expand_kernel[(blocks, rank_pass.num_tiles)](
+        rank_pass.tiles, s_PTC, *_three(factors), y_TN, *_three([part.column_start for part in parts]), *_three(widths),
+        y_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1), *_three([b.stride(0) for b in factors]),
+        PARTS=len(parts), BM=tables.tile_rows, BN=tiles.expand_block, MAX_R=rank_pass.max_class, ADD=add,
+        PRECISION=_precision(y_TN), num_warps=tiles.expand_warps, num_stages=1,
+    )  # fmt: skip
+
+
+def product_takes(x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], tiles: TileChoice) -> bool:
+    """Tell whether :func:`product` can multiply these operands; what it asks for is what tile descriptors need."""
+    return (
+        _has_tensor_memory_engine(x_TK.device)
+        and x_TK.dtype == weight_NK.dtype
+        and 1 <= len(parts) <= MOST_PARTS
+        and x_TK.shape[0] > 0
+        and all(_is_descriptable(operand) for operand in (x_TK, weight_NK))
+        and all(part.column_start % tiles.product_columns == 0 for part in parts)
+        and all(a.column_start < b.column_start for a, b in itertools.pairwise(parts))
+    )
+
+
+def _is_descriptable(operand: Tensor) -> bool:
+    size = operand.element_size()
+    return operand.stride(1) == 1 and operand.stride(0) * size % 16 == 0 and operand.data_ptr() % 16 == 0
+
+
+def product(
+    x_TK: Tensor,
+    weight_NK: Tensor,
+    y_TN: Tensor,
+    *,
+    parts: Sequence[LoraPart],
+    s_PTC: Tensor,
+    rank_pass: RankPass,
+    tiles: TileChoice,
+    forward: bool,
+) -> None:
+    """Write ``Y = X W^T`` and the parts' ``S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
+
+    In the second case X is dY [T, N], Y is dX [T, K] and S is dS.
+    """
+    factors = [part.b_RN if forward else part.a_RK for part in parts]
+    rows, columns, inner = PRODUCT_ROWS, tiles.product_columns, tiles.product_inner
+    programs = _num_multiprocessors(x_TK.device) * tiles.products_per_multiprocessor
+    programs = min(programs, triton.cdiv(y_TN.shape[0], rows) * triton.cdiv(y_TN.shape[1], columns))
+    ranks = min(rank_pass.max_class, PRODUCT_RANKS)
+    descriptors: list[Any] = [
+        TensorDescriptor.from_tensor(x_TK, [rows, inner]),
+        TensorDescriptor.from_tensor(weight_NK, [columns, inner] if forward else [inner, columns]),
+        TensorDescriptor.from_tensor(y_TN, [rows, columns // 2]),
+    ]
+    product_kernel[(programs,)](
+        *descriptors, rank_pass.owners, rank_pass.slots, s_PTC, *_three(factors),
+        *_three([part.column_start for part in parts]), *_three([part.columns.stop for part in parts]),
+        y_TN.shape[0], y_TN.shape[1], x_TK.shape[1], s_PTC.stride(0), s_PTC.stride(1),
+        *_three([factor.stride(0) for factor in factors]),
+        PARTS=len(parts), BM=rows, BN=columns, BK=inner, BR=ranks, RANK_STEPS=rank_pass.max_class // ranks,
+        GROUP=tiles.product_group, FORWARD=forward, PRECISION=_precision(x_TK),
+        num_warps=tiles.product_warps, num_stages=tiles.product_stages,
+    )  # fmt: skip
+
+
+def _partials(like: Tensor, rank_pass: RankPass, width: int) -> Tensor:
+    """Float32 gradients of chunks that need the second stage, [chunks, padded rank, width]; a scrap where there are
+    none.
+    """
+    if rank_pass.num_partials == 0:
+        return like.new_empty(1, 1, 16, dtype=torch.float32)
+    return like.new_empty(rank_pass.num_partials, rank_pass.max_class, width, dtype=torch.float32)
+
+
+def _sum_chunks(partials_CRN: Tensor, sinks: Sequence[Tensor], rank_pass: RankPass) -> None:
+    if rank_pass.num_sums == 0:
+        return
+    widths = [sink.shape[1] for sink in sinks]
+    blocks = sum(triton.cdiv(width, SUM_BLOCK) for width in widths)
+    sum_chunks_kernel[(rank_pass.num_sums, blocks, rank_pass.max_class // 16)](
+        rank_pass.sums, partials_CRN, *_three(sinks), *_three(widths), partials_CRN.stride(0), partials_CRN.stride(1),
+        *_three([sink.stride(0) for sink in sinks]), PARTS=len(sinks), BN=SUM_BLOCK, num_warps=2,
+    )  # fmt: skip
+
+
+def output_side(
+    dy_TN: Tensor,
+    parts: Sequence[LoraPart],
+    s_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    tables: LaunchTables,
+    tiles: TileChoice,
+    with_ds: bool = True,
+) -> Tensor | None:
+    """Put dB into the sinks and return dS [P, T, C] in the dtype of dY, both from one read of dY.
+
+    Without ``with_ds`` dB alone, and None: then no float32 partial sums of dS are written.
+    """
+    factors, sinks = [part.b_RN for part in parts], [_sink(part.grad_b_RN) for part in parts]
+    widths = [b.shape[1] for b in factors]
+    counts = [triton.cdiv(width, tiles.output_block) for width in widths]
+    num_rows, num_columns = dy_TN.shape[0], s_PTC.stride(1)
+    ds_PTC = dy_TN.new_empty(len(parts), num_rows, num_columns) if with_ds else None
+    if rank_pass.num_chunks == 0:
+        return ds_PTC
+    shape = (sum(counts) if with_ds else 0, num_rows, num_columns)
+    ds_partials = dy_TN.new_empty(shape, dtype=torch.float32)
+    partials = _partials(dy_TN, rank_pass, sum(widths))
+    element = dy_TN.element_size()
+    stages = fitting_stages(
+        tiles.output_stages,
+        stage_bytes=tiles.output_rows * (tiles.output_block + rank_pass.max_class) * element,
+        fixed_bytes=tiles.output_block * rank_pass.max_class * element if with_ds else 0,
+        limit_bytes=_shared_bytes(dy_TN.device),
+    )
+    output_side_kernel[(rank_pass.num_chunks, sum(counts))](
+        rank_pass.chunks, dy_TN, s_PTC, *_three(factors), ds_partials, *_three(sinks), partials,
+        *_three([part.column_start for part in parts]), *_three(widths), dy_TN.stride(0), s_PTC.stride(0),
+        s_PTC.stride(1), ds_partials.stride(0), *_three([b.stride(0) for b in factors]),
+        *_three([sink.stride(0) for sink in sinks]), partials.stride(0), partials.stride(1),
+        PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
+        EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=with_ds,
+        PRECISION=_precision(dy_TN), num_warps=tiles.output_warps, num_stages=stages,
+    )  # fmt: skip
+    if ds_PTC is not None:
+        _sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, tables=tables)
+    _sum_chunks(partials, sinks, rank_pass)
+    return ds_PTC
+
+
+def input_side(
+    x_TK: Tensor,
+    dx_TK: Tensor | None,
+    parts: Sequence[LoraPart],
+    ds_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    tiles: TileChoice,
+    add: bool,
+) -> None:
+    """Put dA into the sinks; write (or add to) dX unless it is None."""
+    if rank_pass.num_chunks == 0:
+        return
+    factors, sinks = [part.a_RK for part in parts], [_sink(part.grad_a_RK) for part in parts]
+    width = x_TK.shape[1]
+    dropout = row_keys_T is not None and tables.has_dropout
+    dx = x_TK if dx_TK is None else dx_TK
+    partials = _partials(x_TK, rank_pass, width * len(parts))
+    stages = fitting_stages(
+        tiles.input_stages,
+        stage_bytes=tiles.input_rows * (tiles.input_block + len(parts) * rank_pass.max_class) * x_TK.element_size(),
+        fixed_bytes=len(parts) * tiles.input_block * rank_pass.max_class * x_TK.element_size(),
+        limit_bytes=_shared_bytes(x_TK.device),
+    )
+    input_side_kernel[(rank_pass.num_chunks, triton.cdiv(width, tiles.input_block))](
+        rank_pass.chunks, x_TK, ds_PTC, *_three(factors), dx, *_three(sinks), partials, row_keys_T if dropout else x_TK,
+        *_keys(parts), width, x_TK.stride(0), dx.stride(0), ds_PTC.stride(0), ds_PTC.stride(1),
+        *_three([a.stride(0) for a in factors]), *_three([sink.stride(0) for sink in sinks]), partials.stride(0),
+        partials.stride(1),
+        PARTS=len(parts), BM=tiles.input_rows, BK=tiles.input_block, MAX_R=rank_pass.max_class,
+        EVEN=width % tiles.input_block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
+        PRECISION=_precision(x_TK), num_warps=tiles.input_warps, num_stages=stages,
+    )  # fmt: skip
+    _sum_chunks(partials, sinks, rank_pass)
+
+
+def _sink(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None, "backward needs sinks"
+    return gradient
