@@ -64,3 +64,13 @@ def test_triton_forward_and_gradient(triton_device: str, shape: tuple[int, int],
 def test_odd_widths_are_refused() -> None:
     with pytest.raises(ShapeError, match="F even"):
         swiglu(torch.randn(3, 5))
+
+
+@pytest.mark.gpu
+def test_more_rows_than_a_grid_axis_holds() -> None:
+    gate_up = torch.randn(65_552, 32, device="cuda").requires_grad_()
+    found, expected = swiglu(gate_up), _exact(gate_up)
+    dy = torch.randn_like(found)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    gradients = (torch.autograd.grad(y, gate_up, dy)[0] for y in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)

@@ -16,6 +16,7 @@ from torch import Tensor
 from cohort.core.errors import SegmentError
 from cohort.data.tokenised import Sample
 from cohort.kernels.segments import SegmentTable
+from cohort.kernels.staging import stage_together
 
 __all__ = ["FILLER_ROWS", "ROW_MULTIPLE", "UNTRAINED", "PackedBatch", "SlotSample", "pack", "split_micro_batches"]
 
@@ -107,23 +108,18 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
     segments = SegmentTable.from_samples(
         lengths, slots=[entry.slot for entry in samples], num_slots=num_slots, num_rows=num_rows
     )
+    staged = stage_together(
+        [tokens, positions, targets, np.flatnonzero(targets != UNTRAINED), *([] if keys is None else [keys])], device
+    )
     return PackedBatch(
-        tokens_T=_to_device(tokens, device),
-        positions_T=_to_device(positions, device),
-        targets_T=_to_device(targets, device),
+        tokens_T=staged[0],
+        positions_T=staged[1],
+        targets_T=staged[2],
         sequence_offsets=tuple(offsets),
         segments=segments,
-        trained_rows_M=_to_device(np.flatnonzero(targets != UNTRAINED), device),
-        row_keys_T=None if keys is None else _to_device(keys, device),
+        trained_rows_M=staged[3],
+        row_keys_T=None if keys is None else staged[4],
     )
-
-
-def _to_device(values: NDArray[np.int64], device: torch.device | str) -> Tensor:
-    """Copy to the device without waiting for it: the transfer reads pinned memory in stream order."""
-    host = torch.from_numpy(values)
-    if torch.device(device).type == "cpu":
-        return host
-    return host.pin_memory().to(device, non_blocking=True)
 
 
 def split_micro_batches(lengths: Sequence[int], *, token_budget: int) -> list[range]:

@@ -13,7 +13,7 @@ __all__ = ["stage_together", "to_device_unwaited"]
 
 
 def to_device_unwaited(values: NDArray[np.int64], device: torch.device | str) -> Tensor:
-    """Return ``values`` on ``device``; the transfer reads pinned memory in stream order, so the host goes on at once."""
+    """Return ``values`` on ``device``; the transfer reads pinned memory in stream order, so the host goes on."""
     host = torch.from_numpy(values)
     if torch.device(device).type != "cuda":
         return host.to(device)

@@ -24,8 +24,10 @@ SMALLEST_BLOCK = 128
 
 @triton.jit
 def _forward_kernel(gate_up_ptr, y_ptr, gate_up_row_stride, width, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    # one axis for rows and blocks together: a second axis of a grid ends at 65,535
+    blocks = tl.cdiv(width, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    columns = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     mask = columns < width
     start = gate_up_ptr + row * gate_up_row_stride
     gate = tl.load(start + columns, mask=mask, other=0.0).to(tl.float32)
@@ -36,8 +38,10 @@ def _forward_kernel(gate_up_ptr, y_ptr, gate_up_row_stride, width, BLOCK: tl.con
 
 @triton.jit
 def _backward_kernel(dy_ptr, gate_up_ptr, dgate_up_ptr, dy_row_stride, gate_up_row_stride, width, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    # one axis for rows and blocks together: a second axis of a grid ends at 65,535
+    blocks = tl.cdiv(width, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    columns = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     mask = columns < width
     start = gate_up_ptr + row * gate_up_row_stride
     dy = tl.load(dy_ptr + row * dy_row_stride + columns, mask=mask, other=0.0).to(tl.float32)
@@ -59,7 +63,7 @@ def swiglu_forward(gate_up_TF: Tensor) -> Tensor:
     if y_TF.numel():
         block = _block(width)
         with on_device_of(y_TF):
-            _forward_kernel[(triton.cdiv(width, block), num_rows)](
+            _forward_kernel[(triton.cdiv(width, block) * num_rows,)](
                 gate_up_TF, y_TF, gate_up_TF.stride(0), width, BLOCK=block, num_warps=_warps(block)
             )
     return y_TF
@@ -73,7 +77,7 @@ def swiglu_backward(dy_TF: Tensor, *, gate_up_TF: Tensor) -> Tensor:
     if dy_TF.numel():
         block = _block(width)
         with on_device_of(dy_TF):
-            _backward_kernel[(triton.cdiv(width, block), num_rows)](
+            _backward_kernel[(triton.cdiv(width, block) * num_rows,)](
                 dy_TF,
                 gate_up_TF,
                 dgate_up_TF,

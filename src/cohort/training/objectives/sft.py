@@ -8,24 +8,31 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
 from cohort.data.packing import UNTRAINED, PackedBatch
 from cohort.kernels.cross_entropy import linear_cross_entropy
-from cohort.models.attention import PackedAttention
+from cohort.kernels.staging import to_device_unwaited
+from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.decoder import Decoder
 
 __all__ = ["sample_loss_sums", "token_losses", "token_weights"]
 
 
-def token_losses(decoder: Decoder, batch: PackedBatch, lora: LoraContext | None) -> Tensor:
-    """Return the loss of every row in nats, float32 or float64 [T]; 0 where a row predicts nothing."""
+def token_losses(
+    decoder: Decoder, batch: PackedBatch, lora: LoraContext | None, *, attention: AttentionContext | None = None
+) -> Tensor:
+    """Return the loss of every row in nats, float32 or float64 [T]; 0 where a row predicts nothing.
+
+    ``attention`` says how the rows attend, by default within the batch's own sequences.
+    """
     hidden_TD = decoder.forward(
         batch.tokens_T,
         positions_T=batch.positions_T,
-        attention=PackedAttention(batch.sequence_offsets),
+        attention=attention or PackedAttention(batch.sequence_offsets),
         lora=lora,
     )
     return linear_cross_entropy(
@@ -45,8 +52,12 @@ def token_weights(batch: PackedBatch, *, trained_tokens: Mapping[int, int], dtyp
     weights = torch.zeros(batch.num_rows, dtype=torch.float64)
     for slot, count in trained_tokens.items():
         weights[batch.segments.rows(slot)] = 1.0 / count
-    weights_T = weights.to(batch.targets_T.device, dtype, non_blocking=True)
-    return weights_T.masked_fill(batch.targets_T == UNTRAINED, 0.0)
+    weights = weights.to(dtype)
+    device = batch.targets_T.device
+    if device.type == "cuda":
+        # pinned: a transfer from pageable memory waits for everything launched before it
+        weights = weights.pin_memory()
+    return weights.to(device, non_blocking=True).masked_fill(batch.targets_T == UNTRAINED, 0.0)
 
 
 def sample_loss_sums(losses_T: Tensor, batch: PackedBatch) -> Tensor:
@@ -57,5 +68,6 @@ def sample_loss_sums(losses_T: Tensor, batch: PackedBatch) -> Tensor:
     offsets = batch.sequence_offsets
     if losses_T.device.type == "cpu":
         return torch.stack([losses_T[start:stop].sum() for start, stop in itertools.pairwise(offsets)])
-    lengths = torch.tensor([b - a for a, b in itertools.pairwise(offsets)], device=losses_T.device)
+    counts = np.array([stop - start for start, stop in itertools.pairwise(offsets)], dtype=np.int64)
+    lengths = to_device_unwaited(counts, losses_T.device)
     return torch.segment_reduce(losses_T[: offsets[-1]], "sum", lengths=lengths)
