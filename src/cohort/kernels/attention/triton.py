@@ -23,10 +23,11 @@ from cohort.kernels.backend import on_device_of
 
 __all__ = ["attention_backward", "attention_forward"]
 
-# rows of a tile, warps and pipeline stages of the three passes; the head width alone decides, never the pack
-FORWARD = {"rows": 128, "columns": 64, "num_warps": 8, "num_stages": 2}
-QUERY_GRADIENT = {"rows": 128, "columns": 64, "num_warps": 8, "num_stages": 2}
-KEY_GRADIENT = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}
+# Rows of a tile, warps and pipeline stages of the three passes: the best of those tried on an H200 for sequences of 100 to
+# 512 rows at head width 128 (benchmarks/attention.py --variants). Fixed, so that no neighbour decides a sequence's bits.
+FORWARD = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 3}
+QUERY_GRADIENT = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}
+KEY_GRADIENT = {"rows": 32, "columns": 64, "num_warps": 4, "num_stages": 3}
 DELTA_ROWS = 32
 LOG2_E = math.log2(math.e)
 
