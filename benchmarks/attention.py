@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 from collections.abc import Callable
@@ -62,7 +63,9 @@ def varlen(lengths: list[int]) -> Callable[..., torch.Tensor]:
     longest = max(lengths)
 
     def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return varlen_attn(q, k, v, offsets, offsets, longest, longest, is_causal=True)
+        # what says "causal" changed its name between torch releases
+        causal = {"is_causal": True} if "is_causal" in inspect.signature(varlen_attn).parameters else {}
+        return varlen_attn(q, k, v, offsets, offsets, longest, longest, **(causal or {"window_size": (-1, 0)}))
 
     return forward
 

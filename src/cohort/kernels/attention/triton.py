@@ -1,6 +1,7 @@
 """Packed causal attention on the GPU: online softmax forward, and a backward in two passes without atomics.
 
-Shapes:  T rows of the stream · H query heads · G key-value heads · E head width · M query rows, N key rows of a tile
+Shapes:  T rows of the stream · H query heads · G key-value heads · E head width
+         M query rows and N key rows of a tile
 
 Source: FlashAttention-2 (Dao 2023), algorithms 1 and 2. We differ: dQ and dK/dV have a program each, which reads its
 operands once more and needs no atomic sum, and tiles follow the packed sequences, so short ones are not padded.
@@ -23,8 +24,8 @@ from cohort.kernels.backend import on_device_of
 
 __all__ = ["attention_backward", "attention_forward"]
 
-# Rows of a tile, warps and pipeline stages of the three passes: the best of those tried on an H200 for sequences of 100 to
-# 512 rows at head width 128 (benchmarks/attention.py --variants). Fixed, so that no neighbour decides a sequence's bits.
+# Rows of a tile, warps and pipeline stages of the three passes: the best of those tried on an H200 for sequences of 100
+# to 512 rows at head width 128 (benchmarks/attention.py --variants). Fixed: no neighbour decides a sequence's bits.
 FORWARD = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 3}
 QUERY_GRADIENT = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}
 KEY_GRADIENT = {"rows": 32, "columns": 64, "num_warps": 4, "num_stages": 3}
