@@ -10,12 +10,17 @@ from typing import Any
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
+from cohort.data.chat import RENDERING_DATE
+from cohort.data.formats import DataFormat
+from cohort.data.parsing import alpaca_prompt
 from cohort.data.settings import template_fields
 from cohort.data.tokenise import encode_prompt
 from cohort.engine.chosen_adapter import chosen_adapter
+from cohort.engine.evaluation import stop_ids
 from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_store_records import JsonValue
 from cohort.engine.task_file import TaskFile, load_task
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.serving.generate import GenerateRequest, generate
@@ -45,23 +50,30 @@ class GenerationSettings:
     use_base: bool = False
 
 
-def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool) -> str:
+def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool, is_alpaca: bool = False) -> str:
     """Return the text a model trained on the task's rows expects before its answer.
 
-    A chat model gets the prompt as a user's message; a prompt template of one field has the field filled.
+    A chat model gets the prompt as a user's message, one trained on alpaca rows as an instruction without input; a
+    prompt template of one field has the field filled.
     """
     if is_chat:
         messages = [{"role": "user", "content": prompt}]
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        return str(
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, strftime_now=RENDERING_DATE.strftime
+            )
+        )
     template = task.dataset.prompt_template
+    if template is None and is_alpaca:
+        return alpaca_prompt(prompt)
     if template is None or len(set(template_fields(template))) != 1:
         return prompt
     return template.format_map({template_fields(template)[0]: prompt})
 
 
-def _is_chat(directory: RunDirectory) -> bool:
+def _facts(directory: RunDirectory) -> dict[str, JsonValue]:
     with RunReader.open(directory.database) as reader:
-        return reader.facts().get("is_chat") is True
+        return reader.facts()
 
 
 def generate_from_run(
@@ -88,9 +100,13 @@ def generate_from_run(
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
-    is_chat = _is_chat(directory) and not settings.is_raw
+    facts = _facts(directory)
+    is_chat = facts.get("is_chat") is True and not settings.is_raw
+    is_alpaca = facts.get("data_format") == DataFormat.ALPACA
     texts = [
-        prompt if settings.is_raw else render_prompt(prompt, task=task, tokenizer=tokenizer, is_chat=is_chat)
+        prompt
+        if settings.is_raw
+        else render_prompt(prompt, task=task, tokenizer=tokenizer, is_chat=is_chat, is_alpaca=is_alpaca)
         for prompt in prompts
     ]
     bank, slot = None, None
@@ -118,6 +134,7 @@ def generate_from_run(
         requests,
         lora_for=None if bank is None else bank.context,
         num_slots=0 if bank is None else 1,
+        stop_ids=stop_ids(tokenizer, decoder.config.eos_token_ids),
         sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p),
     )
     return [str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers]

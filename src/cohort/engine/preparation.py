@@ -23,6 +23,7 @@ from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import PlannedTrial, default_configuration, plan_evaluation
 from cohort.engine.trial_proposals import TrialProposals
+from cohort.kernels.backend import describe_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
@@ -188,6 +189,7 @@ def _input_facts(inputs: TaskInputs) -> dict[str, JsonValue]:
     data = inputs.data
     return {
         "data_hash": data.report.data_hash,
+        "data_format": data.report.format,
         "is_chat": data.report.is_chat,
         "data_counts": data_counts(data.report),
         "data_problems": data_problems(data.report),
@@ -209,7 +211,9 @@ def model_fingerprint(directory: Path) -> str:
 
 
 def _backend_name(machine: Machine) -> str:
-    return "per-sample products (bit-exact packing)" if machine.device.type == "cpu" else "torch, per adapter"
+    if machine.device.type == "cpu":
+        return "per-sample products (bit-exact packing)"
+    return str(describe_backend(machine.device))
 
 
 def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
