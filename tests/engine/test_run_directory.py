@@ -44,6 +44,15 @@ def test_create_refuses_foreign_files_and_names_them(tmp_path: Path) -> None:
         RunDirectory.create(tmp_path / "file" / "below")
 
 
+def test_create_refuses_what_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # root may write anywhere, so the answer of the system is put in its place
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+    with pytest.raises(InputError, match="a directory that is not writable"):
+        RunDirectory.create(tmp_path)
+    with pytest.raises(InputError, match="which is not writable"):
+        RunDirectory.create(tmp_path / "below")
+
+
 def test_open_needs_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no run\.db in it"):
         RunDirectory.open(tmp_path)

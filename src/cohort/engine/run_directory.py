@@ -28,16 +28,16 @@ class RunDirectory:
         An empty directory will do, and one with nothing but the remains of a run that was killed before it began.
         """
         path = Path(root)
-        if path.is_dir():
+        if path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK):
             return cls(path)._what_is_there()
         nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-        if nearest.is_dir() and os.access(nearest, os.W_OK):
+        if nearest != path and nearest.is_dir() and os.access(nearest, os.W_OK):
             return None
         if nearest == path:
             return Problem(
                 where=f"-o {path}",
-                found="a file",
-                allowed="a directory that is new or empty",
+                found="a directory that is not writable" if path.is_dir() else "a file",
+                allowed="a directory that is new or empty, and that you may write to",
                 mend="Choose another directory.",
             )
         return Problem(
