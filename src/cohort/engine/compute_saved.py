@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cohort.engine.run_store_records import TrialRecord
+from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST
 
-__all__ = ["EVALUATION_COST", "ComputeSaved", "compute_saved"]
-
-# A training token passes forward and backward through frozen weights (2 + 2 flops per weight: no weight gradient), an
-# evaluated token only forward.
-EVALUATION_COST = 0.5
+__all__ = ["ComputeSaved", "compute_saved"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +35,7 @@ class ComputeSaved:
     @property
     def cost_tokens(self) -> float:
         """Tokens of training that the sweep cost."""
-        return self.trained_tokens + EVALUATION_COST * self.evaluation_tokens
+        return self.trained_tokens + EVALUATION_TOKEN_COST * self.evaluation_tokens
 
     @property
     def share_of_full_grid(self) -> float | None:
