@@ -1,6 +1,6 @@
 """The main job on this folder's task, then exact match of four models on the test set: what the search was worth.
 
-`make demo` runs it. Everything goes to `.demo/` in the repository, which is made anew each time.
+`make demo` runs it. Everything goes to `.demo/` in the repository; the runs of an earlier time there are replaced.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ SEARCHED = ("learning_rate", "r", "lora_alpha", "batch_size")
 def main() -> None:
     """Tune, train the default and the worst configuration in full, and compare on the test set."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=HERE.parent.parent / ".demo", help="made anew each time")
+    parser.add_argument(
+        "--output", type=Path, default=HERE.parent.parent / ".demo", help="its sweep, default and worst are made anew"
+    )
     output = parser.parse_args().output
-    shutil.rmtree(output, ignore_errors=True)
+    for name in ("sweep", "default", "worst"):
+        shutil.rmtree(output / name, ignore_errors=True)
     task = load_task(HERE / "task.yaml")
     sweep = output / "sweep"
     with watching() as watcher:
