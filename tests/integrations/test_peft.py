@@ -1,0 +1,93 @@
+"""A PEFT model with the packed linear inside computes what it computed before."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from cohort.core.errors import InputError
+from cohort.integrations.peft import accelerate
+from tests.training.small_models import VOCABULARY, save_qwen2
+
+
+def peft_model(folder: Path, **settings: Any) -> Any:
+    """A small model with q, k, v biases and adapters whose B is not zero."""
+    options = {"r": 6, "lora_alpha": 11, "target_modules": "all-linear", "lora_dropout": 0.0, **settings}
+    model = get_peft_model(save_qwen2(folder), LoraConfig(**options))
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    return model
+
+
+def losses_and_gradients(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    ids = torch.randint(0, VOCABULARY, (3, 17), generator=torch.Generator().manual_seed(0))
+    model.zero_grad()
+    found = model(input_ids=ids, labels=ids)
+    found.loss.backward()
+    return found.logits.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_outputs_and_gradients_stay(tmp_path: Path) -> None:
+    plain = peft_model(tmp_path)
+    fast = copy.deepcopy(plain)
+    assert accelerate(fast) == 14
+    logits, gradients = losses_and_gradients(plain)
+    fast_logits, fast_gradients = losses_and_gradients(fast)
+    # another order of the same float32 sums
+    torch.testing.assert_close(fast_logits, logits, rtol=1e-5, atol=1e-5)
+    assert fast_gradients.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        assert (fast_gradients[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+
+
+def test_it_trains_saves_and_loads_as_peft(tmp_path: Path) -> None:
+    model = peft_model(tmp_path / "model", use_rslora=True)
+    accelerate(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    for _ in range(3):
+        losses_and_gradients(model)
+        optimizer.step()
+    logits, _ = losses_and_gradients(model)
+    model.save_pretrained(tmp_path / "adapter")
+    again = PeftModel.from_pretrained(save_qwen2(tmp_path / "model"), tmp_path / "adapter", is_trainable=True)
+    torch.testing.assert_close(losses_and_gradients(again)[0], logits, rtol=1e-5, atol=1e-5)
+
+
+def test_without_its_adapter_it_is_the_base_model(tmp_path: Path) -> None:
+    plain = peft_model(tmp_path)
+    fast = copy.deepcopy(plain)
+    accelerate(fast)
+    ids = torch.arange(12)[None]
+    with torch.no_grad(), plain.disable_adapter(), fast.disable_adapter():
+        assert torch.equal(plain(input_ids=ids).logits, fast(input_ids=ids).logits)
+    fast.merge_adapter()
+    plain.merge_adapter()
+    with torch.no_grad():
+        assert torch.equal(plain(input_ids=ids).logits, fast(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"lora_dropout": 0.1}, "lora_dropout above 0"),
+        ({"use_dora": True}, "DoRA"),
+        ({"lora_bias": True}, "lora_bias=True"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*lora_bias=True. was passed")
+def test_what_it_has_not_is_refused_with_every_layer(tmp_path: Path, settings: dict[str, Any], found: str) -> None:
+    with pytest.raises(InputError, match=found) as caught:
+        accelerate(peft_model(tmp_path, **settings))
+    assert len(caught.value.problems) == 14
+
+
+def test_a_model_without_adapters_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without LoRA layers"):
+        accelerate(save_qwen2(tmp_path))
