@@ -82,13 +82,13 @@ WHOLES = {
 
 
 def _intermediates(pack: Pack) -> tuple[Tensor, Tensor]:
-    """S and dS by plain products, both with the scale."""
+    """S, and dS with its scale, by plain products."""
     shape = (len(pack.parts), pack.x_TK.shape[0], pack.tables.num_columns)
     s, ds = (torch.zeros(shape, device=pack.x_TK.device, dtype=pack.x_TK.dtype) for _ in range(2))
     for index, part in enumerate(pack.parts):
         for slot, rank in enumerate(pack.slots.ranks):
             rows, ranks, scale = pack.segments.rows(slot), pack.slots.rank_rows(slot), pack.slots.scales[slot]
-            s[index, rows, :rank] = (pack.x_TK[rows] @ part.a_RK[ranks].T) * scale
+            s[index, rows, :rank] = pack.x_TK[rows] @ part.a_RK[ranks].T
             ds[index, rows, :rank] = (pack.dy_TN[rows, part.columns] @ part.b_RN[ranks].T) * scale
     return s, ds
 

@@ -104,6 +104,11 @@ class TileChoice:
     term_backward: TermPlace = TermPlace.BEFORE
     gradients_beside: bool = False
 
+    @property
+    def lora_first_backward(self) -> bool:
+        """Whether, apart from a product of our own, dX's LoRA term is written before the frozen product adds to it."""
+        return self.term_backward is not TermPlace.AFTER
+
     def __post_init__(self) -> None:
         for name in ("term_forward", "term_backward"):
             object.__setattr__(self, name, TermPlace(getattr(self, name)))

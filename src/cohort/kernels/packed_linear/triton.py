@@ -21,6 +21,12 @@ from cohort.kernels.packed_linear.launch_tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.packed_linear.triton_launches import (
     MOST_PARTS,
+    _partials,
+    _precision,
+    _shared_bytes,
+    _sink,
+    _sum_chunks,
+    _sum_partials,
     expand,
     input_side,
     output_side,
@@ -31,7 +37,22 @@ from cohort.kernels.packed_linear.triton_launches import (
 )
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["grouped_backward", "grouped_forward", "launch_tables", "tiles_for"]
+__all__ = [
+    "_partials",
+    "_precision",
+    "_shared_bytes",
+    "_sink",
+    "_sum_chunks",
+    "_sum_partials",
+    "expand",
+    "grouped_backward",
+    "grouped_forward",
+    "input_side",
+    "launch_tables",
+    "output_side",
+    "shrink",
+    "tiles_for",
+]
 
 
 @functools.cache
@@ -86,7 +107,7 @@ def grouped_forward(
     row_keys_T: Tensor | None,
     tiles: TileChoice | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return y [T, N] and the kept intermediates, S times the slots' scales [P, T, C]."""
+    """Return y [T, N] and the kept intermediates S [P, T, C]."""
     tiles = tiles or tiles_for(x_TK, parts)
     s_PTC = x_TK.new_empty(len(parts), x_TK.shape[0], tables.num_columns)
     if tiles.term_forward is TermPlace.INSIDE:

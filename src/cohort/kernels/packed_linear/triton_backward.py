@@ -41,7 +41,7 @@ def _put_gradient(
 
 @triton.jit
 def _output_side_rows(
-    dy, s, b, ds_partials, sink, partials, row_start, row_stop, rank_row, rank, partial, cols, col_ok,
+    dy, s, b, ds_partials, sink, partials, row_start, row_stop, rank_row, rank, scale, partial, cols, col_ok,
     partial_start, stride_dyt, stride_row, stride_br, stride_sink, stride_partial, partial_width,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, EVEN: tl.constexpr, WITH_DS: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -69,7 +69,7 @@ def _output_side_rows(
         if WITH_DS:
             ds_tile = tl.dot(dy_tile, tl.trans(b_tile), input_precision=PRECISION)
             tl.store(ds_partials + offsets, ds_tile, mask=row_ok[:, None])
-    _put_gradient(acc, sink, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, partial_start,
+    _put_gradient(acc * scale, sink, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, partial_start,
                   stride_sink, stride_partial, partial_width)  # fmt: skip
 
 
@@ -82,13 +82,13 @@ def output_side_kernel(
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, EVEN: tl.constexpr,
     WITH_DS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (chunks, column tiles of all parts). ``dB_p += dY_p^T S_p``; partial sums of ``dY_p B_p`` into
+    """Grid (chunks, column tiles of all parts). ``dB_p += s dY_p^T S_p``; partial sums of ``dY_p B_p`` into
     ds_partials.
     """
     chunk = tl.program_id(0)
     if chunk >= tl.load(table):
         return
-    row_start, row_stop, rank_row, rank, _, _, _, partial = entry_fields(table, chunk)
+    row_start, row_stop, rank_row, rank, scale, _, _, partial = entry_fields(table, chunk)
     block = tl.program_id(1)
     ds_partials += block.to(tl.int64) * stride_ds
     b, stride_br, sink, stride_sink, start, width = b0, stride_b0, sink0, stride_g0, start0, width0
@@ -113,7 +113,7 @@ def output_side_kernel(
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
                 _output_side_rows(
-                    dy + start, s, b, ds_partials, sink, partials, row_start, row_stop, rank_row, rank, partial,
+                    dy + start, s, b, ds_partials, sink, partials, row_start, row_stop, rank_row, rank, scale, partial,
                     cols, col_ok, partial_start, stride_dyt, stride_row, stride_br, stride_sink, stride_partial,
                     partial_width, BM, BN, 16 << SHIFT, EVEN, WITH_DS, PRECISION,
                 )  # fmt: skip

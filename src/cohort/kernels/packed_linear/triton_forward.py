@@ -1,4 +1,4 @@
-"""Forward kernels: shrink ``S = s drop(X) A^T`` for all siblings in one read of X, expand ``Y (+)= S B^T``.
+"""Forward kernels: shrink ``S = drop(X) A^T`` for all siblings in one read of X, expand ``Y (+)= s S B^T``.
 
 A program reads its rows, rank rows, rank and scale from a table of :mod:`.launch_tables` and runs the body compiled
 for its own padded rank, so no bit of a slot's result depends on who else is in the launch.
@@ -121,7 +121,7 @@ def shrink_kernel(
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, MAX_R: tl.constexpr,
     EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles, SPLITS). Write ``S_p = s drop_p(X) A_p^T`` of each part p, or its partial sums over a share of K.
+    """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p, or its partial sums over a share of K.
 
     ``out`` is [PARTS * SPLITS, T, columns], part-major; float32 and without the scale when SPLITS > 1. All parts read
     the same columns of X; APART, grid (tiles, SPLITS, parts), each reads its own ``start_p .. start_p + width_p``.
@@ -198,7 +198,7 @@ def sum_partials_kernel(
 
 @triton.jit
 def _expand_tile(
-    y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, stride_yt, stride_row, stride_br,
+    y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row, stride_br,
     BR: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     ranks = tl.arange(0, BR)
@@ -212,7 +212,7 @@ def _expand_tile(
     b_tile = tl.load(
         b + rank_rows[:, None] * stride_br + cols[None, :], mask=rank_ok[:, None] & col_ok[None, :], other=0.0
     ).to(s_tile.dtype)
-    added = tl.dot(s_tile, b_tile, input_precision=PRECISION)
+    added = tl.dot(s_tile, b_tile, input_precision=PRECISION) * scale
     y_tile = y + long_rows[:, None] * stride_yt + cols[None, :]
     ok = row_ok[:, None] & col_ok[None, :]
     if ADD:
@@ -227,11 +227,13 @@ def expand_kernel(
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, ADD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (column tiles of all parts, tiles). ``Y[:, columns of p] (+)= S_p B_p^T``; without ADD other rows get 0."""
+    """Grid (column tiles of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get
+    0.
+    """
     tile = tl.program_id(1)
     if tile >= tl.load(table):
         return
-    row_start, row_stop, rank_row, rank, _, _, _, _ = entry_fields(table, tile)
+    row_start, row_stop, rank_row, rank, scale, _, _, _ = entry_fields(table, tile)
     block = tl.program_id(0)
     b, stride_br, start, width = b0, stride_b0, start0, width0
     if PARTS > 1:
@@ -253,8 +255,8 @@ def expand_kernel(
     for SHIFT in tl.static_range(4):
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
-                _expand_tile(y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, stride_yt, stride_row, stride_br,
-                             16 << SHIFT, ADD, PRECISION)  # fmt: skip
+                _expand_tile(y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row,
+                             stride_br, 16 << SHIFT, ADD, PRECISION)  # fmt: skip
     if not ADD:
         if rank == 0:
             ok = (rows < row_stop)[:, None] & col_ok[None, :]

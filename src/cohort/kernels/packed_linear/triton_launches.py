@@ -86,12 +86,12 @@ def shrink(
     row_keys_T: Tensor | None,
     tiles: TileChoice,
 ) -> None:
-    """Write S times the slot's scale of every part from one read of X."""
+    """Write S of every part from one read of X."""
     factors, width = [part.a_RK for part in parts], x_TK.shape[1]
     _shrink(
-        x_TK, factors, s_PTC, rank_pass, columns=[slice(0, width)] * len(parts), keys=_keys(parts), tables=tables,
-        row_keys_T=row_keys_T, block=tiles.shrink_block, splits=tiles.shrink_splits, warps=tiles.shrink_warps,
-        most_stages=tiles.shrink_stages,
+        x_TK, factors, s_PTC, rank_pass, columns=[slice(0, width)] * len(parts), keys=_keys(parts), scaled=False,
+        tables=tables, row_keys_T=row_keys_T, block=tiles.shrink_block, splits=tiles.shrink_splits,
+        warps=tiles.shrink_warps, most_stages=tiles.shrink_stages,
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def output_side_ds(
     ds_PTC = dy_TN.new_empty(len(parts), dy_TN.shape[0], tables.num_columns)
     _shrink(
         dy_TN, [part.b_RN for part in parts], ds_PTC, rank_pass, columns=[part.columns for part in parts],
-        keys=(0, 0, 0), tables=tables, row_keys_T=None, block=tiles.ds_block, splits=tiles.ds_splits,
+        keys=(0, 0, 0), scaled=True, tables=tables, row_keys_T=None, block=tiles.ds_block, splits=tiles.ds_splits,
         warps=tiles.ds_warps, most_stages=tiles.ds_stages,
     )  # fmt: skip
     return ds_PTC
@@ -116,6 +116,7 @@ def _shrink(
     *,
     columns: Sequence[slice],
     keys: tuple[object, ...],
+    scaled: bool,
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     block: int,
@@ -143,21 +144,27 @@ def _shrink(
         *_three([own.start for own in columns]), *_three(widths), x_TK.stride(0),
         *_three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
         PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
-        EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=splits == 1,
+        EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled and splits == 1,
         DROPOUT=dropout, PRECISION=_precision(x_TK), num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
-        _sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, tables=tables)
+        _sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=scaled, tables=tables)
 
 
 def _sum_partials(
-    partials_CTC: Tensor, out_PTC: Tensor, rank_pass: RankPass, *, counts: Sequence[int], tables: LaunchTables
+    partials_CTC: Tensor,
+    out_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    counts: Sequence[int],
+    scaled: bool,
+    tables: LaunchTables,
 ) -> None:
     rows = min(16, tables.tile_rows)
     sum_partials_kernel[(rank_pass.num_tiles, len(counts), tables.tile_rows // rows)](
         rank_pass.tiles, partials_CTC, out_PTC, *_three(counts), partials_CTC.stride(0), partials_CTC.stride(1),
         out_PTC.stride(0), out_PTC.stride(1),
-        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=True, num_warps=2,
+        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=scaled, num_warps=2,
     )  # fmt: skip
 
 
@@ -171,7 +178,7 @@ def expand(
     tiles: TileChoice,
     add: bool,
 ) -> None:
-    """Write ``S B^T`` into Y, or add it; without ``add`` rows of no adapter become zero."""
+    """Write ``s S B^T`` into Y, or add it; without ``add`` rows of no adapter become zero."""
     factors = [part.b_RN for part in parts]
     widths = [b.shape[1] for b in factors]
     blocks = sum(triton.cdiv(width, tiles.expand_block) for width in widths)
@@ -214,7 +221,7 @@ def product(
     tiles: TileChoice,
     forward: bool,
 ) -> None:
-    """Write ``Y = X W^T`` and the parts' ``S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
+    """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
 
     In the second case X is dY [T, N], Y is dX [T, K] and S is dS.
     """
@@ -300,7 +307,7 @@ def output_side(
         PRECISION=_precision(dy_TN), num_warps=tiles.output_warps, num_stages=stages,
     )  # fmt: skip
     if ds_PTC is not None:
-        _sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, tables=tables)
+        _sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
     _sum_chunks(partials, sinks, rank_pass)
     return ds_PTC
 

@@ -23,16 +23,18 @@ __all__ = ["product_kernel"]
 
 @triton.jit
 def _add_term(
-    acc, s, factor, rows, cols, col_ok, start, stop, rank_row, rank, tile_start, stride_row, stride_factor, first_rank,
-    BM: tl.constexpr, BR: tl.constexpr, PRECISION: tl.constexpr,
+    acc, s, factor, rows, cols, col_ok, start, stop, rank_row, rank, scale, tile_start, stride_row, stride_factor,
+    first_rank, BM: tl.constexpr, BR: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add ``s[rows of the slot] @ factor[its rank rows]`` to ``acc``."""
+    """Add ``s[rows of the slot] @ factor[its rank rows]`` to ``acc``, SCALED by the slot's scale."""
     ranks = first_rank + tl.arange(0, BR)
     rank_ok = ranks < rank
     own = (rows >= start) & (rows < stop)
     s_tile = tl.load(
         s + rows.to(tl.int64)[:, None] * stride_row + ranks[None, :], mask=own[:, None] & rank_ok[None, :], other=0.0
     )
+    if SCALED:
+        s_tile = (s_tile.to(tl.float32) * scale).to(s_tile.dtype)
     factor_tile = tl.load(
         factor + (rank_row + ranks).to(tl.int64)[:, None] * stride_factor + cols[None, :],
         mask=rank_ok[:, None] & col_ok[None, :],
@@ -57,7 +59,7 @@ def product_kernel(
 ):  # fmt: skip
     """Grid (programs,), each of which takes tiles in turn. ``Y = X W^T`` or ``X W``, plus the LoRA term.
 
-    FORWARD, W is [N, K] and part p adds ``S_p F_p`` to its own columns ``start_p:stop_p``; else W is [K, N] and all
+    FORWARD, W is [N, K] and part p adds ``s S_p F_p`` to its own columns ``start_p:stop_p``; else W is [K, N] and all
     parts add theirs to every column. ``owners`` has the first and the past-the-last of ``entries`` with rows in each
     tile of BM rows.
     """
@@ -73,7 +75,7 @@ def product_kernel(
             # read here, so that they are there when the product is done
             first = tl.load(owners + 2 * m)
             last = tl.load(owners + 2 * m + 1)
-            start, stop, rank_row, rank, _s, _t, _f, _p = entry_fields(entries, first)
+            start, stop, rank_row, rank, scale, _t, _f, _p = entry_fields(entries, first)
         acc = tl.zeros((BM, BN), dtype=tl.float32)
         for k in range(tl.cdiv(K, BK)):
             x = x_desc.load([m * BM, k * BK])
@@ -99,16 +101,22 @@ def product_kernel(
             cols = cols - column if FORWARD else cols
             for index in tl.range(first, last, num_stages=1):
                 if index > first:
-                    start, stop, rank_row, rank, _s, _t, _f, _p = entry_fields(entries, index)
+                    start, stop, rank_row, rank, scale, _t, _f, _p = entry_fields(entries, index)
                 for STEP in tl.static_range(RANK_STEPS):
-                    acc = _add_term(acc, s_part, factor, rows, cols, col_ok, start, stop, rank_row, rank, m * BM,
-                                    stride_row, stride_factor, STEP * BR, BM, BR, PRECISION)  # fmt: skip
+                    acc = _add_term(
+                        acc, s_part, factor, rows, cols, col_ok, start, stop, rank_row, rank, scale, m * BM,
+                        stride_row, stride_factor, STEP * BR, BM, BR, FORWARD, PRECISION,
+                    )  # fmt: skip
                     if PARTS > 1 and not FORWARD:
-                        acc = _add_term(acc, s + stride_part, f1, rows, cols, col_ok, start, stop, rank_row, rank,
-                                        m * BM, stride_row, stride_f1, STEP * BR, BM, BR, PRECISION)  # fmt: skip
+                        acc = _add_term(
+                            acc, s + stride_part, f1, rows, cols, col_ok, start, stop, rank_row, rank, scale, m * BM,
+                            stride_row, stride_f1, STEP * BR, BM, BR, FORWARD, PRECISION,
+                        )  # fmt: skip
                     if PARTS > 2 and not FORWARD:
-                        acc = _add_term(acc, s + 2 * stride_part, f2, rows, cols, col_ok, start, stop, rank_row, rank,
-                                        m * BM, stride_row, stride_f2, STEP * BR, BM, BR, PRECISION)  # fmt: skip
+                        acc = _add_term(
+                            acc, s + 2 * stride_part, f2, rows, cols, col_ok, start, stop, rank_row, rank, scale,
+                            m * BM, stride_row, stride_f2, STEP * BR, BM, BR, FORWARD, PRECISION,
+                        )  # fmt: skip
         # two stores of half the columns take half the shared memory, which buys a pipeline stage
         left, right = tl.split(tl.permute(tl.reshape(acc, (BM, 2, BN // 2)), (0, 2, 1)))
         y_desc.store([m * BM, n * BN], left.to(y_desc.dtype))
