@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from cohort.data.cache import default_cache_directory
-from cohort.engine.machine import choose_machine, package_versions
+from cohort.engine.machine import choose_machine, host_memory_bytes, package_versions
 from cohort.kernels.backend import describe_backend
 
 __all__ = ["DiskSpace", "Gpu", "MachineReport", "examine_machine"]
@@ -81,21 +81,6 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory_bytes() -> tuple[int, int]:
-    """Return total and available memory of the host; zeros where the system does not say."""
-    try:
-        fields = {
-            name: int(rest.split()[0]) * 1024
-            for name, _, rest in (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        }
-        return fields["MemTotal"], fields["MemAvailable"]
-    except (OSError, KeyError, ValueError, IndexError):
-        try:
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 0
-        except (OSError, ValueError, AttributeError):
-            return 0, 0
-
-
 def _gpus() -> tuple[Gpu, ...]:
     if not torch.cuda.is_available():
         return ()
@@ -152,7 +137,7 @@ def examine_machine() -> MachineReport:
     """Return what there is and what a run would use; allocates nothing on a GPU beyond what asking costs."""
     gpus, disks = _gpus(), _disks()
     machine = choose_machine("auto", where="num_gpus")
-    total, free = _memory_bytes()
+    total, free = host_memory_bytes()
     return MachineReport(
         system=platform.platform(),
         python=sys.version.split()[0],

@@ -6,12 +6,13 @@ import importlib.metadata
 import os
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from cohort.core.errors import InputError, Problem
 
-__all__ = ["Machine", "choose_machine", "package_versions"]
+__all__ = ["Machine", "choose_machine", "free_memory_bytes", "host_memory_bytes", "package_versions"]
 
 _PACKAGES = ("cohort-lora", "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
 
@@ -47,10 +48,14 @@ def choose_machine(num_gpus: int | str, *, where: str) -> Machine:
     """
     threads = torch.get_num_threads()
     if num_gpus != 0 and torch.cuda.is_available():
-        free, _ = torch.cuda.mem_get_info()
-        name = torch.cuda.get_device_name()
-        dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-        return Machine(device=torch.device("cuda"), device_name=name, dtype=dtype, threads=threads, memory_bytes=free)
+        device = torch.device("cuda")
+        return Machine(
+            device=device,
+            device_name=torch.cuda.get_device_name(),
+            dtype="bfloat16" if torch.cuda.is_bf16_supported() else "float32",
+            threads=threads,
+            memory_bytes=free_memory_bytes(device),
+        )
     if isinstance(num_gpus, int) and num_gpus > 0:
         raise InputError(
             Problem(
@@ -65,7 +70,7 @@ def choose_machine(num_gpus: int | str, *, where: str) -> Machine:
         device_name=platform.processor() or platform.machine(),
         dtype="float32",
         threads=threads,
-        memory_bytes=_free_host_bytes(),
+        memory_bytes=free_memory_bytes(torch.device("cpu")),
     )
 
 
@@ -80,9 +85,27 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def _free_host_bytes() -> int:
+def free_memory_bytes(device: torch.device) -> int:
+    """Return the memory that can still be allocated on ``device``."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    # no such figure on this system: assume what a small laptop has left
+    return host_memory_bytes()[1] or 4 << 30
+
+
+def host_memory_bytes() -> tuple[int, int]:
+    """Return total and available memory of the host; zeros where the system does not say.
+
+    Available is more than free: what the page cache holds, such as weight files just read, is given up when asked for.
+    """
     try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        # no such figure on this system: assume what a small laptop has left
-        return 4 << 30
+        fields = {
+            name: int(rest.split()[0]) * 1024
+            for name, _, rest in (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        }
+        return fields["MemTotal"], fields["MemAvailable"]
+    except (OSError, KeyError, ValueError, IndexError):
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 0
+        except (OSError, ValueError, AttributeError):
+            return 0, 0

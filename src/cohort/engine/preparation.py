@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.engine.data_notes import data_counts, data_problems
-from cohort.engine.machine import Machine, choose_machine, package_versions
+from cohort.engine.machine import Machine, choose_machine, free_memory_bytes, package_versions
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
 from cohort.engine.task_file_model import TaskFile
@@ -118,8 +116,7 @@ def prepare(
     say(f"loading {task.model_name_or_path}")
     decoder = load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
     proposals = TrialProposals(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
-    if machine.device.type == "cuda":
-        machine = replace(machine, memory_bytes=torch.cuda.mem_get_info()[0])
+    machine = replace(machine, memory_bytes=free_memory_bytes(machine.device))
     sizes = choose_sizes(
         proposals.largest(),
         layout=AdapterLayout({name: decoder.linears[name] for name in target_modules}),
