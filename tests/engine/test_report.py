@@ -239,8 +239,10 @@ def test_a_switch_among_the_hyperparameters_is_drawn(tmp_path: Path) -> None:
 
 
 def test_the_running_average_is_the_one_that_the_rules_read() -> None:
-    assert [value for _, value in exponential_average([(1, 2.0), (2, 1.0), (3, 1.0)])] == pytest.approx([2, 1.9, 1.81])
-    assert math.isnan(exponential_average([(1, 2.0), (2, math.nan), (3, 1.0)])[-1][1])
+    assert [value for _, value in exponential_average([(1, 2.0), (2, 1.0), (3, 1.0)], weight=0.1)] == pytest.approx(
+        [2, 1.9, 1.81]
+    )
+    assert math.isnan(exponential_average([(1, 2.0), (2, math.nan), (3, 1.0)], weight=0.1)[-1][1])
 
 
 def test_thinning_keeps_both_ends() -> None:

@@ -13,19 +13,20 @@ __all__ = ["Curve", "exponential_average", "loss_curves", "thinned"]
 
 Curve = Sequence[tuple[int, float]]
 
-# the same factor that the early-exit rules read
-EMA_FACTOR = 0.1
 # a plot area has some 500 pixels: more points a curve only make the file larger
 MAX_POINTS = 160
 _WIDTH, _HEIGHT = 560.0, 330.0
 
 
-def exponential_average(curve: Curve) -> list[tuple[int, float]]:
-    """Return the running average ``a * loss + (1 - a) * average``, begun at the first loss; NaN stays NaN."""
+def exponential_average(curve: Curve, *, weight: float) -> list[tuple[int, float]]:
+    """Return the running average ``a * loss + (1 - a) * average``, begun at the first loss; NaN stays NaN.
+
+    ``weight`` is the a of the early-exit rules, so that the curve is the one they read.
+    """
     averaged: list[tuple[int, float]] = []
     average = math.nan
     for step, loss in curve:
-        average = loss if not averaged else EMA_FACTOR * loss + (1 - EMA_FACTOR) * average
+        average = loss if not averaged else weight * loss + (1 - weight) * average
         averaged.append((step, average))
     return averaged
 
@@ -96,9 +97,10 @@ def loss_curves(
     train: Mapping[int, Curve],
     evaluations: Sequence[EvaluationRecord],
     best_id: int | None,
+    ema_weight: float,
 ) -> tuple[str, str]:
     """Return two drawings: the train EMA and the validation loss."""
-    averaged = {trial_id: exponential_average(curve) for trial_id, curve in train.items()}
+    averaged = {trial_id: exponential_average(curve, weight=ema_weight) for trial_id, curve in train.items()}
     validation: dict[int, list[tuple[int, float]]] = {}
     for record in evaluations:
         validation.setdefault(record.trial_id, []).append((record.step, record.validation_loss))

@@ -16,6 +16,7 @@ from cohort.engine.report.parallel_coordinates import parallel_coordinates
 from cohort.engine.report.slot_timeline import slot_timeline
 from cohort.engine.results import RunResults, read_results
 from cohort.engine.run_store_reading import RunReader
+from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.version import __version__
 
 __all__ = ["render_report", "write_report"]
@@ -37,11 +38,22 @@ def _subtitle(results: RunResults) -> str:
     return ", ".join(parts)
 
 
+def _ema_weight(results: RunResults) -> float:
+    task = results.facts.get("task")
+    early_exit = task.get("early_exit") if isinstance(task, dict) else None
+    weight = early_exit.get("ema_weight") if isinstance(early_exit, dict) else None
+    return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().ema_weight
+
+
 def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
     trials = sorted((entry.trial for entry in results.ranked), key=lambda trial: trial.trial_id)
     best_id = results.best.trial_id if results.best else None
     train, validation = loss_curves(
-        trials, train=reader.train_losses(), evaluations=reader.evaluations(), best_id=best_id
+        trials,
+        train=reader.train_losses(),
+        evaluations=reader.evaluations(),
+        best_id=best_id,
+        ema_weight=_ema_weight(results),
     )
     return {
         "train": train,
