@@ -21,8 +21,8 @@ _NOT_COPIED = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"
 def merge_into_base(base_directory: Path, adapter: PeftAdapter, output_directory: Path) -> None:
     """Write the base model with ``W + s B A`` in place of every adapted W, in the base's own files and number type.
 
-    The sum is taken in float32 and rounded once to the stored type. Every other file (configuration,
-    tokenizer) is copied. Nothing is computed on more than one tensor at a time, so the model need not fit in memory twice.
+    The sum is taken in float32 and rounded once to the stored type. Every other file (configuration, tokenizer) is
+    copied. Nothing is computed on more than one tensor at a time, so the model need not fit in memory twice.
 
     Args:
         base_directory: Local directory with safetensors weights.

@@ -20,7 +20,7 @@ from cohort.tuning.study import Study
 
 __all__ = ["finish_run", "is_complete", "write_tables"]
 
-# what the selection sorted out keeps its best checkpoint as state only; `cohort export --trial` makes an adapter of it
+# what the selection sorted out keeps its best checkpoint as state only
 _NOT_KEPT = (Reason.UNDERPERFORMING, Reason.FAILED)
 
 

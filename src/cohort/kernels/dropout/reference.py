@@ -76,4 +76,6 @@ def dropout_rows(x_TK: Tensor, row_keys_T: Tensor, *, module_key: int, probabili
     if probability == 0.0:
         return x_TK
     keep_TK = keep_mask(row_keys_T, module_key=module_key, num_features=x_TK.shape[1], probability=probability)
-    return torch.where(keep_TK, x_TK * (1.0 / (1.0 - probability)), torch.zeros((), dtype=x_TK.dtype, device=x_TK.device))
+    return torch.where(
+        keep_TK, x_TK * (1.0 / (1.0 - probability)), torch.zeros((), dtype=x_TK.dtype, device=x_TK.device)
+    )
