@@ -35,12 +35,11 @@ FORWARD = [
     (64, 1024, 4, 3), (64, 2048, 4, 3), (128, 1024, 4, 2), (128, 2048, 4, 3), (128, 1024, 8, 3), (64, 1024, 4, 1),
     (64, 512, 4, 4), (256, 1024, 8, 2), (32, 1024, 4, 4), (128, 1024, 4, 1),
 ]  # fmt: skip
-# rows and columns of a step, columns of a strip, warps, stages
-BACKWARD = [
-    (64, 64, 128, 4, 2), (64, 64, 64, 4, 2), (64, 64, 256, 4, 2), (64, 64, 192, 4, 2), (64, 64, 64, 4, 1),
-    (64, 64, 64, 4, 3), (64, 128, 128, 8, 2), (64, 128, 128, 8, 3), (32, 128, 128, 4, 2), (32, 128, 128, 4, 3),
-    (64, 128, 256, 8, 2), (32, 256, 256, 8, 2), (64, 32, 128, 4, 3), (128, 64, 128, 8, 2), (64, 128, 128, 4, 2),
-    (32, 64, 128, 4, 3), (16, 128, 128, 4, 4), (16, 256, 256, 4, 3),
+# rows and columns of a step, columns of a strip, warps, stages, registers of a thread
+BACKWARD: list[tuple[int, int, int, int, int, int | None]] = [
+    (64, 64, 64, 4, 3, None), (64, 64, 64, 4, 3, 168), (64, 64, 64, 4, 2, 168), (64, 64, 64, 4, 3, 128),
+    (64, 64, 64, 4, 4, None), (64, 64, 64, 4, 4, 168), (64, 64, 128, 4, 2, None), (64, 64, 128, 4, 3, None),
+    (128, 64, 64, 8, 2, None), (128, 64, 64, 8, 3, None), (128, 64, 64, 8, 2, 128), (64, 32, 64, 4, 3, 168),
 ]  # fmt: skip
 
 
@@ -204,9 +203,15 @@ def _pass_work(
 def _variant(index: int, *, backward: bool) -> MlpTiles:
     tiles = default_tiles()
     if backward:
-        rows, block, strip, warps, stages = BACKWARD[index]
-        change = {"backward_rows": rows, "backward_block": block, "backward_warps": warps, "backward_stages": stages}
-        own: RankTiles = replace(tiles.by_class[16], **change)
+        rows, block, strip, warps, stages, registers = BACKWARD[index]
+        own: RankTiles = replace(
+            tiles.by_class[16],
+            backward_rows=rows,
+            backward_block=block,
+            backward_warps=warps,
+            backward_stages=stages,
+            backward_registers=registers,
+        )
         return MlpTiles(
             forward_strip=tiles.forward_strip, backward_strip=strip, by_class=dict.fromkeys((16, 32, 64, 128), own)
         )

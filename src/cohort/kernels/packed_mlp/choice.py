@@ -29,6 +29,7 @@ class RankTiles:
     backward_block: int
     backward_warps: int
     backward_stages: int
+    backward_registers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

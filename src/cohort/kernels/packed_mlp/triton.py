@@ -17,12 +17,25 @@ import triton
 from torch import Tensor
 
 from cohort.kernels.dropout.triton import as_signed32
-from cohort.kernels.packed_linear import triton as linear
-from cohort.kernels.packed_linear.choice import fitting_stages
+from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
-from cohort.kernels.packed_linear.triton import _precision, _shared_bytes, _sink, _sum_chunks, _sum_partials
+from cohort.kernels.packed_linear.triton import _inner_weight, tiles_for
+from cohort.kernels.packed_linear.triton_launches import (
+    _partials,
+    _precision,
+    _shared_bytes,
+    _sink,
+    _sum_chunks,
+    _sum_partials,
+    expand,
+    input_side,
+    output_side,
+    output_side_ds,
+    product,
+    shrink,
+)
 from cohort.kernels.packed_mlp.choice import MlpTiles, default_tiles
 from cohort.kernels.packed_mlp.triton_kernels import activate_kernel, gradient_kernel
 
@@ -45,14 +58,14 @@ def mlp_forward(
     """
     (rank_pass,) = tables.passes
     s_PTC = x_TD.new_empty(2, x_TD.shape[0], tables.num_columns)
-    linear.shrink(
+    shrink(
         x_TD,
         gate_up_parts,
         s_PTC,
         rank_pass,
         tables=tables,
         row_keys_T=row_keys_T,
-        tiles=linear.tiles_for(x_TD, gate_up_parts),
+        tiles=tiles_for(x_TD, gate_up_parts),
     )
     g_TF = gate_up.forward(x_TD)
     act_TF, s_down_PTC = activate(
@@ -64,13 +77,28 @@ def mlp_forward(
         row_keys_T=row_keys_T,
         tiles=tiles or default_tiles(),
     )
-    choice = linear.tiles_for(act_TF, [down_part])
-    accumulating = down if can_accumulate(down) and down_part.b_RN.shape[1] == down.out_features else None
-    y_TD = x_TD.new_empty(x_TD.shape[0], down.out_features) if accumulating is not None else down.forward(act_TF)
-    linear.expand(y_TD, [down_part], s_down_PTC, rank_pass, tables=tables, tiles=choice, add=accumulating is None)
+    y_TD = _down_product(
+        act_TF, s_down_PTC, down=down, part=down_part, tables=tables, tiles=tiles_for(act_TF, [down_part])
+    )
+    return y_TD, (g_TF, s_PTC, s_down_PTC)
+
+
+def _down_product(
+    act_TF: Tensor, s_PTC: Tensor, *, down: FrozenProduct, part: LoraPart, tables: LaunchTables, tiles: TileChoice
+) -> Tensor:
+    """Return the down product with its LoRA term, which enters where the packed linear would let it."""
+    (rank_pass,) = tables.passes
+    weight = _inner_weight(act_TF, down, [part], tables=tables, tiles=tiles)
+    if tiles.term_forward is TermPlace.INSIDE and weight is not None:
+        y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features)
+        product(act_TF, weight, y_TD, parts=[part], s_PTC=s_PTC, rank_pass=rank_pass, tiles=tiles, forward=True)
+        return y_TD
+    accumulating = down if tiles.term_forward is not TermPlace.AFTER and can_accumulate(down) else None
+    y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features) if accumulating is not None else down.forward(act_TF)
+    expand(y_TD, [part], s_PTC, rank_pass, tables=tables, tiles=tiles, add=accumulating is None)
     if accumulating is not None:
         accumulating.add_forward(act_TF, y_TD)
-    return y_TD, (g_TF, s_PTC, s_down_PTC)
+    return y_TD
 
 
 def activate(
@@ -141,9 +169,13 @@ def mlp_backward(
         dy_TD = dy_TD.contiguous()
     (rank_pass,) = tables.passes
     d_TF = down.grad_input(dy_TD)
-    ds_down_PTC = linear.output_side(
-        dy_TD, [down_part], s_down_PTC, rank_pass, tables=tables, tiles=linear.tiles_for(d_TF, [down_part])
+    choice = tiles_for(d_TF, [down_part])
+    if choice.ds_apart:
+        ds_down_PTC = output_side_ds(dy_TD, [down_part], rank_pass, tables=tables, tiles=choice)
+    both = output_side(
+        dy_TD, [down_part], s_down_PTC, rank_pass, tables=tables, tiles=choice, with_ds=not choice.ds_apart
     )
+    ds_down_PTC = ds_down_PTC if both is None else both
     dg_TF, ds_PTC = gradients(
         g_TF,
         d_TF,
@@ -155,23 +187,54 @@ def mlp_backward(
         row_keys_T=row_keys_T,
         tiles=tiles or default_tiles(),
     )
-    choice = linear.tiles_for(x_TD, gate_up_parts)
-    accumulating = gate_up if choice.lora_first_backward and can_accumulate(gate_up) else None
+    return _input_gradient(
+        dg_TF,
+        ds_PTC,
+        x_TD=x_TD,
+        gate_up=gate_up,
+        parts=gate_up_parts,
+        tables=tables,
+        row_keys_T=row_keys_T,
+        with_dx=with_dx,
+        tiles=tiles_for(x_TD, gate_up_parts),
+    )
+
+
+def _input_gradient(
+    dg_TF: Tensor,
+    ds_PTC: Tensor,
+    *,
+    x_TD: Tensor,
+    gate_up: FrozenProduct,
+    parts: Sequence[LoraPart],
+    tables: LaunchTables,
+    row_keys_T: Tensor | None,
+    with_dx: bool,
+    tiles: TileChoice,
+) -> Tensor | None:
+    """Return dx, its LoRA term where the packed linear would let it in; put dA of gate and up into their sinks."""
+    (rank_pass,) = tables.passes
+    inside = tiles.term_backward is TermPlace.INSIDE and not (row_keys_T is not None and tables.has_dropout)
+    weight = _inner_weight(dg_TF, gate_up, parts, tables=tables, tiles=tiles) if inside and with_dx else None
+    accumulating = gate_up if tiles.term_backward is not TermPlace.AFTER and can_accumulate(gate_up) else None
     dx_TD = None
     if with_dx:
-        dx_TD = gate_up.grad_input(dg_TF) if accumulating is None else torch.empty_like(x_TD)
-    linear.input_side(
+        plain = weight is not None or accumulating is not None
+        dx_TD = torch.empty_like(x_TD) if plain else gate_up.grad_input(dg_TF)
+    if weight is not None and dx_TD is not None:
+        product(dg_TF, weight, dx_TD, parts=parts, s_PTC=ds_PTC, rank_pass=rank_pass, tiles=tiles, forward=False)
+    input_side(
         x_TD,
-        dx_TD,
-        gate_up_parts,
+        None if weight is not None else dx_TD,
+        parts,
         ds_PTC,
         rank_pass,
         tables=tables,
         row_keys_T=row_keys_T,
-        tiles=choice,
+        tiles=tiles,
         add=accumulating is None,
     )
-    if accumulating is not None and dx_TD is not None:
+    if weight is None and accumulating is not None and dx_TD is not None:
         accumulating.add_grad_input(dg_TF, dx_TD)
     return dx_TD
 
@@ -201,7 +264,7 @@ def gradients(
         return dg_TF, ds_PTC
     strips = triton.cdiv(width, tiles.backward_strip)
     ds_partials = g_TF.new_empty(2 * strips, num_rows, s_PTC.shape[2], dtype=torch.float32)
-    partials = linear._partials(g_TF, rank_pass, 3 * width)
+    partials = _partials(g_TF, rank_pass, 3 * width)
     sinks = [_sink(gate.grad_b_RN), _sink(up.grad_b_RN), _sink(down_part.grad_a_RK)]
     dropout = row_keys_T is not None and tables.has_dropout
     element = g_TF.element_size()
@@ -220,8 +283,10 @@ def gradients(
             g_TF.stride(0), d_TF.stride(0), dg_TF.stride(0), s_PTC.stride(0), s_PTC.stride(1), gate.b_RN.stride(0),
             up.b_RN.stride(0), down_part.a_RK.stride(0), ds_partials.stride(0), ds_partials.stride(0) * strips,
             *[sink.stride(0) for sink in sinks], partials.stride(0), partials.stride(1),
-            BM=step_rows, BN=block, BR=rank_class, STRIP=tiles.backward_strip, STAGES=stages, EVEN=width % block == 0,
+            BM=step_rows, BN=block, BR=rank_class, STAGES=stages, PAIR=tiles.backward_strip > block,
+            EVEN=width % tiles.backward_strip == 0,
             FREE_ROWS=rank_class == 16, DROPOUT=dropout, PRECISION=_precision(g_TF), num_warps=own.backward_warps,
+            maxnreg=own.backward_registers,
         )  # fmt: skip
     _sum_partials(ds_partials, ds_PTC, rank_pass, counts=[strips, strips], scaled=True, tables=tables)
     _sum_chunks(partials, sinks, rank_pass)
