@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import shutil
 import signal
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, tiny_task, write_inputs
 
 # every tick makes a checkpoint
-OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
+OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, token_budget=40)
 
 
 class Interrupting:

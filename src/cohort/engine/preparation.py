@@ -14,6 +14,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.engine.data_notes import data_counts, data_problems
+from cohort.engine.kernel_choices import attention_name, linear_groups, product_name, tile_lines, tile_source
 from cohort.engine.machine import Machine, choose_machine, free_memory_bytes, package_versions
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
@@ -177,8 +178,9 @@ def _machine_facts(machine: Machine) -> dict[str, JsonValue]:
         "device": f"{machine.device.type} ({machine.device_name})",
         "precision": f"{machine.dtype} base, float32 adapters",
         "threads": machine.threads,
-        "backend": _backend_name(machine),
-        "attention": "packed, per sequence",
+        "backend": f"{describe_backend(machine.device).backend.value}: {product_name(machine.device)}",
+        "attention": attention_name(machine.device),
+        "tile_table": tile_source(machine.device),
     }
 
 
@@ -205,12 +207,6 @@ def model_fingerprint(directory: Path) -> str:
         with path.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()
-
-
-def _backend_name(machine: Machine) -> str:
-    if machine.device.type == "cpu":
-        return "per-sample products (bit-exact packing)"
-    return str(describe_backend(machine.device))
 
 
 def _shared_training(task: TaskFile) -> dict[str, JsonValue]:

@@ -59,7 +59,6 @@ class ProgressTracker:
         self._window: deque[tuple[float, int]] = deque()
         self._tokens_done = 0
         self._updated = -1.0
-        self._best: float | None = None
 
     def add(self, trials: Sequence[PlannedTrial]) -> None:
         """Count trials that were proposed later."""
@@ -85,7 +84,7 @@ class ProgressTracker:
         return RunProgress(
             phase=phase,
             trials=tuple(self._trial(trial_id) for trial_id in self._trials),
-            metric_label="validation loss" if metric.name == "loss" else metric.name.replace("_", " "),
+            metric_label=metric.label,
             maximize=metric.maximize,
             elapsed_seconds=self._clock.monotonic() - self._started,
             tokens_per_second=self._tokens_per_second(),

@@ -69,7 +69,7 @@ class RunResults:
     @property
     def metric_label(self) -> str:
         """The metric in words."""
-        return "validation loss" if self.metric.name == "loss" else self.metric.name.replace("_", " ")
+        return self.metric.label
 
 
 def best_first(trials: Iterable[TrialRecord], *, metric: ObjectiveMetric) -> list[TrialRecord]:
@@ -107,7 +107,6 @@ def read_results(reader: RunReader) -> RunResults:
         run_seconds = reader.run_seconds()
     by_id = {trial.trial_id: trial for trial in trials}
     ordered = best_first(trials, metric=metric)
-    label = "validation loss" if metric.name == "loss" else metric.name.replace("_", " ")
     recorded, default_id = facts.get("best_trial_id"), facts.get("default_trial_id")
     best = by_id.get(recorded) if isinstance(recorded, int) else None
     if best is None and ordered and ordered[0].best_value is not None:
@@ -120,7 +119,7 @@ def read_results(reader: RunReader) -> RunResults:
     return RunResults(
         metric=metric,
         ranked=tuple(
-            RankedTrial(rank=rank, trial=trial, why=_why(trial, label=label))
+            RankedTrial(rank=rank, trial=trial, why=_why(trial, label=metric.label))
             for rank, trial in enumerate(ordered, start=1)
         ),
         best=best,

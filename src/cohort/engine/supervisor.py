@@ -43,12 +43,14 @@ class SupervisorSettings:
     Attributes:
         capacity: Room of the executor.
         mean_length: Mean tokens of a training row, for admission.
-        checkpoint_seconds: Time between checkpoints.
+        checkpoint_seconds: Least time between checkpoints.
+        checkpoint_share: Most of the run's time that checkpoints may take: states of large adapters are gigabytes.
     """
 
     capacity: Capacity
     mean_length: float
     checkpoint_seconds: float = 60.0
+    checkpoint_share: float = 0.05
 
 
 class Supervisor:
@@ -91,7 +93,7 @@ class Supervisor:
         self._settings, self._clock, self._time_spent = settings, clock, time_spent
         self._on_tick, self._stop_requested = on_tick, stop_requested
         self._vacated: list[int] = []
-        self._saved_at = clock.monotonic()
+        self._saved_at, self._pause = clock.monotonic(), settings.checkpoint_seconds
 
     def restore(self, manifest: Manifest) -> None:
         """Put the trials of a checkpoint back where they were; the study has replayed the log up to it."""
@@ -119,13 +121,13 @@ class Supervisor:
                 raise StopRequestedError
             self._admit()
             self._tick()
-            if self._clock.monotonic() - self._saved_at >= self._settings.checkpoint_seconds:
+            if self._clock.monotonic() - self._saved_at >= self._pause:
                 self.checkpoint()
         self.checkpoint()
 
     def checkpoint(self) -> None:
         """Save the state of every trial at this step boundary."""
-        resident = self._executor.resident
+        began, resident = self._clock.monotonic(), self._executor.resident
         self._store.add_to_facts(self._time_spent.take())
         for trial_id in resident:
             self._shelf.put_state(trial_id, self._executor.state(trial_id))
@@ -133,6 +135,8 @@ class Supervisor:
         for trial_id in resident:
             self._shelf.release_state(trial_id)
         self._saved_at = self._clock.monotonic()
+        took = self._saved_at - began
+        self._pause = max(self._settings.checkpoint_seconds, took / self._settings.checkpoint_share)
 
     def _admit(self) -> None:
         resident = self._executor.resident

@@ -48,12 +48,14 @@ class RunOptions:
     """How a run is carried out; none of it changes an adapter.
 
     Attributes:
-        checkpoint_seconds: Time between checkpoints.
+        checkpoint_seconds: Least time between checkpoints.
+        checkpoint_share: Most of the run's time that checkpoints may take; they become rarer where they take long.
         host_memory_bytes: Most host memory for states of parked trials; the rest goes to files.
         token_budget: Most tokens of a micro-batch; chosen by device when None.
     """
 
     checkpoint_seconds: float = 60.0
+    checkpoint_share: float = 0.05
     host_memory_bytes: int = 8 << 30
     token_budget: int | None = None
 
@@ -232,6 +234,7 @@ class _Run:
                 capacity=preparation.sizes.capacity,
                 mean_length=float(preparation.data.train.lengths.mean()),
                 checkpoint_seconds=options.checkpoint_seconds,
+                checkpoint_share=options.checkpoint_share,
             ),
             clock=clock,
             time_spent=self._time_spent,

@@ -1,0 +1,84 @@
+"""Which kernels run on a device and why, in words: what ``cohort doctor`` prints and a run records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cohort.kernels.backend import Backend, describe_backend
+from cohort.kernels.packed_linear.choice import describe_tiles, measured_tiles
+
+__all__ = ["attention_name", "describe_kernels", "linear_groups", "product_name", "tile_lines", "tile_source"]
+
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+def product_name(device: torch.device) -> str:
+    """Return how the LoRA products are computed."""
+    if describe_backend(device).backend is Backend.TRITON:
+        return "Triton, grouped over adapters, a fixed number of launches"
+    if device.type == "cpu":
+        return "torch, per sample (packing changes no bit)"
+    return "torch, per adapter (slow: Triton is missing)"
+
+
+def attention_name(device: torch.device) -> str:
+    """Return which attention runs."""
+    if describe_backend(device).backend is Backend.TRITON:
+        return "Triton, ragged over the packed stream, per sequence"
+    return "torch scaled_dot_product_attention, per sequence, in buckets of equal length"
+
+
+def tile_source(device: torch.device) -> str:
+    """Return where the tiles of the packed linear's kernels come from."""
+    if describe_backend(device).backend is not Backend.TRITON:
+        return "none needed"
+    name = torch.cuda.get_device_name(device)
+    rows = measured_tiles().get(name, [])
+    if not rows:
+        return f"defaults: nothing was measured on {name} (benchmarks/gpu_variants_packed_linear.py measures)"
+    shapes = {(row["in_features"], tuple(row["out_widths"])) for row in rows}
+    return f"measured on {name} for {len(shapes)} shapes of linears, defaults for others"
+
+
+def describe_kernels(device: torch.device) -> dict[str, str]:
+    """Return the choices on ``device`` by name."""
+    return {
+        "backend": str(describe_backend(device)),
+        "lora products": product_name(device),
+        "attention": attention_name(device),
+        "tile table": tile_source(device),
+    }
+
+
+def linear_groups(linears: dict[str, tuple[int, int]], *, targets: Sequence[str]) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the distinct ``(in_features, out_widths)`` of adapted linears, siblings that share their input together.
+
+    Args:
+        linears: ``(in_features, out_features)`` by full path.
+        targets: Full paths of the adapted linears.
+    """
+    groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for path in targets:
+        parent, _, leaf = path.rpartition(".")
+        place = next((index for index, names in enumerate(_SIBLINGS) if leaf in names), -1)
+        key = (f"{parent}.{leaf}", place) if place < 0 else (parent, place)
+        groups.setdefault(key, []).append(linears[path])
+    shapes = ((found[0][0], tuple(width for _, width in found)) for found in groups.values())
+    return list(dict.fromkeys(shapes))
+
+
+def tile_lines(
+    device: torch.device, groups: Sequence[tuple[int, tuple[int, ...]]], *, num_rows: int
+) -> list[str]:
+    """Return one line for each shape of linear: its tiles and whether they were measured; none without Triton.
+
+    Args:
+        device: Of the run.
+        groups: From :func:`linear_groups`.
+        num_rows: Rows of a full stream.
+    """
+    if describe_backend(device).backend is not Backend.TRITON:
+        return []
+    return describe_tiles(torch.cuda.get_device_name(device), groups, num_rows=num_rows)
