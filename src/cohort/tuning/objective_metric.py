@@ -25,6 +25,11 @@ class ObjectiveMetric:
         if self.name == "loss" and self.maximize:
             raise ValueError("the metric 'loss' is minimized; name another metric to maximize it")
 
+    @property
+    def label(self) -> str:
+        """The metric in words."""
+        return "validation loss" if self.name == "loss" else self.name.replace("_", " ")
+
     def read(self, event: Evaluated) -> float | None:
         """Return the metric of an evaluation; None where it was not measured."""
         return event.validation_loss if self.name == "loss" else event.metrics.get(self.name)
