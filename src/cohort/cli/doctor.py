@@ -52,7 +52,7 @@ def _facts(report: MachineReport) -> dict[str, str]:
     if not report.gpus:
         facts["gpu"] = "none that torch can use"
     facts["will use"] = f"{report.used_device}, model in {report.used_dtype}"
-    facts["kernels"] = report.used_backend
+    facts |= report.used_kernels
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "python")
     if report.missing_packages:
         facts["optional, missing"] = ", ".join(report.missing_packages)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from cohort.data.cache import default_cache_directory
+from cohort.engine.kernel_choices import describe_kernels
 from cohort.engine.machine import choose_machine, host_memory_bytes, package_versions
 from cohort.kernels.backend import describe_backend
 
@@ -49,7 +50,7 @@ class MachineReport:
     Attributes:
         used_device: What `num_gpus: auto` will use.
         used_dtype: In what the frozen model computes there.
-        used_backend: Which kernels run there, and why.
+        used_kernels: Which kernels run there, and why, by what they do.
         warnings: What is likely not as the user wants it.
     """
 
@@ -64,7 +65,7 @@ class MachineReport:
     gpus: tuple[Gpu, ...]
     used_device: str
     used_dtype: str
-    used_backend: str
+    used_kernels: dict[str, str]
     versions: dict[str, str]
     missing_packages: tuple[str, ...]
     disks: tuple[DiskSpace, ...]
@@ -150,7 +151,7 @@ def examine_machine() -> MachineReport:
         gpus=gpus,
         used_device=f"{machine.device} ({machine.device_name})",
         used_dtype=machine.dtype,
-        used_backend=str(describe_backend(machine.device)),
+        used_kernels=describe_kernels(machine.device),
         versions=package_versions(),
         missing_packages=tuple(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is None),
         disks=disks,

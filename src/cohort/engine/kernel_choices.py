@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -52,7 +52,9 @@ def describe_kernels(device: torch.device) -> dict[str, str]:
     }
 
 
-def linear_groups(linears: dict[str, tuple[int, int]], *, targets: Sequence[str]) -> list[tuple[int, tuple[int, ...]]]:
+def linear_groups(
+    linears: Mapping[str, tuple[int, int]], *, targets: Sequence[str]
+) -> list[tuple[int, tuple[int, ...]]]:
     """Return the distinct ``(in_features, out_widths)`` of adapted linears, siblings that share their input together.
 
     Args:
@@ -69,9 +71,7 @@ def linear_groups(linears: dict[str, tuple[int, int]], *, targets: Sequence[str]
     return list(dict.fromkeys(shapes))
 
 
-def tile_lines(
-    device: torch.device, groups: Sequence[tuple[int, tuple[int, ...]]], *, num_rows: int
-) -> list[str]:
+def tile_lines(device: torch.device, groups: Sequence[tuple[int, tuple[int, ...]]], *, num_rows: int) -> list[str]:
     """Return one line for each shape of linear: its tiles and whether they were measured; none without Triton.
 
     Args:

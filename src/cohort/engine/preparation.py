@@ -135,6 +135,7 @@ def prepare(
     facts = {
         **_task_facts(task, proposals.first),
         **_machine_facts(machine),
+        **_kernel_facts(machine, decoder, target_modules=target_modules, sizes=sizes),
         **_input_facts(inputs),
         **facts_of(sizes),
         "evaluation_rows": plan.num_rows,
@@ -178,10 +179,21 @@ def _machine_facts(machine: Machine) -> dict[str, JsonValue]:
         "device": f"{machine.device.type} ({machine.device_name})",
         "precision": f"{machine.dtype} base, float32 adapters",
         "threads": machine.threads,
-        "backend": f"{describe_backend(machine.device).backend.value}: {product_name(machine.device)}",
-        "attention": attention_name(machine.device),
-        "tile_table": tile_source(machine.device),
     }
+
+
+def _kernel_facts(
+    machine: Machine, decoder: Decoder, *, target_modules: Sequence[str], sizes: Sizes
+) -> dict[str, JsonValue]:
+    device = machine.device
+    groups = linear_groups(decoder.linears, targets=target_modules)
+    facts: dict[str, JsonValue] = {
+        "backend": f"{describe_backend(device).backend.value}: {product_name(device)}",
+        "attention": attention_name(device),
+    }
+    if lines := tile_lines(device, groups, num_rows=sizes.executor.token_budget):
+        facts |= {"tile_table": tile_source(device), "tiles": list(lines)}
+    return facts
 
 
 def _input_facts(inputs: TaskInputs) -> dict[str, JsonValue]:
