@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,21 +19,24 @@ __all__ = ["merge_into_base"]
 _NOT_COPIED = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
 
-def merge_into_base(base_directory: Path, adapter: PeftAdapter, output_directory: Path) -> None:
+def merge_into_base(
+    base_directory: Path, adapter: PeftAdapter, output_directory: Path, *, shards: Sequence[Path]
+) -> None:
     """Write the base model with ``W + s B A`` in place of every adapted W, in the base's own files and number type.
 
     The sum is taken in float32 and rounded once to the stored type. Every other file (configuration, tokenizer) is
     copied. Nothing is computed on more than one tensor at a time, so the model need not fit in memory twice.
 
     Args:
-        base_directory: Local directory with safetensors weights.
+        base_directory: Local directory of the base model.
         adapter: The adapter.
         output_directory: Existing empty directory.
+        shards: The safetensors files of ``base_directory`` that make up the model; others, such as a second copy of
+            the weights in another layout, are left out: they would not hold the adapter.
 
     Raises:
         InputError: an adapted linear has no weight in the base, or a stored format without plain weights.
     """
-    shards = sorted(base_directory.glob("*.safetensors"))
     missing = set(adapter.modules)
     for shard in shards:
         with safe_open(shard, framework="pt") as opened:
@@ -40,6 +44,8 @@ def merge_into_base(base_directory: Path, adapter: PeftAdapter, output_directory
             tensors: dict[str, Tensor] = {}
             for name in opened.keys():  # noqa: SIM118 (safe_open is no mapping)
                 module = name.removesuffix(".weight")
+                # checkpoints saved from the bare decoder lack the first part of every name
+                module = module if module in missing else f"model.{module}"
                 tensor = opened.get_tensor(name)
                 if module in missing:
                     missing.discard(module)

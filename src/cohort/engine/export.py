@@ -13,6 +13,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.chosen_adapter import chosen_adapter
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.task_file import load_task
+from cohort.models.safetensors_files import read_headers
 from cohort.models.source import find_model
 
 __all__ = ["ExportForm", "export_adapter"]
@@ -64,8 +65,9 @@ def export_adapter(
         return target
     base = find_model(load_task(directory.task_file).model_name_or_path)
     adapter = read_adapter(source)
+    shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
     with directory_written_beside(target) as partial:
-        merge_into_base(base, adapter, partial)
+        merge_into_base(base, adapter, partial, shards=shards)
     return target
 
 
