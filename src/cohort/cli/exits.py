@@ -86,8 +86,11 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_FAILED) from None
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
         place = f" at {error.filename}" if error.filename else ""
-        text = f"error: no space is left{place}; free some, then go on with `cohort resume`"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            text = f"error: no space is left{place}; free some, then go on with `cohort resume`"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            text = f"error: not allowed{place} ({error.strerror}); mend the permissions, or choose another directory"
+        else:
+            raise
         raise _report(error, text, code=EXIT_FAILED, as_json=as_json, debug=debug) from None
