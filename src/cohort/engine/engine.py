@@ -93,7 +93,7 @@ class Engine:
         """Return the order in which ``tasks`` will run: as they are given.
 
         Raises:
-            InputError: there are none, or two have one name.
+            InputError: there are none, two have one name, or one asks for more GPUs than the engine has.
         """
         _require_tasks(tasks)
         return Schedule(
@@ -157,7 +157,18 @@ class Engine:
         return [results[task.name] for task in tasks]
 
     def _gpus_of(self, file: TaskFile) -> int | str:
-        return self._total_gpus if file.num_gpus == "auto" else file.num_gpus
+        if file.num_gpus == "auto":
+            return self._total_gpus
+        if isinstance(self._total_gpus, int) and file.num_gpus > self._total_gpus:
+            raise InputError(
+                Problem(
+                    where=file.where("num_gpus"),
+                    found=str(file.num_gpus),
+                    allowed=f"at most {self._total_gpus}, the engine's total_gpus",
+                    mend="Leave num_gpus out, or give the engine more.",
+                )
+            )
+        return file.num_gpus
 
     def _file_of(self, task: Task, early_exit: EarlyExitSettings | None) -> TaskFile:
         file = task.file if early_exit is None else task.with_early_exit(early_exit)
