@@ -140,6 +140,27 @@ class AdapterBank:
         Raises:
             BankFullError: no slot or no run of rank rows is free.
         """
+        slot = self._take_rows(spec)
+        rows = self.rank_rows(slot)
+        self.weights_RD[rows].copy_(state.weights, non_blocking=True)
+        self.exp_avg_RD[rows].copy_(state.exp_avg, non_blocking=True)
+        self.exp_avg_sq_RD[rows].copy_(state.exp_avg_sq, non_blocking=True)
+        self.refresh(slot)
+        return slot
+
+    def insert_fresh(self, spec: AdapterSpec, weights_rD: Tensor) -> int:
+        """Put a new adapter into a free slot, its moments zero, and return the slot.
+
+        Raises:
+            BankFullError: no slot or no run of rank rows is free.
+        """
+        slot = self._take_rows(spec)
+        self.weights_RD[self.rank_rows(slot)].copy_(weights_rD, non_blocking=True)
+        self.refresh(slot)
+        return slot
+
+    def _take_rows(self, spec: AdapterSpec) -> int:
+        """Return a free slot with rank rows for ``spec``, all of them zero."""
         if not self.fits(spec.r):
             raise BankFullError(
                 f"no room for an adapter of rank {spec.r}: {len(self._specs)} of {self.num_slots} slots and "
@@ -152,14 +173,9 @@ class AdapterBank:
             start = self._free_start(spec.r)
         assert start is not None, "fits() promised room"
         self._specs[slot], self._starts[slot] = spec, start
-        rows = self.rank_rows(slot)
         padded = slice(start, start + aligned_rank(spec.r))
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
-        self.weights_RD[rows].copy_(state.weights)
-        self.exp_avg_RD[rows].copy_(state.exp_avg)
-        self.exp_avg_sq_RD[rows].copy_(state.exp_avg_sq)
-        self.refresh(slot)
         return slot
 
     def refresh(self, slot: int) -> None:

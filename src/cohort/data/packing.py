@@ -18,7 +18,17 @@ from cohort.data.tokenised import Sample
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 
-__all__ = ["FILLER_ROWS", "ROW_MULTIPLE", "UNTRAINED", "PackedBatch", "SlotSample", "pack", "split_micro_batches"]
+__all__ = [
+    "FILLER_ROWS",
+    "ROW_MULTIPLE",
+    "UNTRAINED",
+    "HostStream",
+    "PackedBatch",
+    "SlotSample",
+    "lay_out",
+    "pack",
+    "split_micro_batches",
+]
 
 # what makes the rows of a float32 product bit-stable on CPUs: at least 32 rows, a multiple of 16 (measured;
 # below 16 rows BLAS libraries take other code paths)
@@ -84,12 +94,48 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
     Raises:
         SegmentError: the samples are not sorted by slot, or there is none.
     """
+    used = sum(len(entry.sample.tokens) for entry in samples)
+    filler = FILLER_ROWS if torch.device(device).type == "cpu" else 0
+    num_rows = -(-(used + filler) // ROW_MULTIPLE) * ROW_MULTIPLE
+    stream = lay_out(samples, num_slots=num_slots, num_rows=num_rows)
+    keys = () if stream.row_keys is None else (stream.row_keys,)
+    staged = stage_together([stream.tokens, stream.positions, stream.targets, stream.trained_rows, *keys], device)
+    return PackedBatch(
+        tokens_T=staged[0],
+        positions_T=staged[1],
+        targets_T=staged[2],
+        sequence_offsets=stream.sequence_offsets,
+        segments=stream.segments,
+        trained_rows_M=staged[3],
+        row_keys_T=staged[4] if keys else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStream:
+    """A packed stream on the host; the attributes mean what they mean in :class:`PackedBatch`."""
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    trained_rows: NDArray[np.int64]
+    row_keys: NDArray[np.int64] | None
+    sequence_offsets: tuple[int, ...]
+    segments: SegmentTable
+
+
+def lay_out(samples: Sequence[SlotSample], *, num_slots: int, num_rows: int) -> HostStream:
+    """Lay ``samples`` one after the other into a stream of ``num_rows`` rows, as :func:`pack` orders them.
+
+    Raises:
+        SegmentError: the samples are not sorted by slot, there is none, or they are longer than the stream.
+    """
     if not samples:
         raise SegmentError("a packed batch needs at least one sample")
     lengths = [len(entry.sample.tokens) for entry in samples]
-    used = sum(lengths)
-    filler = FILLER_ROWS if torch.device(device).type == "cpu" else 0
-    num_rows = -(-(used + filler) // ROW_MULTIPLE) * ROW_MULTIPLE
+    segments = SegmentTable.from_samples(
+        lengths, slots=[entry.slot for entry in samples], num_slots=num_slots, num_rows=num_rows
+    )
     tokens = np.zeros(num_rows, dtype=np.int64)
     positions = np.zeros(num_rows, dtype=np.int64)
     targets = np.full(num_rows, UNTRAINED, dtype=np.int64)
@@ -105,20 +151,14 @@ def pack(samples: Sequence[SlotSample], *, num_slots: int, device: torch.device 
         if keys is not None and entry.row_keys is not None:
             keys[start:stop] = entry.row_keys
         offsets.append(stop)
-    segments = SegmentTable.from_samples(
-        lengths, slots=[entry.slot for entry in samples], num_slots=num_slots, num_rows=num_rows
-    )
-    staged = stage_together(
-        [tokens, positions, targets, np.flatnonzero(targets != UNTRAINED), *([] if keys is None else [keys])], device
-    )
-    return PackedBatch(
-        tokens_T=staged[0],
-        positions_T=staged[1],
-        targets_T=staged[2],
+    return HostStream(
+        tokens=tokens,
+        positions=positions,
+        targets=targets,
+        trained_rows=np.flatnonzero(targets != UNTRAINED),
+        row_keys=keys,
         sequence_offsets=tuple(offsets),
         segments=segments,
-        trained_rows_M=staged[3],
-        row_keys_T=None if keys is None else staged[4],
     )
 
 

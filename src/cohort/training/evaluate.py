@@ -11,6 +11,7 @@ from cohort.adapters.bank import AdapterBank
 from cohort.data.packing import SlotSample, pack, split_micro_batches
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
+from cohort.training.captured_pass import CapturedPasses
 from cohort.training.objectives.sft import sample_loss_sums, token_losses
 
 __all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses"]
@@ -41,20 +42,26 @@ def evaluation_losses(
     rows: TokenisedRows,
     row_ids: Sequence[int],
     token_budget: int,
+    captured: CapturedPasses | None = None,
 ) -> dict[int, EvaluationLoss]:
     """Return the loss of each of ``slots`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
 
     All slots share the packed streams. Sums run sample by sample in row order, so that an adapter's loss has the
-    same bits whoever is evaluated beside it.
+    same bits whoever is evaluated beside it. ``captured`` runs the passes it has graphs for.
     """
     order = sorted(slots, key=lambda slot: (slot == BASE_SLOT, slot))
     samples = [rows.sample(row_id) for row_id in row_ids]
     entries = [SlotSample(slot=slot, sample=sample) for slot in order for sample in samples]
     sums: list[float] = []
     for run in split_micro_batches([len(entry.sample.tokens) for entry in entries], token_budget=token_budget):
-        batch = pack([entries[i] for i in run], num_slots=bank.num_slots, device=bank.weights_RD.device)
+        present = [entries[i] for i in run]
+        replayed = None if captured is None else captured.run(present)
+        if replayed is not None:
+            sums += sample_loss_sums(replayed.losses_T, replayed.sequence_offsets).tolist()
+            continue
+        batch = pack(present, num_slots=bank.num_slots, device=bank.weights_RD.device)
         losses_T = token_losses(decoder, batch, bank.context(batch.segments))
-        sums += sample_loss_sums(losses_T, batch).tolist()
+        sums += sample_loss_sums(losses_T, batch.sequence_offsets).tolist()
     trained = sum(int(sample.trained.sum()) for sample in samples)
     num_tokens = sum(len(sample.tokens) for sample in samples)
     return {

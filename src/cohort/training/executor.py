@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.events import StepDone
@@ -16,13 +16,18 @@ from cohort.data.order import SampleOrder
 from cohort.data.packing import SlotSample, pack, split_micro_batches
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.adamw import SlotUpdate, adamw_step
+from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import row_keys
 from cohort.models.decoder import Decoder
+from cohort.training.captured_pass import CapturedPasses
 from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
 from cohort.training.objectives.sft import sample_loss_sums, token_losses, token_weights
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["Executor", "ExecutorSettings"]
+
+# trials of a sweep share their seed as a rule, so a few ranks' fresh weights serve them all
+MOST_FRESH_WEIGHTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +39,22 @@ class ExecutorSettings:
         num_rank_rows: Most rank rows of resident trials (each takes its rank rounded up to 16).
         token_budget: Most tokens of one micro-batch; a longer sample stands alone.
         evaluation_token_budget: The same for evaluation, which keeps no activations.
+        graph_tokens: On a GPU with the grouped kernels, micro-batches of fewer tokens are recorded as CUDA graphs and
+            replayed; 0 launches every pass kernel by kernel.
     """
 
     num_slots: int
     num_rank_rows: int
     token_budget: int
     evaluation_token_budget: int
+    graph_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "num_rank_rows", "token_budget", "evaluation_token_budget"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.graph_tokens < 0:
+            raise ValueError(f"graph_tokens must not be negative, got {self.graph_tokens}")
 
 
 @dataclass(kw_only=True)
@@ -94,6 +104,10 @@ class Executor:
             compute_dtype=compute_dtype,
         )
         self._residents: dict[int, _Resident] = {}
+        records = settings.graph_tokens > 0 and self.bank.weights_RD.is_cuda
+        records = records and choose_backend(self.bank.compute_RD) is Backend.TRITON
+        self.captured = CapturedPasses(decoder, self.bank, most_rows=settings.graph_tokens) if records else None
+        self._fresh_weights: dict[tuple[int, int], Tensor] = {}
 
     @property
     def resident(self) -> tuple[int, ...]:
@@ -113,13 +127,11 @@ class Executor:
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is resident already")
         if state is None:
-            weights = initial_weights(
-                self.bank.layout, r=spec.adapter.r, seed=spec.seed, dtype=self.bank.weights_RD.dtype
-            )
-            state = TrialState(adapter=AdapterState.fresh(weights))
-        slot = self.bank.insert(spec.adapter, state.adapter)
+            slot, step = self.bank.insert_fresh(spec.adapter, self._initial_weights(spec)), 0
+        else:
+            slot, step = self.bank.insert(spec.adapter, state.adapter), state.step
         order = spec.order(len(self.train_rows))
-        self._residents[spec.trial_id] = _Resident(spec=spec, slot=slot, step=state.step, order=order)
+        self._residents[spec.trial_id] = _Resident(spec=spec, slot=slot, step=step, order=order)
         return slot
 
     def state(self, trial_id: int) -> TrialState:
@@ -161,12 +173,16 @@ class Executor:
         for entry in entries:
             trained[entry.slot] = trained.get(entry.slot, 0) + int(entry.sample.trained.sum())
             num_tokens[entry.slot] = num_tokens.get(entry.slot, 0) + len(entry.sample.tokens)
-        for resident in residents:
-            self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
         sums: list[Tensor] = []
         lengths = [len(entry.sample.tokens) for entry in entries]
-        for run in split_micro_batches(lengths, token_budget=self.settings.token_budget):
-            sums.append(self._micro_batch([entries[i] for i in run], trained))
+        try:
+            for run in split_micro_batches(lengths, token_budget=self.settings.token_budget):
+                sums.append(self._micro_batch([entries[i] for i in run], trained))
+        except BaseException:
+            # gradients are zero between steps: the update leaves them so, and so must a step that was not finished
+            for resident in residents:
+                self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
+            raise
         norms = self._update(residents)
         # the only host reads of the step, after everything is launched
         loss_sums = torch.cat(sums).tolist()
@@ -205,7 +221,18 @@ class Executor:
             rows=rows,
             row_ids=row_ids,
             token_budget=self.settings.evaluation_token_budget,
+            captured=self.captured,
         )
+
+    def _initial_weights(self, spec: TrialSpec) -> Tensor:
+        """Return fresh weights, kept for the next trials: those of one seed differ in their rank alone."""
+        key = (spec.adapter.r, spec.seed)
+        if key not in self._fresh_weights:
+            while len(self._fresh_weights) >= MOST_FRESH_WEIGHTS:
+                del self._fresh_weights[next(iter(self._fresh_weights))]
+            weights = initial_weights(self.bank.layout, r=key[0], seed=key[1], dtype=self.bank.weights_RD.dtype)
+            self._fresh_weights[key] = weights.pin_memory() if self.bank.weights_RD.is_cuda else weights
+        return self._fresh_weights[key]
 
     def _by_slot(self) -> list[_Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)
@@ -222,12 +249,16 @@ class Executor:
 
     def _micro_batch(self, entries: Sequence[SlotSample], trained: Mapping[int, int]) -> Tensor:
         """Add the gradients of ``entries`` to the bank and return their loss sums, still on the device."""
+        present = {entry.slot: trained[entry.slot] for entry in entries}
+        if self.captured is not None:
+            replayed = self.captured.run(entries, trained_tokens=present)
+            if replayed is not None:
+                return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
         batch = pack(entries, num_slots=self.bank.num_slots, device=self.bank.weights_RD.device)
         lora = self.bank.context(batch.segments, row_keys_T=batch.row_keys_T)
         losses_T = token_losses(self.decoder, batch, lora)
-        present = {entry.slot: trained[entry.slot] for entry in entries}
         losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
-        return sample_loss_sums(losses_T.detach(), batch)
+        return sample_loss_sums(losses_T.detach(), batch.sequence_offsets)
 
     def _update(self, residents: Sequence[_Resident]) -> Tensor:
         """Clip and step every slot in one launch; return the norms before clipping [number of residents]."""
@@ -254,6 +285,7 @@ class Executor:
             exp_avg_sq_RD=bank.exp_avg_sq_RD,
             slots=updates,
             compute_RD=None if bank.compute_RD is bank.weights_RD else bank.compute_RD,
+            zero_grads=True,
         )
 
     def _event(self, resident: _Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:

@@ -161,10 +161,13 @@ class LaunchTables:
             for table in block.tables:
                 tensors.append(self._buffer[start : start + table.size].view(table.shape))
                 start += table.size
-            launches = [
-                len(t) - 1 if self.fixed_launch else int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)
-            ]
-            partials = len(block.chunks) - 1 if self.fixed_launch else int((block.chunks[1:, 7] >= 0).sum())
+            launches = [int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)]
+            partials = int((block.chunks[1:, 7] >= 0).sum())
+            if self.fixed_launch:
+                # only slots of more than one chunk need the second stage, and n > c rows make at most 2 n / c chunks
+                most_sums = min(self.num_slots, self.num_rows // (self.chunk_rows + 1))
+                launches = [len(block.tiles) - 1, len(block.chunks) - 1, most_sums]
+                partials = 2 * self.num_rows // self.chunk_rows if most_sums else 0
             widest = max((rank - index * WIDEST_RANK for rank in slots.ranks), default=0)
             views.append(
                 RankPass(

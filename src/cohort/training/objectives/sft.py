@@ -6,7 +6,7 @@ Shapes:  T rows of the stream
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -60,12 +60,11 @@ def token_weights(batch: PackedBatch, *, trained_tokens: Mapping[int, int], dtyp
     return weights.to(device, non_blocking=True).masked_fill(batch.targets_T == UNTRAINED, 0.0)
 
 
-def sample_loss_sums(losses_T: Tensor, batch: PackedBatch) -> Tensor:
-    """Return the sum of each sample's losses [number of samples], on the losses' device.
+def sample_loss_sums(losses_T: Tensor, offsets: Sequence[int]) -> Tensor:
+    """Return the sum of each sample's losses [number of samples], on the losses' device; ``offsets`` bound the samples.
 
     Each sample is summed by itself, so a NaN stays in its sample and a sample's sum has the same bits in every pack.
     """
-    offsets = batch.sequence_offsets
     if losses_T.device.type == "cpu":
         return torch.stack([losses_T[start:stop].sum() for start, stop in itertools.pairwise(offsets)])
     counts = np.array([stop - start for start, stop in itertools.pairwise(offsets)], dtype=np.int64)
