@@ -2,9 +2,8 @@
 
 A template's markup is unknown to us and few templates mark the answers. So the text of answer i is what rendering
 messages 1..i adds to rendering messages 1..i-1 with the generation prompt, which is what a server would ask the
-model to
-go on from. This needs each rendering to begin with the shorter one; a template that rewrites earlier turns (drops their
-reasoning, moves the system text) fails the test and the row is refused.
+model to go on from. This needs each rendering to begin with the shorter one; a template that rewrites earlier turns
+(drops their reasoning, moves the system text) fails the test and the row is refused.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatRenderer", "RENDERING_DATE", "require_chat_template"]
 
 RENDERING_DATE = datetime(2024, 7, 26)
-"""The day templates are told when they ask: tokens must not depend on when they were made. (Llama 3.1's own
-default.)
-"""
+"""The day templates are told when they ask (Llama 3.1's own default): tokens must not depend on when they were made."""
 
 
 def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: str, where: str) -> None:
@@ -66,8 +63,7 @@ class ChatRenderer:
 
         The trained characters of an answer end with the template's end-of-turn token; white space behind that token is
         the template's, since generation stops before it. Where the template writes no such token after a last,
-        trained answer,
-        ``append_eos`` asks for the end-of-sequence token.
+        trained answer, ``append_eos`` asks for the end-of-sequence token.
 
         Raises:
             BadRowError: the template refuses the conversation, or a shorter rendering is not a prefix of a longer one.
@@ -128,8 +124,7 @@ class ChatRenderer:
         """Return how many characters of ``answer`` to train, and whether they end with a token made for closing
         turns.
         """
-        # only what the template wrote behind the content counts: content may end in a token of its own, such as
-        # </think>
+        # only what the template wrote behind the content counts: content may end in a token of its own (</think>)
         content_end = answer.rfind(content.strip())
         closing_start = content_end + len(content.strip()) if content.strip() and content_end >= 0 else 0
         stripped = answer.rstrip()

@@ -37,9 +37,8 @@ def tokens_in_spans(offsets: NDArray[np.int64], *, spans: Sequence[tuple[int, in
     """Return which tokens hold at least one character of ``spans``, bool [L].
 
     ``offsets`` is int64 [L, 2]: the characters [start, end) of each token. A token that lies across a border is
-    trained: the
-    prompt part of it is known at generation, the answer part would otherwise never be learned (a one-token answer would
-    vanish). Tokens of no character (special tokens the tokenizer adds) are in no span.
+    trained: the prompt part of it is known at generation, the answer part would otherwise never be learned (a one-token
+    answer would vanish). Tokens of no character (special tokens the tokenizer adds) are in no span.
     """
     starts, ends = offsets[:, 0], offsets[:, 1]
     trained = np.zeros(len(offsets), dtype=np.bool_)

@@ -114,9 +114,8 @@ def alpaca_prompt(instruction: str, *, given: str = "", system: str = "") -> str
     """Return the prompt of Stanford Alpaca for an instruction and its optional input; ``system`` replaces the first
     sentences.
 
-    Source: tatsu-lab/stanford_alpaca, ``train.py`` (PROMPT_DICT), with a line break after ``### Response:`` as
-        Axolotl and
-    LLaMA-Factory write it, so that prompt and answer never share a token.
+    Source: tatsu-lab/stanford_alpaca, ``train.py`` (PROMPT_DICT), with a line break after ``### Response:`` as Axolotl
+    and LLaMA-Factory write it, so that prompt and answer never share a token.
     """
     if given:
         preamble = (

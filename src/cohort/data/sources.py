@@ -57,8 +57,7 @@ def resolve_sources(
     """Return what to read, in order. What cannot be found is noted in ``log``.
 
     A directory gives its readable files by name; where some are named after splits (``train-00.parquet``,
-    ``dev.jsonl``), only
-    the files of ``split`` are taken.
+    ``dev.jsonl``), only the files of ``split`` are taken.
     """
     items = [written] if isinstance(written, str | Path) else list(written)
     if not items:

@@ -1,8 +1,7 @@
 """Choosing rows by seed and content: the validation share, and the rows evaluations look at.
 
 Rows are ordered by a keyed hash of what they contain, so a choice depends on the seed and the rows themselves, not
-on their
-place in the file, and rows that are the same always go the same way.
+on their place in the file, and rows that are the same always go the same way.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ def split_off_share(contents: Sequence[bytes], *, share: float, seed: int) -> tu
     possible.
 
     Rows of equal content stay together, so there can be fewer validation rows than asked, never more; none when the
-    share
-    is less than half a row, or when every group of equal rows is larger than the share.
+    share is less than half a row, or when every group of equal rows is larger than the share.
     """
     target = round(share * len(contents))
     groups: dict[bytes, list[int]] = {}

@@ -241,8 +241,7 @@ def encode_prompt(prompt: str, *, tokenizer: PreTrainedTokenizerBase, is_chat: b
     """Return the token ids generation starts from, for a ``prompt`` of :class:`TokenisedRows`.
 
     Special tokens are added as in training: the tokenizer's own before plain text, none where a chat template has
-    written
-    them, and never an end-of-sequence token behind the prompt.
+    written them, and never an end-of-sequence token behind the prompt.
     """
     batch = tokenizer(prompt, add_special_tokens=not is_chat, return_special_tokens_mask=True, verbose=False)
     ids, added = list(batch["input_ids"]), list(batch["special_tokens_mask"])
