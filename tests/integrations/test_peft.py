@@ -91,3 +91,19 @@ def test_what_it_has_not_is_refused_with_every_layer(tmp_path: Path, settings: d
 def test_a_model_without_adapters_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="without LoRA layers"):
         accelerate(save_qwen2(tmp_path))
+
+
+@pytest.mark.gpu
+def test_outputs_and_gradients_stay_on_a_gpu(tmp_path: Path) -> None:
+    plain = peft_model(tmp_path).to("cuda")
+    fast = copy.deepcopy(plain)
+    accelerate(fast)
+    ids = torch.randint(0, VOCABULARY, (3, 17), generator=torch.Generator().manual_seed(0)).cuda()
+    gradients = []
+    for model in (plain, fast):
+        model(input_ids=ids, labels=ids).loss.backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        # kernels may multiply in TF32, whose mantissa has 10 bits
+        assert (gradients[1][name] - gradient).norm() <= 5e-3 * gradient.norm(), name
