@@ -23,6 +23,7 @@ from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import PlannedTrial, default_configuration, plan_evaluation
 from cohort.engine.trial_proposals import TrialProposals
 from cohort.kernels.backend import describe_backend
+from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
@@ -124,6 +125,7 @@ def prepare(
         machine=machine,
         longest_row=int(data.train.lengths.max()),
         wish=wish or SizeWish(),
+        activation_bytes=activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize),
     )
     generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
     plan = plan_evaluation(
