@@ -67,19 +67,22 @@ class PackedLinear:
         """Return y [T, N]; without ``lora``, or a part in it, the frozen product alone."""
         if lora is None:
             return packed_linear(x_TK, frozen=self.frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
-        adapted = [
-            replace(lora.factors[part.name], column_start=start)
-            for part, start in zip(self.parts, self._column_starts, strict=True)
-            if part.name in lora.factors
-        ]
         return packed_linear(
             x_TK,
             frozen=self.frozen,
-            parts=adapted,
+            parts=self.adapted(lora),
             slots=lora.slots,
             segments=lora.segments,
             row_keys_T=lora.row_keys_T,
             tables=lora.tables,
+        )
+
+    def adapted(self, lora: LoraContext) -> tuple[LoraPart, ...]:
+        """Return the factors of those parts that ``lora`` adapts, each at its own columns."""
+        return tuple(
+            replace(lora.factors[part.name], column_start=start)
+            for part, start in zip(self.parts, self._column_starts, strict=True)
+            if part.name in lora.factors
         )
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
+from cohort.adapters.mlp import PackedMlp
 from cohort.kernels.rms_norm import add_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
-from cohort.kernels.swiglu import swiglu
 from cohort.models.attention import AttentionContext
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
@@ -109,9 +109,11 @@ class DecoderLayer:
         self._k_norm_E = tensors.get(ours + "k_norm")
         self._output = linear("output", o_proj=config.hidden_size)
         self._post_norm_D = tensors[ours + "post_norm"]
-        self._gate_up = linear("gate_up", gate_proj=config.intermediate_size, up_proj=config.intermediate_size)
-        self._down = linear("down", down_proj=config.hidden_size)
-        self.linears = (self._qkv, self._output, self._gate_up, self._down)
+        self._mlp = PackedMlp(
+            linear("gate_up", gate_proj=config.intermediate_size, up_proj=config.intermediate_size),
+            linear("down", down_proj=config.hidden_size),
+        )
+        self.linears = (self._qkv, self._output, self._mlp.gate_up, self._mlp.down)
 
     def __call__(
         self,
@@ -128,7 +130,7 @@ class DecoderLayer:
         x_TD, residual_TD = _add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps)
         mixed_TD = self._attend(x_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
         x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._post_norm_D, eps=eps)
-        return residual_TD, self._down(swiglu(self._gate_up(x_TD, lora)), lora)
+        return residual_TD, self._mlp(x_TD, lora)
 
     def _attend(
         self, x_TD: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, attention: AttentionContext, lora: LoraContext | None

@@ -1,0 +1,36 @@
+"""The feed-forward block that a decoder calls: gate and up, the activation, down, each with its adapters."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cohort.adapters.linear import LoraContext, PackedLinear
+from cohort.kernels.packed_mlp import packed_mlp
+from cohort.kernels.swiglu import swiglu
+
+__all__ = ["PackedMlp"]
+
+
+class PackedMlp:
+    """``y = down(silu(gate(x)) * up(x))`` over two packed linears."""
+
+    def __init__(self, gate_up: PackedLinear, down: PackedLinear) -> None:
+        """Join ``gate_up``, whose output columns are gate and up side by side, and ``down``."""
+        self.gate_up = gate_up
+        self.down = down
+
+    def __call__(self, x_TD: Tensor, lora: LoraContext | None) -> Tensor:
+        """Return y [T, D]; without ``lora`` the frozen block alone."""
+        if lora is None:
+            return self.down(swiglu(self.gate_up(x_TD, None)), None)
+        return packed_mlp(
+            x_TD,
+            gate_up=self.gate_up.frozen,
+            gate_up_parts=self.gate_up.adapted(lora),
+            down=self.down.frozen,
+            down_parts=self.down.adapted(lora),
+            slots=lora.slots,
+            segments=lora.segments,
+            row_keys_T=lora.row_keys_T,
+            tables=lora.tables,
+        )
