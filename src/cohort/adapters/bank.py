@@ -32,7 +32,7 @@ class BankFullError(CohortError):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterState:
-    """Everything of an adapter that training changes, on the host, each [r, D].
+    """Everything of an adapter that training changes, each [r, D].
 
     Attributes:
         weights: Master weights.
@@ -184,14 +184,15 @@ class AdapterBank:
             rows = self.rank_rows(slot)
             self.compute_RD[rows].copy_(self.weights_RD[rows])
 
-    def read(self, slot: int) -> AdapterState:
-        """Return a copy of the adapter in ``slot`` on the host."""
+    def read(self, slot: int, *, on_device: bool = False) -> AdapterState:
+        """Return a copy of the adapter in ``slot``, on the host unless ``on_device``."""
         rows = self.rank_rows(slot)
-        return AdapterState(
-            weights=self.weights_RD[rows].detach().to("cpu", copy=True),
-            exp_avg=self.exp_avg_RD[rows].to("cpu", copy=True),
-            exp_avg_sq=self.exp_avg_sq_RD[rows].to("cpu", copy=True),
+        device = self.weights_RD.device if on_device else torch.device("cpu")
+        weights, exp_avg, exp_avg_sq = (
+            buffer[rows].detach().to(device, copy=True)
+            for buffer in (self.weights_RD, self.exp_avg_RD, self.exp_avg_sq_RD)
         )
+        return AdapterState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
 
     def remove(self, slot: int) -> None:
         """Free ``slot``; its rows are zeroed, so that nothing of a diverged adapter stays behind."""

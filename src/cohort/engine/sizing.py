@@ -19,19 +19,28 @@ __all__ = ["SizeWish", "Sizes", "choose_sizes", "facts_of", "rank_row_bytes"]
 
 # a pack on two CPU cores stops gaining from about a thousand tokens on; beyond, latency of a step only grows
 CPU_TOKENS = 2048
-# one H200 reaches its matrix ceiling from about 8,192 tokens a pass
-GPU_TOKENS = 16384
+# one H200 reaches its matrix ceiling from about 8,192 tokens a pass; below 4,096 it mostly waits for the host
+GPU_TOKENS = (16384, 8192, 4096)
+LEAST_GPU_TOKENS = 1024
+# passes of fewer tokens are recorded as CUDA graphs: the host takes longer to launch them than the GPU to run them
+GRAPH_TOKENS = 3072
 MOST_SLOTS = 64
+# on a GPU: what stays free, for fragments and estimates that are too low, and the loss head's logits and their gradient
+MARGIN_SHARE = 0.08
+LOSS_HEAD_BYTES = 5 << 29
+# tokens of a short training row: so many trials of batch size 1 fill a pass
+SHORT_ROW = 128
 # shares of the memory that is free beside the base model; the rest is activations and what the allocator wastes
 BANK_SHARE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes of the executor and what admission counts against."""
+    """Sizes of the executor, what admission counts against, and what parked trials may keep of the device's memory."""
 
     executor: ExecutorSettings
     capacity: Capacity
+    device_shelf_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +76,13 @@ def choose_sizes(
     machine: Machine,
     longest_row: int,
     wish: SizeWish,
+    activation_bytes: int = 0,
 ) -> Sizes:
     """Return sizes that hold as many of ``specs`` at once as memory and a full machine allow.
+
+    On a GPU tokens and bank share what is left beside the base model, :data:`MARGIN_SHARE` and the loss head: the most
+    tokens a pass with which all trials fit at once, else the fewest that fill the machine, and fewer only when the
+    largest rank would not fit otherwise. State is exact arithmetic, activations an estimate from above.
 
     Args:
         specs: All trials of the task.
@@ -76,15 +90,23 @@ def choose_sizes(
         machine: Device and its free memory, base model loaded.
         longest_row: Tokens of the longest row.
         wish: Sizes to use where memory allows it.
+        activation_bytes: What one token of a training pass keeps until its backward pass.
 
     Raises:
         InputError: not even the largest rank fits.
     """
     on_gpu = machine.device.type == "cuda"
-    tokens = wish.token_budget or (GPU_TOKENS if on_gpu else CPU_TOKENS)
     row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
-    affordable = int(machine.memory_bytes * BANK_SHARE / row_bytes)
     by_need = sorted((aligned_rank(spec.adapter.r) for spec in specs), reverse=True)
+    num_slots = wish.num_slots or min(len(specs), MOST_SLOTS)
+    if on_gpu:
+        room = int(machine.memory_bytes * (1 - MARGIN_SHARE)) - LOSS_HEAD_BYTES
+        tokens = _gpu_tokens(wish, room=room, row_bytes=row_bytes, by_need=by_need, activation_bytes=activation_bytes)
+        room -= _pass_bytes(max(tokens, longest_row), activation_bytes=activation_bytes)
+    else:
+        tokens = wish.token_budget or CPU_TOKENS
+        room = int(machine.memory_bytes * BANK_SHARE)
+    affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
         raise InputError(
             Problem(
@@ -95,17 +117,44 @@ def choose_sizes(
                 mend="Choose smaller ranks, fewer target_modules, or a machine with more memory.",
             )
         )
-    num_slots = wish.num_slots or min(len(specs), MOST_SLOTS)
-    rank_rows = min(wish.rank_rows or sum(by_need[:num_slots]), affordable // 16 * 16)
+    rank_rows = min(wish.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu), affordable // 16 * 16)
     return Sizes(
         executor=ExecutorSettings(
             num_slots=num_slots,
             num_rank_rows=rank_rows,
             token_budget=tokens,
             evaluation_token_budget=2 * tokens,
+            graph_tokens=min(GRAPH_TOKENS, tokens) if on_gpu else 0,
         ),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
+        device_shelf_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
     )
+
+
+def _gpu_tokens(wish: SizeWish, *, room: int, row_bytes: int, by_need: Sequence[int], activation_bytes: int) -> int:
+    """Return the tokens of a micro-batch."""
+    if wish.token_budget is not None:
+        return wish.token_budget
+    fills = (tokens for tokens in GPU_TOKENS if _left(room, tokens, activation_bytes) >= sum(by_need) * row_bytes)
+    tokens = next(fills, GPU_TOKENS[-1])
+    while tokens > LEAST_GPU_TOKENS and _left(room, tokens, activation_bytes) < by_need[0] * row_bytes:
+        tokens //= 2
+    return tokens
+
+
+def _left(room: int, tokens: int, activation_bytes: int) -> int:
+    return room - _pass_bytes(tokens, activation_bytes=activation_bytes)
+
+
+def _pass_bytes(tokens: int, *, activation_bytes: int) -> int:
+    """Activations of a pass that is launched and, beside it, of the graphs, which keep their memory."""
+    return activation_bytes * (tokens + min(GRAPH_TOKENS, tokens))
+
+
+def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  # noqa: FBT001
+    """Return rank rows for the trials of one pass: where rows are short a GPU holds more trials than a pass takes."""
+    most = max(1, tokens // SHORT_ROW) if on_gpu else len(by_need)
+    return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
 
 
 def facts_of(sizes: Sizes) -> Mapping[str, int]:

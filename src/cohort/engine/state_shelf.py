@@ -1,4 +1,4 @@
-"""Where trials' states are kept when they are out of the bank: host memory within a budget, files beyond it.
+"""Where trials' states are kept when they are out of the bank: the device, host memory, files, each within a budget.
 
 Parking a trial and checkpointing a run use the same files. A file is named by what it holds and after how many steps,
 is written once and never changed, so a checkpoint is a list of names.
@@ -7,13 +7,14 @@ is written once and never changed, so a checkpoint is a list of names.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from torch import Tensor
 
+from cohort.adapters.bank import AdapterState
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import RunStateError
 from cohort.engine.run_directory import RunDirectory
@@ -47,16 +48,32 @@ class Shelved:
 class StateShelf:
     """Keeps at most one state and one best checkpoint of each trial."""
 
-    def __init__(self, directory: RunDirectory, *, memory_budget_bytes: int) -> None:
-        """Keep up to ``memory_budget_bytes`` of tensors in host memory; the oldest move to files first."""
+    def __init__(self, directory: RunDirectory, *, memory_budget_bytes: int, device_budget_bytes: int = 0) -> None:
+        """Keep tensors where they come from while there is room.
+
+        Args:
+            directory: Of the run.
+            memory_budget_bytes: Most host memory; beyond it the oldest move to files.
+            device_budget_bytes: Most memory of a GPU; beyond it the oldest move to the host.
+        """
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
+        self._device_budget_bytes = device_budget_bytes
         self._in_memory: dict[Shelved, TrialState | Tensor] = {}
         self._checksums: dict[Shelved, str] = {}
         self._newest: dict[tuple[int, ShelvedKind], Shelved] = {}
 
+    @property
+    def keeps_on_device(self) -> bool:
+        """Whether states should be handed over on the device they are on."""
+        return self._device_budget_bytes > 0
+
     def put_state(self, trial_id: int, state: TrialState) -> None:
         """Keep the state of a trial that leaves the bank, in place of an earlier one."""
+        best = Shelved(trial_id, ShelvedKind.BEST, state.step)
+        if best in self._in_memory:
+            # the best checkpoint is of the same step: the state's own weights are it
+            self._in_memory[best] = state.adapter.weights
         self._put(Shelved(trial_id, ShelvedKind.STATE, state.step), state)
 
     def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
@@ -85,7 +102,7 @@ class StateShelf:
         if name is None:
             return None
         kept = self._in_memory.get(name)
-        return (kept, name.step) if isinstance(kept, Tensor) else read_weights(self._path(name))
+        return (kept.cpu(), name.step) if isinstance(kept, Tensor) else read_weights(self._path(name))
 
     def forget_state(self, trial_id: int) -> None:
         """Drop the state of a trial that has ended; its best checkpoint stays."""
@@ -148,30 +165,48 @@ class StateShelf:
         self._in_memory[name] = value
         # a file of the same name from before a resume holds the same bits; it is written again all the same
         self._checksums.pop(name, None)
-        while self._bytes_in_memory() > self._memory_budget_bytes:
-            oldest = next(iter(self._in_memory))
+        while self._num_bytes(on_device=True) > self._device_budget_bytes:
+            oldest = next(name for name, kept in self._in_memory.items() if _is_on_device(kept))
+            self._in_memory[oldest] = _on_host(self._in_memory[oldest])
+        while self._num_bytes(on_device=False) > self._memory_budget_bytes:
+            oldest = next(name for name, kept in self._in_memory.items() if not _is_on_device(kept))
             self._write(oldest)
             del self._in_memory[oldest]
 
     def _write(self, name: Shelved) -> None:
         if name in self._checksums:
             return
-        kept = self._in_memory[name]
+        kept = _on_host(self._in_memory[name])
         content = serialise_state(kept) if isinstance(kept, TrialState) else serialise_weights(kept, step=name.step)
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, content)
         self._checksums[name] = hashlib.sha256(content).hexdigest()
 
-    def _bytes_in_memory(self) -> int:
-        return sum(_num_bytes(value) for value in self._in_memory.values())
+    def _num_bytes(self, *, on_device: bool) -> int:
+        """Bytes kept on the device or on the host; weights that a state shares with a best checkpoint count once."""
+        kept = [tensor for value in self._in_memory.values() for tensor in _tensors(value)]
+        own = {tensor.data_ptr(): tensor for tensor in kept if (tensor.device.type != "cpu") is on_device}
+        return sum(tensor.numel() * tensor.element_size() for tensor in own.values())
 
     def _path(self, name: Shelved) -> Path:
         return self._directory.root / name.relative_path
 
 
-def _num_bytes(value: TrialState | Tensor) -> int:
-    sizes: Callable[[Tensor], int] = lambda tensor: tensor.numel() * tensor.element_size()  # noqa: E731
+def _tensors(value: TrialState | Tensor) -> tuple[Tensor, ...]:
     if isinstance(value, TrialState):
-        return sum(sizes(t) for t in (value.adapter.weights, value.adapter.exp_avg, value.adapter.exp_avg_sq))
-    return sizes(value)
+        return (value.adapter.weights, value.adapter.exp_avg, value.adapter.exp_avg_sq)
+    return (value,)
+
+
+def _is_on_device(value: TrialState | Tensor) -> bool:
+    return _tensors(value)[0].device.type != "cpu"
+
+
+def _on_host(value: TrialState | Tensor) -> TrialState | Tensor:
+    if not _is_on_device(value):
+        return value
+    if isinstance(value, Tensor):
+        return value.cpu()
+    weights, exp_avg, exp_avg_sq = (tensor.cpu() for tensor in _tensors(value))
+    return TrialState(adapter=AdapterState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step=value.step)

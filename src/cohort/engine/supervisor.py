@@ -171,7 +171,8 @@ class Supervisor:
 
     def _leave(self, trial_id: int, *, keep_state: bool) -> None:
         if keep_state:
-            self._shelf.put_state(trial_id, self._executor.unload(trial_id))
+            on_device = self._shelf.keeps_on_device
+            self._shelf.put_state(trial_id, self._executor.unload(trial_id, on_device=on_device))
         else:
             self._executor.drop(trial_id)
         self._store.trial_left(trial_id)
@@ -213,7 +214,8 @@ class Supervisor:
         is_resident = trial_id in self._executor.resident
         if decision.kind is DecisionKind.NEW_BEST:
             assert is_resident, "a best checkpoint comes from a trial in the bank"
-            self._shelf.put_best(trial_id, self._executor.weights(trial_id), step=decision.step)
+            weights_rD = self._executor.weights(trial_id, on_device=self._shelf.keeps_on_device)
+            self._shelf.put_best(trial_id, weights_rD, step=decision.step)
         elif decision.kind is DecisionKind.PARK:
             self._leave(trial_id, keep_state=True)
         elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):

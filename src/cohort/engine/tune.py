@@ -137,7 +137,11 @@ def _begin(
         store.add_trials([trial.record() for trial in preparation.proposals.first])
         names = {"task_name": directory.root.name, "run_id": uuid.uuid4().hex}
         store.set_facts({**preparation.facts, **identity_facts(preparation), **names})
-        shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
+        shelf = StateShelf(
+            directory,
+            memory_budget_bytes=options.host_memory_bytes,
+            device_budget_bytes=preparation.sizes.device_shelf_bytes,
+        )
         executor = preparation.build_executor()
         save_checkpoint(store, shelf, directory=directory, resident=())
         store.set_facts({"has_begun": True})
@@ -164,7 +168,11 @@ def _continue(
     require_same_task(facts, task, path=directory.task_file)
     preparation = _prepare(task, watcher=watcher, clock=clock, wish=SizeWish.recorded(facts))
     require_same_inputs(facts, preparation)
-    shelf = StateShelf(directory, memory_budget_bytes=options.host_memory_bytes)
+    shelf = StateShelf(
+        directory,
+        memory_budget_bytes=options.host_memory_bytes,
+        device_budget_bytes=preparation.sizes.device_shelf_bytes,
+    )
     manifest, problems = latest_good_checkpoint(store, shelf, directory=directory)
     for problem in problems:
         watcher.note(f"warning: {problem}; going on from an earlier checkpoint")

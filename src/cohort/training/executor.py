@@ -134,18 +134,19 @@ class Executor:
         self._residents[spec.trial_id] = _Resident(spec=spec, slot=slot, step=step, order=order)
         return slot
 
-    def state(self, trial_id: int) -> TrialState:
-        """Return a copy of where a resident trial stands, on the host."""
+    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
+        """Return a copy of where a resident trial stands, on the host unless ``on_device``."""
         resident = self._residents[trial_id]
-        return TrialState(adapter=self.bank.read(resident.slot), step=resident.step)
+        return TrialState(adapter=self.bank.read(resident.slot, on_device=on_device), step=resident.step)
 
-    def weights(self, trial_id: int) -> Tensor:
-        """Return a copy of a resident trial's weights [r, D], on the host."""
-        return self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)].to("cpu", copy=True)
+    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
+        """Return a copy of a resident trial's weights [r, D], on the host unless ``on_device``."""
+        weights_rD = self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)]
+        return weights_rD.clone() if on_device else weights_rD.to("cpu", copy=True)
 
-    def unload(self, trial_id: int) -> TrialState:
+    def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """Take a trial out of the bank and return where it stands; :meth:`load` continues there bit for bit."""
-        state = self.state(trial_id)
+        state = self.state(trial_id, on_device=on_device)
         self.drop(trial_id)
         return state
 
