@@ -1,0 +1,132 @@
+"""What the documents tell users to type works; what they point at is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cohort.cli.main import main
+from cohort.engine.task_file import load_task
+from tests.cli.tiny_task import write_rows, write_tiny_task
+from tests.conftest import REPOSITORY
+from tests.docs.documents import Block, blocks_of, documents
+
+# protobuf and the standard library deprecate what tensorboard still uses
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+COMMANDS = [path for path in documents() if blocks_of(path, "sh")]
+PYTHON = [path for path in documents() if blocks_of(path, "python")]
+TASKS = [path for path in documents() if any("model_name_or_path" in b.text for b in blocks_of(path, "yaml"))]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the documents assume it: model/, train.jsonl, test.jsonl, task.yaml and a finished runs/mine."""
+    folder = tmp_path_factory.mktemp("documents")
+    write_tiny_task(folder)
+    write_rows(folder / "test.jsonl", count=6)
+    shutil.copytree(REPOSITORY / "examples" / "gsm8k", folder / "examples" / "gsm8k")
+    assert _exit_code(["tune", str(folder / "task.yaml"), "-o", str(folder / "runs" / "mine")]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, which is the working directory."""
+    copy = tmp_path / "work"
+    shutil.copytree(prepared, copy)
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def _exit_code(words: list[str]) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    return int(caught.value.code or 0)
+
+
+def _commands(block: Block) -> list[list[str]]:
+    lines = [line for line in block.lines if line.strip() and not line.startswith("#")]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def _without_output(words: list[str]) -> list[str]:
+    place = words.index("-o")
+    return [*words[:place], *words[place + 2 :]]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=str)
+def test_every_command_of_a_document_works(path: Path, folder: Path) -> None:
+    for block in blocks_of(path, "sh"):
+        for program, verb, *words in _commands(block):
+            assert program == "cohort", f"{path}: {program} is not run by this test: use another kind of block"
+            if "hub" in block.needs:
+                # the model cannot be loaded here, but file and keys can be wrong
+                load_task(Path(words[0]), _without_output(words[1:]))
+            elif block.needs:
+                assert (folder / words[0]).is_file()
+            else:
+                if verb == "tune":
+                    shutil.rmtree(words[words.index("-o") + 1], ignore_errors=True)
+                if "tensorboard" in words:
+                    pytest.importorskip("tensorboard", reason="tensorboard is an optional package")
+                assert _exit_code([verb, *words]) == 0, f"{path}: {shlex.join([verb, *words])}"
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=str)
+def test_python_of_a_document_works(path: Path, folder: Path) -> None:
+    for block in blocks_of(path, "python"):
+        if block.needs:
+            compile(block.text, str(path), "exec")
+        else:
+            exec(compile(block.text, str(path), "exec"), {"__name__": "document"})
+
+
+@pytest.mark.parametrize("path", TASKS, ids=str)
+def test_a_task_file_in_a_document_is_valid(path: Path, folder: Path) -> None:
+    for number, block in enumerate(blocks_of(path, "yaml")):
+        if "model_name_or_path" in block.text:
+            (folder / f"shown-{number}.yaml").write_text(block.text)
+            load_task(folder / f"shown-{number}.yaml")
+
+
+@pytest.mark.parametrize("path", documents(), ids=str)
+def test_links_and_paths_exist(path: Path) -> None:
+    text = (REPOSITORY / path).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if "://" not in target:
+            assert (REPOSITORY / path.parent / target).exists(), f"{path}: {target}"
+    for name in re.findall(r"`((?:src|tests|benchmarks|examples|docs)/[\w./-]+)`", text):
+        assert (REPOSITORY / name).exists(), f"{path}: {name}"
+
+
+def test_make_targets_exist() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    for path in (*documents(), Path("CONTRIBUTING.md")):
+        for target in re.findall(r"\bmake ([a-z-]+)\b +#|^    make ([a-z-]+)$", (REPOSITORY / path).read_text()):
+            name = "".join(target)
+            assert re.search(rf"^{name}:", makefile, flags=re.MULTILINE), f"{path}: make {name}"
+
+
+def test_messages_of_the_troubleshooting_page_are_ours() -> None:
+    source = " ".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py"))
+    # a message may be written as several adjacent strings
+    source = re.sub(r'"\s+f?"', "", source)
+    page = (REPOSITORY / "docs" / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)
+    assert len(messages) > 10
+    for message in messages:
+        assert message in source, message
+
+
+def test_numbers_in_the_readme_are_measured() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    section = text.split("## Measured")[1].split("\n## ")[0]
+    files = re.findall(r"benchmarks/results/[\w.-]+\.json", section)
+    assert files
+    for name in files:
+        assert (REPOSITORY / name).is_file(), name
