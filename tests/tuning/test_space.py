@@ -132,6 +132,21 @@ def test_what_is_refused(written: object, found: str, mend: str) -> None:
     assert problems_of(caught) == [("search.space.x", found, mend)]
 
 
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        Range(min=1e-5, max=1e-3, num=1_000_000_000),
+        Range(min=1e-5, max=1e-3, num=10_001, log=True),
+        Range(min=0.0, max=1.0, step=1e-9),
+        Range(min=1, max=10**12, step=1, integer=True),
+    ],
+)
+def test_a_range_of_too_many_values_is_refused_before_they_are_listed(parameter: Range) -> None:
+    with pytest.raises(InputError, match="at most 10000"):
+        SearchSpace(parameters={"x": parameter})
+    SearchSpace(parameters={"x": Range(min=0.0, max=1.0, num=10_000), "y": Range(min=0, max=10_000, step=1)})
+
+
 def test_multiples_of_what_has_no_numbers() -> None:
     for target in (MultipleOf(parameter="r"), Choice(values=("a",)), Constant(value=True)):
         with pytest.raises(InputError, match="a multiple of a parameter with numbers of its own: r"):

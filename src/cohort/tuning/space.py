@@ -26,6 +26,9 @@ __all__ = [
     "configuration_key",
 ]
 
+# far beyond what anyone trains; values are listed before one is drawn, so a slip of a zero would hang
+MOST_POINTS = 10_000
+
 Value = bool | int | float | str
 Configuration = dict[str, Value]
 
@@ -235,6 +238,15 @@ def _problems_of_range(parameter: Range) -> Iterator[tuple[str, str, str]]:
         yield f"step {parameter.step}", "a number > 0", "Write a positive step."
     if parameter.num is not None and parameter.num < 1:
         yield f"num {parameter.num}", "an integer >= 1", "Write how many values to take."
+    if parameter.num is not None and parameter.num > MOST_POINTS:
+        yield f"num {parameter.num}", f"at most {MOST_POINTS} values", "Take fewer, or leave num out to draw any value."
+    if (
+        parameter.step is not None
+        and parameter.step > 0
+        and parameter.max - parameter.min > MOST_POINTS * parameter.step
+    ):
+        allowed = f"a step that divides the range into at most {MOST_POINTS}"
+        yield f"step {parameter.step}", allowed, "Enlarge it, or leave step out to draw any value."
     if parameter.integer and any(
         bound is not None and not float(bound).is_integer() for bound in (parameter.min, parameter.max, parameter.step)
     ):
