@@ -1,0 +1,211 @@
+"""Tasks, GPUs and plans of inter-task placement, as immutable records. Times are seconds from now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from cohort.core.errors import InputError, Problem
+
+__all__ = [
+    "Cluster",
+    "Placement",
+    "PlacementPlan",
+    "RunningTask",
+    "SolverStatus",
+    "TaskOption",
+    "TaskRequest",
+    "check_placeable",
+    "find_unplaceable",
+    "level_makespans",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOption:
+    """One way to run a task: on ``num_gpus`` it takes ``seconds`` at worst (no early exit, evaluations included)."""
+
+    num_gpus: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.num_gpus < 1 or not 0 < self.seconds < float("inf"):
+            raise ValueError(f"an option needs at least one GPU and a positive time, but this is {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRequest:
+    """A task that waits for GPUs.
+
+    Attributes:
+        task_id: Its name.
+        options: Degrees of parallelism it may run at; the planner chooses one.
+        arrival_seconds: It cannot start before.
+        priority: Larger is more urgent: no plan delays the end of more urgent tasks for less urgent ones.
+        may_span_nodes: Its GPUs may be on several nodes.
+    """
+
+    task_id: str
+    options: tuple[TaskOption, ...]
+    arrival_seconds: float = 0.0
+    priority: int = 0
+    may_span_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        degrees = [option.num_gpus for option in self.options]
+        if not degrees or len(set(degrees)) != len(degrees) or self.arrival_seconds < 0:
+            raise ValueError(f"a task has options of different num_gpus and arrives now or later, but this is {self}")
+
+    def seconds_on(self, num_gpus: int) -> float:
+        """Return the seconds on ``num_gpus``, which must be one of the options."""
+        return next(option.seconds for option in self.options if option.num_gpus == num_gpus)
+
+    def remaining(self, share: float) -> TaskRequest:
+        """Return the same task with ``share`` of its work left."""
+        options = tuple(replace(option, seconds=option.seconds * share) for option in self.options)
+        return replace(self, options=options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The GPUs there are: ids by node name."""
+
+    nodes: Mapping[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        gpus = [gpu for node in self.nodes.values() for gpu in node]
+        if len(set(gpus)) != len(gpus):
+            raise ValueError(f"a GPU belongs to one node, but the nodes are {dict(self.nodes)}")
+
+    @classmethod
+    def of_one_node(cls, num_gpus: int) -> Cluster:
+        """Return one machine with GPUs 0, 1, ..."""
+        return cls(nodes={"local": tuple(range(num_gpus))})
+
+    @property
+    def gpu_ids(self) -> tuple[int, ...]:
+        """All GPUs, node by node."""
+        return tuple(gpu for node in self.nodes.values() for gpu in node)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in all."""
+        return len(self.gpu_ids)
+
+    def most_gpus_for(self, task: TaskRequest) -> int:
+        """Return the largest number of GPUs ``task`` could be given."""
+        sizes = [len(node) for node in self.nodes.values()]
+        return sum(sizes) if task.may_span_nodes else max(sizes, default=0)
+
+    def without(self, gpu_ids: Sequence[int]) -> Cluster:
+        """Return the cluster that is left when GPUs are lost."""
+        lost = set(gpu_ids)
+        left = {name: tuple(gpu for gpu in node if gpu not in lost) for name, node in self.nodes.items()}
+        return Cluster(nodes={name: node for name, node in left.items() if node})
+
+    def with_gpus(self, gpu_ids: Sequence[int], *, node: str) -> Cluster:
+        """Return the cluster that ``gpu_ids`` of ``node`` have joined."""
+        return Cluster(nodes={**self.nodes, node: (*self.nodes.get(node, ()), *gpu_ids)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTask:
+    """A task that holds GPUs now and keeps them for ``remaining_seconds`` more."""
+
+    task_id: str
+    gpu_ids: tuple[int, ...]
+    remaining_seconds: float
+    priority: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where and when a task runs."""
+
+    task_id: str
+    gpu_ids: tuple[int, ...]
+    start_seconds: float
+    end_seconds: float
+    priority: int = 0
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs it holds."""
+        return len(self.gpu_ids)
+
+
+class SolverStatus(Enum):
+    """What is known about a plan, in the planner's own coarse time units."""
+
+    OPTIMAL = "optimal"
+    """No plan is shorter."""
+    FEASIBLE = "feasible"
+    """The best found within the limit; the gap says how much shorter another could be at most."""
+    HEURISTIC = "heuristic"
+    """A list policy's plan; no solver has looked at it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementPlan:
+    """When and where every task runs.
+
+    Attributes:
+        placements: Running tasks and waiting ones, by start.
+        status: What the solver proved, in units of ``time_unit_seconds``.
+        solver_gap: Share by which the coarse makespan may exceed the best; 0 when proven, NaN when nobody looked.
+        lower_bound_seconds: No plan for the same tasks ends before (the checker's bound, exact seconds).
+        time_unit_seconds: The solver's unit; 0 for a list policy.
+        policy: What made the plan: ``solver`` or the name of the list policy that was not beaten.
+    """
+
+    placements: tuple[Placement, ...]
+    status: SolverStatus
+    solver_gap: float
+    lower_bound_seconds: float
+    time_unit_seconds: float
+    policy: str
+
+    @property
+    def makespan_seconds(self) -> float:
+        """End of the last task."""
+        return max((placement.end_seconds for placement in self.placements), default=0.0)
+
+    @property
+    def gap(self) -> float:
+        """Makespan over lower bound, less one: the plan is at most this much longer than the best."""
+        return self.makespan_seconds / self.lower_bound_seconds - 1 if self.lower_bound_seconds > 0 else 0.0
+
+
+def level_makespans(placements: Sequence[Placement]) -> tuple[float, ...]:
+    """Return the end of all tasks at or above each priority, the most urgent first: what plans are compared by."""
+    levels = sorted({placement.priority for placement in placements}, reverse=True)
+    return tuple(max(other.end_seconds for other in placements if other.priority >= level) for level in levels)
+
+
+def find_unplaceable(tasks: Sequence[TaskRequest], cluster: Cluster) -> tuple[Problem, ...]:
+    """Return a problem for each task that fits no GPUs there are, and for a cluster without any."""
+    if tasks and not cluster.num_gpus:
+        mend = "Give the number of GPUs, at least 1."
+        return (Problem(where="gpus", found="0", allowed="1 or more", mend=mend),)
+    return tuple(
+        Problem(
+            where=f"task {task.task_id}: num_gpus",
+            found=f"{min(option.num_gpus for option in task.options)}",
+            allowed=f"at most {cluster.most_gpus_for(task)}, the GPUs it can have together here",
+            mend="Choose a smaller base model or a frozen-weight format that fits fewer GPUs, or add GPUs.",
+        )
+        for task in tasks
+        if min(option.num_gpus for option in task.options) > cluster.most_gpus_for(task)
+    )
+
+
+def check_placeable(tasks: Sequence[TaskRequest], cluster: Cluster) -> None:
+    """Refuse tasks that could never run.
+
+    Raises:
+        InputError: with all of :func:`find_unplaceable`.
+    """
+    problems = find_unplaceable(tasks, cluster)
+    if problems:
+        raise InputError(problems)
