@@ -1,8 +1,9 @@
 """The path for CPUs: one frozen product over the stream, adapter products sample by sample.
 
-Bits are the reason for the loop. A product over one sample at its true rank has the same shape alone and in any pack, so
-it has the same bits; gradients are added to the sinks in sample order, so micro-batch splits change nothing. The frozen
-product is the only one over many rows; its rows are bit-stable when the stream has at least 32 rows, a multiple of 16.
+Bits are the reason for the loop. A product over one sample at its true rank has the same shape alone and in any pack,
+so it has the same bits; gradients are added to the sinks in sample order, so micro-batch splits change nothing. The
+frozen product is the only one over many rows; its rows are bit-stable when the stream has at least 32 rows, a multiple
+of 16.
 
 Shapes:  T rows of the stream · L rows of one sample · K input width · N output width · r true rank
 """
@@ -23,7 +24,7 @@ __all__ = ["per_sample_backward", "per_sample_forward"]
 
 def _dropped(x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: LoraPart, probability: float) -> Tensor:
     if row_keys_T is None or probability == 0.0:
-        # where rows are no multiple of 16 bytes a sample's first row is aligned by chance, and the product's bits follow
+        # where rows are no multiple of 16 bytes a first row is aligned by chance, and the product's bits follow
         return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
     return dropout_rows(x_LK, row_keys_T[rows], module_key=part.module_key, probability=probability)
 
