@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.task_file import TaskFile
-from cohort.engine.task_inputs import read_inputs
+from cohort.engine.task_inputs import TaskInputs, read_inputs
+from cohort.engine.trial_planning import evaluation_note, plan_evaluation
+from cohort.engine.trial_proposals import TrialProposals
 from cohort.models.counts import count_model
 
 __all__ = ["CheckReport", "check_task"]
@@ -57,5 +59,13 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         num_trials=inputs.num_trials,
         data=inputs.data.report,
         examples=tuple(examples),
-        notes=tuple(task.notes()),
+        notes=(*task.notes(), *_evaluation_notes(task, inputs)),
     )
+
+
+def _evaluation_notes(task: TaskFile, inputs: TaskInputs) -> tuple[str, ...]:
+    train, validation = inputs.data.train, inputs.data.validation
+    trials = TrialProposals(task, num_rows=len(train), num_tokens=int(train.offsets[-1])).first
+    plan = plan_evaluation(task, trials, validation=validation)
+    note = evaluation_note(plan, task=task, num_available=len(validation))
+    return () if note is None else (note,)

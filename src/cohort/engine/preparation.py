@@ -20,7 +20,7 @@ from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
-from cohort.engine.trial_planning import PlannedTrial, default_configuration, plan_evaluation
+from cohort.engine.trial_planning import PlannedTrial, default_configuration, evaluation_note, plan_evaluation
 from cohort.engine.trial_proposals import TrialProposals
 from cohort.kernels.backend import describe_backend
 from cohort.models.counts import activation_bytes_per_token
@@ -48,6 +48,7 @@ class Preparation:
         target_modules: Full paths of the adapted linears.
         sizes: Of the executor.
         facts: For the run record.
+        notes: What the user may want to know before training begins.
     """
 
     task: TaskFile
@@ -61,6 +62,7 @@ class Preparation:
     target_modules: tuple[str, ...]
     sizes: Sizes
     facts: dict[str, JsonValue]
+    notes: tuple[str, ...] = ()
 
     @property
     def layout(self) -> AdapterLayout:
@@ -127,13 +129,8 @@ def prepare(
         wish=wish or SizeWish(),
         activation_bytes=activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize),
     )
-    generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
-    plan = plan_evaluation(
-        task,
-        proposals.first,
-        num_available=len(data.validation),
-        mean_tokens_per_row=float(data.validation.lengths.mean()) + generated,
-    )
+    plan = plan_evaluation(task, proposals.first, validation=data.validation)
+    note = evaluation_note(plan, task=task, num_available=len(data.validation))
     facts = {
         **_task_facts(task, proposals.first),
         **_machine_facts(machine),
@@ -157,6 +154,7 @@ def prepare(
         target_modules=target_modules,
         sizes=sizes,
         facts=facts,
+        notes=() if note is None else (note,),
     )
 
 

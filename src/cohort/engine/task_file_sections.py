@@ -110,7 +110,7 @@ class EvaluationSection(Section):
         64, ge=1, allowed="a whole number of at least 1", description="most tokens generated for a prompt"
     )
     max_cost_fraction: float = setting(
-        0.10, gt=0, allowed="a number above 0", description="rows are thinned to this share of the training compute"
+        0.10, gt=0, allowed="a number above 0", description="rows are thinned to this share of training, 16 are left"
     )
 
 

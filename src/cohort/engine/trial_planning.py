@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.data.tokenised import TokenisedRows
 from cohort.engine.run_store_records import NewTrial
 from cohort.engine.task_file_model import TaskFile
 from cohort.training.schedules import Schedule
@@ -16,7 +17,10 @@ from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candid
 from cohort.tuning.samplers import Proposal
 from cohort.tuning.space import MultipleOf
 
-__all__ = ["PlannedTrial", "default_configuration", "plan_evaluation", "plan_trial"]
+__all__ = ["PlannedTrial", "default_configuration", "evaluation_note", "plan_evaluation", "plan_trial"]
+
+# a selection by the mean over fewer rows is a lottery: those of a small task are kept even where the bound is broken
+_FEWEST_ROWS = 16
 
 Configuration = Mapping[str, int | float | str | bool]
 
@@ -76,20 +80,31 @@ def default_configuration(task: TaskFile) -> Configuration:
     }
 
 
-def plan_evaluation(
-    task: TaskFile, trials: Sequence[PlannedTrial], *, num_available: int, mean_tokens_per_row: float
-) -> EvaluationPlan:
+def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validation: TokenisedRows) -> EvaluationPlan:
     """Return how many validation rows every evaluation uses, within the task's share of the training compute."""
-    early_exit = task.early_exit_settings()
+    generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
     return plan_evaluation_rows(
         [
             Workload(candidate=trial.candidate, tokens_per_step=trial.planned_tokens / trial.spec.num_steps)
             for trial in trials
         ],
-        num_available=num_available,
-        mean_tokens_per_row=mean_tokens_per_row,
+        num_available=len(validation),
+        mean_tokens_per_row=float(validation.lengths.mean()) + generated,
         settings=task.evaluation_settings(),
-        kept_share=early_exit.select_fraction if early_exit.rule == "patterns" else 1.0,
+        kept_share=task.early_exit_settings().kept_share,
+        min_rows=min(_FEWEST_ROWS, len(validation)),
+    )
+
+
+def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int) -> str | None:
+    """Return what users should know of a plan that leaves out rows or costs more than the task allows; else None."""
+    most = task.evaluation.max_cost_fraction
+    if not plan.thinned and plan.cost_fraction <= most:
+        return None
+    above = f", above max_cost_fraction {most:g}" if plan.cost_fraction > most else ""
+    return (
+        f"evaluations use {plan.num_rows} of {num_available} validation rows, "
+        f"{100 * plan.cost_fraction:.3g} % of the training compute{above}"
     )
 
 

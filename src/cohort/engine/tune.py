@@ -218,7 +218,7 @@ class _Run:
             watcher,
             study=self._study,
             trials=first,
-            kept_share=early_exit.select_fraction if early_exit.rule == "patterns" else 1.0,
+            kept_share=early_exit.kept_share,
             elapsed_before=store.seconds,
             clock=clock,
         )
@@ -346,6 +346,8 @@ def _prepare(
         f"{trials} on {facts['device']}, {facts['precision']}, "
         f"{facts['threads']} threads; products: {facts['backend']}; attention: {facts['attention']}"
     )
+    for note in preparation.notes:
+        watcher.note(note)
     return preparation
 
 

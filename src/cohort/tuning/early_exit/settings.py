@@ -97,6 +97,11 @@ class EarlyExitSettings:
         if problems:
             raise InputError(problems)
 
+    @property
+    def kept_share(self) -> float:
+        """Share of the trials expected to go on after warm-up, for predictions of cost and time."""
+        return self.select_fraction if self.rule is RuleName.PATTERNS else 1.0
+
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
