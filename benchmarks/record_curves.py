@@ -69,7 +69,11 @@ def record(
     validations: dict[int, dict[int, float]] = {trial.spec.trial_id: {} for trial in planned}
     candidates = {trial.spec.trial_id: trial.candidate for trial in planned}
     waiting = list(planned)
+    begun, ticks = time.perf_counter(), 0
     while waiting or executor.resident:
+        ticks += 1
+        if ticks % 50 == 0:
+            print(f"{ticks} steps, {time.perf_counter() - begun:.0f} s, {len(executor.resident)} trials", flush=True)
         while waiting and executor.fits(waiting[0].spec):
             executor.load(waiting.pop(0).spec)
         done = {}
@@ -137,9 +141,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="directory of a Hugging Face checkpoint")
     parser.add_argument("--name", default="stories260K")
     parser.add_argument("--data", type=Path, required=True, help="GSM8K's training split as JSON lines")
-    parser.add_argument("--rows", type=int, default=320)
-    parser.add_argument("--evaluation-rows", type=int, default=48)
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=160)
+    parser.add_argument("--evaluation-rows", type=int, default=24)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16" if torch.cuda.is_available() else "float32")
     parser.add_argument("--learning-rate-scale", type=float, default=20.0)
     parser.add_argument("--learning-rates", type=float, nargs="+", default=None)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=None, help="fewer trials, to try it out")
@@ -163,7 +168,7 @@ def main() -> None:
         if (arguments.batch_sizes is None or trial.spec.batch_size in arguments.batch_sizes)
         and (arguments.ranks is None or trial.spec.adapter.r in arguments.ranks)
     ]
-    decoder = load_decoder(arguments.model, dtype="float32", device=torch.device(arguments.device))
+    decoder = load_decoder(arguments.model, dtype=arguments.dtype, device=torch.device(arguments.device))
     budget = arguments.token_budget or (32768 if arguments.device == "cuda" else 4096)
     executor = Executor(
         decoder,
@@ -176,6 +181,7 @@ def main() -> None:
             evaluation_token_budget=2 * budget,
         ),
         device=arguments.device,
+        compute_dtype=decoder.dtype,
     )
     begun = time.perf_counter()
     losses, validations = record(executor, planned, validation)
@@ -187,7 +193,7 @@ def main() -> None:
         "model": arguments.name,
         "data": f"GSM8K training split, {len(train)} rows of at most 512 tokens; validation {len(validation)} others",
         "epochs": arguments.epochs,
-        "precision": "float32 base and adapters",
+        "precision": f"{arguments.dtype} base, float32 adapters",
         "learning_rate_scale": arguments.learning_rate_scale,
         "why_scaled": "the grid's rates suit models of billions of weights; one of 260 thousand hardly moves at them",
         "seconds": seconds,

@@ -1,0 +1,208 @@
+"""The price of a sweep: 60 trials with early exit against ONE run of PEFT over the same rows.
+
+True shapes, random weights, rows of GSM8K's lengths. The product's own study, admission and loop are driven; the losses
+they see are those of curves recorded on a real model (``record_curves.py``), since random weights have no meaningful
+exits. Both sides leave out loading and the warm-up of kernels (for the sweep: compiling and recording graphs), which is
+reported beside. Everything else is in the price: every trial's warm-up, parking, evaluations, optimizer, the host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from llama_shapes import decoder_config, gsm8k_rows, random_decoder
+from measure import RESULTS, print_table, write_result
+from replayed_sweep import Curves, TimedExecutor, predicted, run_sweep
+from step_timing import peft_step
+from sweep_grid import plan_grid
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.data.tokenised import TokenisedRows
+from cohort.engine.machine import Machine
+from cohort.engine.sizing import SizeWish, choose_sizes, facts_of
+from cohort.models.counts import activation_bytes_per_token
+from cohort.tuning import EarlyExitSettings, EvaluationSettings, plan_evaluation_rows
+from cohort.tuning.evaluation_times import Workload
+
+# the recorded train losses are smoothed already
+RECORDED_EXITS = EarlyExitSettings(ema_weight=1.0)
+SELECTION_ONLY = EarlyExitSettings(ema_weight=1.0, gap_threshold=1e9, slope_threshold=1e9)
+FULL_ROWS = 7473
+
+
+def peft_seconds(shape: str, rows: TokenisedRows, *, batch_size: int, device: str) -> dict[str, float]:
+    """Return the seconds of one PEFT run over ``rows`` and of its median step."""
+    step, model = peft_step(shape, rows, batch_size=batch_size, device=device)
+    for _ in range(3):
+        step()
+    _wait()
+    times = []
+    for _ in range(len(rows) // batch_size):
+        begun = time.perf_counter()
+        step()
+        _wait()
+        times.append(time.perf_counter() - begun)
+    del step, model
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return {"seconds": sum(times), "median_step_ms": sorted(times)[len(times) // 2] * 1e3}
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def variants(planned: Any, curves: Curves) -> dict[str, EarlyExitSettings]:
+    """Return the early exits that are priced; the last keeps as many trials as leave 83 % saved."""
+    found = {"selection_only": SELECTION_ONLY, "recorded_exits": RECORDED_EXITS}
+    for kept in range(len(planned) // 4, 0, -1):
+        settings = EarlyExitSettings(ema_weight=1.0, select_fraction=kept / len(planned))
+        if predicted(planned, curves, settings).saved_share >= 0.83:
+            found["83_saved"] = settings
+            break
+    return found
+
+
+def warm_up(executor: TimedExecutor, planned: Any, validation: TokenisedRows) -> float:
+    """Compile every kernel that the sweep will use; return the seconds."""
+    begun = time.perf_counter()
+    for r in (64, 32, 16):
+        specs = [trial.spec for trial in planned if trial.spec.adapter.r == r and trial.spec.batch_size in (1, 8)][:4]
+        for spec in specs:
+            if executor.fits(spec):
+                executor.load(spec)
+        executor.step()
+        executor.evaluate(executor.resident, rows=validation, row_ids=[0])
+        for trial_id in executor.resident:
+            executor.drop(trial_id)
+    _wait()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
+    parser.add_argument("--rows", type=int, default=160)
+    parser.add_argument("--curves", type=Path, default=Path(__file__).parent / "curves" / "gsm8k_stories260K.json.gz")
+    parser.add_argument("--token-budget", type=int, default=None)
+    parser.add_argument("--variants", nargs="+", default=None)
+    parser.add_argument("--without-graphs", action="store_true")
+    parser.add_argument("--no-peft", action="store_true")
+    parser.add_argument("--out", type=Path, default=None)
+    arguments = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
+    rows = gsm8k_rows(arguments.rows, vocab_size=config.vocab_size)
+    validation = gsm8k_rows(128, vocab_size=config.vocab_size, seed=1)
+    curves = Curves(arguments.curves)
+    planned = plan_grid(len(rows))
+    peft = {}
+    if not arguments.no_peft:
+        peft = {n: peft_seconds(arguments.shape, rows, batch_size=n, device=device) for n in (1, 8)}
+        print("PEFT:", peft, flush=True)
+    begun = time.perf_counter()
+    decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    _wait()
+    load_seconds = time.perf_counter() - begun
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else 8 << 30
+    sizes = choose_sizes(
+        [trial.spec for trial in planned],
+        layout=AdapterLayout(dict(decoder.linears)),
+        machine=Machine(
+            device=torch.device(device),
+            device_name="benchmark",
+            dtype=str(decoder.dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+            memory_bytes=free,
+        ),
+        longest_row=int(rows.lengths.max()),
+        wish=SizeWish(token_budget=arguments.token_budget),
+        activation_bytes=activation_bytes_per_token(config, bytes_per_value=decoder.dtype.itemsize),
+    )
+    settings = sizes.executor
+    if arguments.without_graphs:
+        settings = type(settings)(**{**asdict(settings), "graph_tokens": 0})
+    print(facts_of(sizes), "graphs below", settings.graph_tokens, "shelf", sizes.device_shelf_bytes >> 30, "GiB")
+    plan = plan_evaluation_rows(
+        [
+            Workload(candidate=t.candidate, tokens_per_step=t.spec.batch_size * float(rows.lengths.mean()))
+            for t in planned
+        ],
+        num_available=len(validation),
+        mean_tokens_per_row=float(validation.lengths.mean()),
+        settings=EvaluationSettings(),
+        kept_share=RECORDED_EXITS.select_fraction,
+    )
+    executor = TimedExecutor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=rows,
+        settings=settings,
+        device=device,
+        compute_dtype=decoder.dtype,
+    )
+    warm_up_seconds = warm_up(executor, planned, validation)
+    print(f"kernels warmed up in {warm_up_seconds:.1f} s", flush=True)
+    found: list[dict[str, Any]] = []
+    for name, early_exit in variants(planned, curves).items():
+        if arguments.variants is not None and name not in arguments.variants:
+            continue
+        times = run_sweep(
+            executor,
+            planned,
+            curves=curves,
+            early_exit=early_exit,
+            sizes=sizes,
+            validation=validation,
+            num_evaluation_rows=plan.num_rows,
+            say=lambda text: print(text, flush=True),
+        )
+        row: dict[str, Any] = {"variant": name, "select_fraction": early_exit.select_fraction, **asdict(times)}
+        row["tokens_per_second"] = times.trained_tokens / times.parts["training"]
+        if peft:
+            row["price"] = times.seconds / peft[1]["seconds"]
+            row["price_vs_batch8"] = times.seconds / peft[8]["seconds"]
+            row["price_with_recording"] = (times.seconds + times.capture_seconds) / peft[1]["seconds"]
+        found.append(row)
+    shown = ["variant", "saved_share", "seconds", "capture_seconds", "tokens_per_second", "passes", "replayed_passes"]
+    print_table(found, columns=[*shown, *(["price", "price_vs_batch8"] if peft else [])])
+    suffix = {"selection_only": "_selection_only", "recorded_exits": "", "83_saved": "_83_saved"}
+    headline = {f"sweep_price_{arguments.shape}{suffix[row['variant']]}": row["price"] for row in found if peft}
+    for row in found:
+        if row["variant"] == "recorded_exits":
+            headline[f"sweep_saved_percent_{arguments.shape}"] = 100 * row["saved_share"]
+            if peft:
+                headline[f"sweep_price_{arguments.shape}_vs_batch8"] = row["price_vs_batch8"]
+    write_result(
+        arguments.out or RESULTS / f"sweep_price_{arguments.shape}.json",
+        question="What does a sweep of 60 trials with early exit cost, in runs of PEFT over the same rows?",
+        headline=headline,
+        rows=found,
+        notes={
+            "rows": len(rows),
+            "mean_tokens": float(rows.lengths.mean()),
+            "epochs": 1,
+            "peft": {f"batch_{batch_size}": times for batch_size, times in peft.items()},
+            "sizes": {**facts_of(sizes), "graph_tokens": settings.graph_tokens},
+            "device_shelf_bytes": sizes.device_shelf_bytes,
+            "evaluation": asdict(plan),
+            "load_seconds": load_seconds,
+            "warm_up_seconds": warm_up_seconds,
+            "fixed_costs": "new adapters, states in and out and best checkpoints do not grow with the rows: "
+            f"{FULL_ROWS} rows are GSM8K's training split",
+            "curves": curves.source,
+            "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else 0,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
