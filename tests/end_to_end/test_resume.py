@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -16,8 +17,10 @@ import torch
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, RunStateError
+from cohort.engine.machine import package_versions
 from cohort.engine.progress import RunProgress
 from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, tiny_task, write_inputs
@@ -205,6 +208,14 @@ def test_a_changed_model_is_refused(own: Path) -> None:
     assert "base model's weights" in problem.found
     _flip(own / "model" / "model.safetensors")
     go_on(own / "run")
+
+
+def test_another_version_of_torch_is_told_not_refused(stopped: Path, expected: Outcome) -> None:
+    with contextlib.closing(RunStore.resume(stopped / "run.db")) as store:
+        store.set_facts({"versions": {**package_versions(), "torch": "2.0.1"}})
+    (warning,) = (note for note in go_on(stopped) if "warning" in note)
+    assert "(was 2.0.1): the bits of the results may differ" in warning
+    assert outcome_of(stopped) == expected
 
 
 def test_a_changed_task_is_refused_key_by_key(stopped: Path) -> None:

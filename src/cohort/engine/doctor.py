@@ -14,7 +14,7 @@ import torch
 
 from cohort.data.cache import default_cache_directory
 from cohort.engine.kernel_choices import describe_kernels
-from cohort.engine.machine import choose_machine, host_memory_bytes, package_versions
+from cohort.engine.machine import choose_machine, cpu_name, host_memory_bytes, package_versions
 from cohort.kernels.backend import describe_backend
 
 __all__ = ["DiskSpace", "Gpu", "MachineReport", "examine_machine"]
@@ -70,16 +70,6 @@ class MachineReport:
     missing_packages: tuple[str, ...]
     disks: tuple[DiskSpace, ...]
     warnings: tuple[str, ...]
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _gpus() -> tuple[Gpu, ...]:
@@ -142,7 +132,7 @@ def examine_machine() -> MachineReport:
     return MachineReport(
         system=platform.platform(),
         python=sys.version.split()[0],
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         torch_threads=torch.get_num_threads(),
         memory_total_bytes=total,

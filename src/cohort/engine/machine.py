@@ -12,7 +12,7 @@ import torch
 
 from cohort.core.errors import InputError, Problem
 
-__all__ = ["Machine", "choose_machine", "free_memory_bytes", "host_memory_bytes", "package_versions"]
+__all__ = ["Machine", "choose_machine", "cpu_name", "free_memory_bytes", "host_memory_bytes", "package_versions"]
 
 _PACKAGES = ("cohort-lora", "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
 
@@ -67,11 +67,22 @@ def choose_machine(num_gpus: int | str, *, where: str) -> Machine:
         )
     return Machine(
         device=torch.device("cpu"),
-        device_name=platform.processor() or platform.machine(),
+        device_name=cpu_name(),
         dtype="float32",
         threads=threads,
         memory_bytes=free_memory_bytes(torch.device("cpu")),
     )
+
+
+def cpu_name() -> str:
+    """Return what the processor calls itself; its architecture where the system does not say."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 def package_versions() -> dict[str, str]:

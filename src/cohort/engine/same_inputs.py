@@ -1,4 +1,7 @@
-"""A run goes on only with what it began with: task, rows, weights and kind of device; a difference is named."""
+"""A run goes on only with what it began with: task, rows, weights and kind of device; a difference is named.
+
+Another processor or other versions of what computes only change the last bits: they are told, not refused.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from cohort.engine.preparation import Preparation
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.task_file_model import TaskFile
 
-__all__ = ["identity_facts", "require_same_inputs", "require_same_task"]
+__all__ = ["identity_facts", "require_same_inputs", "require_same_task", "surroundings_warning"]
 
 _MEND = "Restore it as it was, or start a new run with `cohort tune`."
 _NAMES = {
@@ -21,6 +24,8 @@ _NAMES = {
     "model_hash": "the base model's weights or configuration",
     "device": "the device",
 }
+# what a step's numbers come from
+_COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 
 
 def identity_facts(preparation: Preparation) -> dict[str, JsonValue]:
@@ -71,7 +76,7 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
     }
     problems = []
     for key, name in _NAMES.items():
-        if facts.get(key) == now[key]:
+        if facts.get(key) == now[key] or (key == "device" and _kind(facts.get(key)) == _kind(now[key])):
             continue
         found, allowed = _shown(now[key]), _shown(facts.get(key))
         if key == "train_fingerprint":
@@ -86,6 +91,29 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
         )
     if problems:
         raise InputError(problems)
+
+
+def surroundings_warning(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> str | None:
+    """Return what of the machine and its packages is no longer as when the run began; None when nothing is.
+
+    Args:
+        facts: Of the run record.
+        now: Of the preparation.
+    """
+    then, versions = _mapping(facts.get("versions")), _mapping(now["versions"])
+    changed = {name: (then.get(name), versions.get(name)) for name in _COMPUTING_PACKAGES}
+    changed["device"] = (facts.get("device"), now["device"])
+    shown = ", ".join(f"{name} {_shown(b)} (was {_shown(a)})" for name, (a, b) in changed.items() if a != b)
+    return f"{shown}: the bits of the results may differ from those of the uninterrupted run" if shown else None
+
+
+def _kind(device: JsonValue) -> str:
+    """Return ``cpu`` of ``cpu (its name)``."""
+    return str(device).partition(" (")[0]
+
+
+def _mapping(value: JsonValue) -> Mapping[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

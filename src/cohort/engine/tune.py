@@ -25,7 +25,7 @@ from cohort.engine.progress_tracking import ProgressTracker
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_records import JsonValue, LoggedEvent
-from cohort.engine.same_inputs import identity_facts, require_same_inputs, require_same_task
+from cohort.engine.same_inputs import identity_facts, require_same_inputs, require_same_task, surroundings_warning
 from cohort.engine.sizing import SizeWish
 from cohort.engine.state_shelf import StateShelf
 from cohort.engine.stopping import stopping_gently
@@ -168,6 +168,8 @@ def _continue(
     require_same_task(facts, task, path=directory.task_file)
     preparation = _prepare(task, watcher=watcher, clock=clock, wish=SizeWish.recorded(facts))
     require_same_inputs(facts, preparation)
+    if (warning := surroundings_warning(facts, preparation.facts)) is not None:
+        watcher.note(f"warning: {warning}")
     shelf = StateShelf(
         directory,
         memory_budget_bytes=options.host_memory_bytes,
