@@ -1,8 +1,8 @@
 """List policies that planners are compared with, and start from.
 
-Between tasks: first come, shortest first, longest first, most work first; each task starts as early as its place in the
+First come, shortest first, longest first, most work first; each task starts as early as its place in the
 list allows, on the first GPUs that are free together (no task overtakes to delay an earlier one: GPUs are reserved in
-list order). Within a task: Min GPU and Max GPU of PLoRA 6.1.
+list order). Min GPU and Max GPU of PLoRA 6.1, within a task, are in solo_baselines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cohort.scheduling.placement_records import (
 )
 from cohort.scheduling.verify import placement_lower_bound
 
-__all__ = ["ListPolicy", "best_list_plan", "list_plan", "schedule_in_order"]
+__all__ = ["ListPolicy", "best_list_plan", "list_plan", "plan_in_order", "schedule_in_order"]
 
 
 class ListPolicy(Enum):
@@ -70,16 +70,27 @@ def list_plan(
     Raises:
         InputError: a task fits no GPUs there are.
     """
-    check_placeable(tasks, cluster)
     order = sorted(tasks, key=lambda task: (-task.priority, *_ORDERS[policy](task)))
+    return plan_in_order(order, cluster, running=running, policy=policy.value)
+
+
+def plan_in_order(
+    order: Sequence[TaskRequest], cluster: Cluster, *, policy: str, running: Sequence[RunningTask] = ()
+) -> PlacementPlan:
+    """Return the plan that gives tasks their GPUs in ``order``; ``policy`` names where the order comes from.
+
+    Raises:
+        InputError: a task fits no GPUs there are.
+    """
+    check_placeable(order, cluster)
     placements = schedule_in_order(order, cluster, running=running)
     return PlacementPlan(
         placements=tuple(sorted(placements, key=lambda placement: (placement.start_seconds, placement.task_id))),
         status=SolverStatus.HEURISTIC,
         solver_gap=float("nan"),
-        lower_bound_seconds=placement_lower_bound(tasks, cluster, running=running),
+        lower_bound_seconds=placement_lower_bound(order, cluster, running=running),
         time_unit_seconds=0.0,
-        policy=policy.value,
+        policy=policy,
     )
 
 
