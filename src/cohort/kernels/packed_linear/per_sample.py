@@ -73,7 +73,8 @@ def per_sample_backward(
     for part, intermediates in zip(parts, kept, strict=True):
         assert part.grad_a_RK is not None, "backward needs sinks"
         assert part.grad_b_RN is not None, "backward needs sinks"
-        for span, s_Lr in zip(segments.samples, intermediates, strict=True):
+        # samples of no adapter stand last and keep nothing
+        for span, s_Lr in zip(segments.samples, intermediates, strict=False):
             rows, rank_rows = slice(span.start, span.stop), slots.rank_rows(span.slot)
             probability = slots.dropouts[span.slot]
             dy_LN = dy_TN[rows, part.columns] * slots.scales[span.slot]
