@@ -58,8 +58,7 @@ class PackedMlpFunction(torch.autograd.Function):
         """Return dx, and the factors' gradients where the parts have no sinks."""
         owned = [part.grad_a_RK is None for part in ctx.parts]
         gate, up, down_part = parts = [
-            replace(part, grad_a_RK=torch.zeros_like(part.a_RK), grad_b_RN=torch.zeros_like(part.b_RN)) if own else part
-            for part, own in zip(ctx.parts, owned, strict=True)
+            _with_sinks(part) if own else part for part, own in zip(ctx.parts, owned, strict=True)
         ]
         x_TD, g_TF, s_PTC, s_down_PTC = ctx.saved_tensors
         dx_TD: Tensor | None = implementation("packed_mlp", Backend.TRITON).mlp_backward(
@@ -78,5 +77,12 @@ class PackedMlpFunction(torch.autograd.Function):
         )
         gradients: list[Tensor | None] = []
         for part, own in zip(parts, owned, strict=True):
-            gradients += [part.grad_a_RK, part.grad_b_RN] if own else [None, None]
+            for factor, sink in ((part.a_RK, part.grad_a_RK), (part.b_RN, part.grad_b_RN)):
+                gradients.append(sink.to(factor.dtype) if own and sink is not None else None)
         return (dx_TD, *[None] * 7, *gradients)
+
+
+def _with_sinks(part: LoraPart) -> LoraPart:
+    """Give ``part`` sinks of its own, float32 because several chunks of a slot add to them."""
+    a, b = (torch.zeros_like(factor, dtype=torch.float32) for factor in (part.a_RK, part.b_RN))
+    return replace(part, grad_a_RK=a, grad_b_RN=b)

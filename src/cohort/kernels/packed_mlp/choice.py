@@ -29,7 +29,6 @@ class RankTiles:
     backward_block: int
     backward_warps: int
     backward_stages: int
-    backward_registers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +37,12 @@ class MlpTiles:
 
     Attributes:
         forward_strip: Columns whose share of the down intermediate one program adds up.
-        backward_strip: Columns whose share of dS one program adds up, a multiple of every ``backward_block``.
         by_class: Tiles of each padded rank.
     """
 
     forward_strip: int
-    backward_strip: int
     by_class: dict[int, RankTiles]
+    with_db: bool = True
 
 
 def default_tiles() -> MlpTiles:
@@ -56,6 +54,6 @@ def default_tiles() -> MlpTiles:
         backward_rows=64,
         backward_block=64,
         backward_warps=4,
-        backward_stages=2,
+        backward_stages=3,
     )
-    return MlpTiles(forward_strip=1024, backward_strip=128, by_class={16: narrow, 32: narrow, 64: narrow, 128: narrow})
+    return MlpTiles(forward_strip=1024, by_class={16: narrow, 32: narrow, 64: narrow, 128: narrow})

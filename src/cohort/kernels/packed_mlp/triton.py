@@ -167,18 +167,12 @@ def mlp_backward(
     """Add dA and dB of gate, up and down to their sinks; return dx [T, D], or None without ``with_dx``."""
     if dy_TD.stride(1) != 1:
         dy_TD = dy_TD.contiguous()
-    (rank_pass,) = tables.passes
     d_TF = down.grad_input(dy_TD)
-    choice = tiles_for(d_TF, [down_part])
-    if choice.ds_apart:
-        ds_down_PTC = output_side_ds(dy_TD, [down_part], rank_pass, tables=tables, tiles=choice)
-    both = output_side(
-        dy_TD, [down_part], s_down_PTC, rank_pass, tables=tables, tiles=choice, with_ds=not choice.ds_apart
-    )
-    ds_down_PTC = ds_down_PTC if both is None else both
+    ds_down_PTC = _output_side(dy_TD, [down_part], s_down_PTC, tables=tables, tiles=tiles_for(d_TF, [down_part]))
     dg_TF, ds_PTC = gradients(
         g_TF,
         d_TF,
+        x_TD=x_TD,
         s_PTC=s_PTC,
         ds_down_PTC=ds_down_PTC,
         gate_up_parts=gate_up_parts,
@@ -243,6 +237,7 @@ def gradients(
     g_TF: Tensor,
     d_TF: Tensor,
     *,
+    x_TD: Tensor,
     s_PTC: Tensor,
     ds_down_PTC: Tensor,
     gate_up_parts: Sequence[LoraPart],
@@ -257,18 +252,14 @@ def gradients(
     """
     (rank_pass,) = tables.passes
     gate, up = gate_up_parts
-    num_rows, width = d_TF.shape
+    width = d_TF.shape[1]
     dg_TF = torch.empty_like(g_TF)
-    ds_PTC = torch.empty_like(s_PTC)
-    if rank_pass.num_chunks == 0:
-        return dg_TF, ds_PTC
-    strips = triton.cdiv(width, tiles.backward_strip)
-    ds_partials = g_TF.new_empty(2 * strips, num_rows, s_PTC.shape[2], dtype=torch.float32)
-    partials = _partials(g_TF, rank_pass, 3 * width)
-    sinks = [_sink(gate.grad_b_RN), _sink(up.grad_b_RN), _sink(down_part.grad_a_RK)]
+    sinks = [_sink(down_part.grad_a_RK), _sink(gate.grad_b_RN), _sink(up.grad_b_RN)]
+    own_sinks = sinks if tiles.with_db else sinks[:1]
+    partials = _partials(g_TF, rank_pass, len(own_sinks) * width)
     dropout = row_keys_T is not None and tables.has_dropout
     element = g_TF.element_size()
-    for rank_class in _classes(rank_pass):
+    for rank_class in _classes(rank_pass) if rank_pass.num_chunks else ():
         own = tiles.by_class[rank_class]
         block, step_rows = own.backward_block, own.backward_rows
         stages = fitting_stages(
@@ -277,17 +268,30 @@ def gradients(
             fixed_bytes=3 * block * (step_rows + rank_class) * element,
             limit_bytes=_shared_bytes(g_TF.device),
         )
-        gradient_kernel[(rank_pass.num_chunks, strips)](
-            rank_pass.chunks, g_TF, d_TF, dg_TF, s_PTC, ds_down_PTC, gate.b_RN, up.b_RN, down_part.a_RK, ds_partials,
-            *sinks, partials, row_keys_T if dropout else g_TF, as_signed32(down_part.module_key), width,
+        gradient_kernel[(rank_pass.num_chunks, triton.cdiv(width, block))](
+            rank_pass.chunks, g_TF, d_TF, dg_TF, s_PTC, ds_down_PTC, gate.b_RN, up.b_RN, down_part.a_RK, *sinks[1:],
+            sinks[0], partials, row_keys_T if dropout else g_TF, as_signed32(down_part.module_key), width,
             g_TF.stride(0), d_TF.stride(0), dg_TF.stride(0), s_PTC.stride(0), s_PTC.stride(1), gate.b_RN.stride(0),
-            up.b_RN.stride(0), down_part.a_RK.stride(0), ds_partials.stride(0), ds_partials.stride(0) * strips,
-            *[sink.stride(0) for sink in sinks], partials.stride(0), partials.stride(1),
-            BM=step_rows, BN=block, BR=rank_class, STAGES=stages, PAIR=tiles.backward_strip > block,
-            EVEN=width % tiles.backward_strip == 0,
-            FREE_ROWS=rank_class == 16, DROPOUT=dropout, PRECISION=_precision(g_TF), num_warps=own.backward_warps,
-            maxnreg=own.backward_registers,
+            up.b_RN.stride(0), down_part.a_RK.stride(0), *[sink.stride(0) for sink in sinks[1:]], sinks[0].stride(0),
+            partials.stride(0), partials.stride(1),
+            BM=step_rows, BN=block, BR=rank_class, STAGES=stages, EVEN=width % block == 0, FREE_ROWS=rank_class == 16,
+            WITH_DB=tiles.with_db, DROPOUT=dropout, PRECISION=_precision(g_TF), num_warps=own.backward_warps,
         )  # fmt: skip
-    _sum_partials(ds_partials, ds_PTC, rank_pass, counts=[strips, strips], scaled=True, tables=tables)
-    _sum_chunks(partials, sinks, rank_pass)
-    return dg_TF, ds_PTC
+    _sum_chunks(partials, own_sinks, rank_pass)
+    choice = tiles_for(x_TD, gate_up_parts)
+    if tiles.with_db:
+        return dg_TF, output_side_ds(dg_TF, gate_up_parts, rank_pass, tables=tables, tiles=choice)
+    return dg_TF, _output_side(dg_TF, gate_up_parts, s_PTC, tables=tables, tiles=choice)
+
+
+def _output_side(
+    dy_TN: Tensor, parts: Sequence[LoraPart], s_PTC: Tensor, *, tables: LaunchTables, tiles: TileChoice
+) -> Tensor:
+    """Put dB into the sinks and return dS [P, T, C], in one read of dY or, where chosen, in two."""
+    (rank_pass,) = tables.passes
+    if tiles.ds_apart:
+        output_side(dy_TN, parts, s_PTC, rank_pass, tables=tables, tiles=tiles, with_ds=False)
+        return output_side_ds(dy_TN, parts, rank_pass, tables=tables, tiles=tiles)
+    ds_PTC = output_side(dy_TN, parts, s_PTC, rank_pass, tables=tables, tiles=tiles)
+    assert ds_PTC is not None, "dS was asked for"
+    return ds_PTC

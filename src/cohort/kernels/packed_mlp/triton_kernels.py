@@ -117,73 +117,22 @@ def activate_kernel(
 
 
 @triton.jit
-def _gradient_step(
-    g, d, dg, s_gate, s_up, ds_tile, b_gate_tile, b_up_tile, a_tile, acc_gate, acc_up, acc_down, ds_gate, ds_up,
-    rows, safe_rows, row_ok, cols, col_ok, keys, key, scale, threshold, factor, width, stride_gt, stride_dt, stride_dgt,
-    EVEN: tl.constexpr, LORA: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One tile of D to dG; add to dB of gate and up (unscaled), to dA of down and to dS of these rows (unscaled)."""
-    like: tl.constexpr = g.dtype.element_ty
-    g_pointers = g + safe_rows[:, None] * stride_gt + cols[None, :]
-    d_pointers = d + safe_rows[:, None] * stride_dt + cols[None, :]
-    gate = _load_columns(g_pointers, col_ok, EVEN).to(tl.float32)
-    if LORA:
-        gate += tl.dot(s_gate, b_gate_tile, input_precision=PRECISION) * scale
-    sigmoid = 1.0 / (1.0 + tl.exp(-gate))
-    silu = gate * sigmoid
-    up = _load_columns(g_pointers + width, col_ok, EVEN).to(tl.float32)
-    if LORA:
-        up += tl.dot(s_up, b_up_tile, input_precision=PRECISION) * scale
-        # D is read last, when two factors are all that is left of gate and up: registers decide how many programs run
-        slope = up * (sigmoid * (1.0 + gate * (1.0 - sigmoid)))
-        act = (silu * up).to(like)
-        if DROPOUT:
-            keep = keep_tile(keys, cols, key, threshold)
-            act = tl.where(keep, act.to(tl.float32) * factor, 0.0).to(like)
-        acc_down = tl.dot(tl.trans(act), ds_tile, acc_down, input_precision=PRECISION)
-        added = tl.dot(ds_tile, a_tile, input_precision=PRECISION)
-        if DROPOUT:
-            added = tl.where(keep, added * factor, 0.0)
-        d_act = _load_columns(d_pointers, col_ok, EVEN).to(tl.float32) + added
-        d_gate = (d_act * slope).to(like)
-    else:
-        # in the order of the plain activation's gradient, for the same bits
-        d_act = _load_columns(d_pointers, col_ok, EVEN).to(tl.float32)
-        d_gate = (d_act * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))).to(like)
-    d_up = (d_act * silu).to(like)
-    dg_pointers = dg + rows.to(tl.int64)[:, None] * stride_dgt + cols[None, :]
-    dg_ok = row_ok[:, None] & col_ok[None, :]
-    tl.store(dg_pointers, d_gate, mask=dg_ok)
-    tl.store(dg_pointers + width, d_up, mask=dg_ok)
-    if LORA:
-        acc_gate = tl.dot(tl.trans(d_gate), s_gate, acc_gate, input_precision=PRECISION)
-        acc_up = tl.dot(tl.trans(d_up), s_up, acc_up, input_precision=PRECISION)
-        ds_gate = tl.dot(d_gate, tl.trans(b_gate_tile), ds_gate, input_precision=PRECISION)
-        ds_up = tl.dot(d_up, tl.trans(b_up_tile), ds_up, input_precision=PRECISION)
-    return acc_gate, acc_up, acc_down, ds_gate, ds_up
-
-
-@triton.jit
-def _put_gradients(
-    acc_gate, acc_up, acc_down, sink_gate, sink_up, sink_down, partials, partial, rank_row, ranks, rank_ok, cols,
-    col_ok, scale, width, stride_g_gate, stride_g_up, stride_g_down, stride_partial, partial_width,
-):  # fmt: skip
-    _put_gradient(acc_gate * scale, sink_gate, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 0,
-                  stride_g_gate, stride_partial, partial_width)  # fmt: skip
-    _put_gradient(acc_up * scale, sink_up, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width,
-                  stride_g_up, stride_partial, partial_width)  # fmt: skip
-    _put_gradient(acc_down, sink_down, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 2,
-                  stride_g_down, stride_partial, partial_width)  # fmt: skip
+def _load_ranks(pointers, row_ok, rank_ok):
+    """Load rows of S or dS. Columns past the rank hold anything: a mask there would break the load into single
+    elements, which no pipeline takes ahead, so they are cleared afterwards.
+    """
+    tile = tl.load(pointers, mask=row_ok[:, None], other=0.0)
+    return tl.where(rank_ok[None, :], tile, 0.0).to(tile.dtype)
 
 
 @triton.jit
 def _gradient_rows(
-    g, d, dg, s, ds_down, b_gate, b_up, a_down, ds_partials, sink_gate, sink_up, sink_down, partials, row_keys, key,
-    row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt, stride_dt,
-    stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_parts, stride_g_gate,
-    stride_g_up, stride_g_down, stride_partial, partial_width,
-    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, PAIR: tl.constexpr,
-    EVEN: tl.constexpr, LORA: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key, row_start,
+    row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt, stride_dt, stride_dgt,
+    stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate, stride_g_up, stride_g_down,
+    stride_partial, partial_width,
+    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
+    LORA: tl.constexpr, WITH_DB: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     like: tl.constexpr = g.dtype.element_ty
     ranks = tl.arange(0, BR)
@@ -191,89 +140,91 @@ def _gradient_rows(
     rank_rows = (rank_row + ranks).to(tl.int64)
     cols = first_col + tl.arange(0, BN)
     col_ok = cols < width
-    b_gate_tile = _load_factor(b_gate, rank_rows, rank_ok, cols, col_ok, stride_b_gate, like)
-    b_up_tile = _load_factor(b_up, rank_rows, rank_ok, cols, col_ok, stride_b_up, like)
-    a_tile = _load_factor(a_down, rank_rows, rank_ok, cols, col_ok, stride_a, like)
+    if LORA:
+        b_gate_tile = _load_factor(b_gate, rank_rows, rank_ok, cols, col_ok, stride_b_gate, like)
+        b_up_tile = _load_factor(b_up, rank_rows, rank_ok, cols, col_ok, stride_b_up, like)
+        a_tile = _load_factor(a_down, rank_rows, rank_ok, cols, col_ok, stride_a, like)
     acc_gate = tl.zeros((BN, BR), dtype=tl.float32)
     acc_up = tl.zeros((BN, BR), dtype=tl.float32)
     acc_down = tl.zeros((BN, BR), dtype=tl.float32)
-    if PAIR:
-        cols_1 = cols + BN
-        col_ok_1 = cols_1 < width
-        b_gate_tile_1 = _load_factor(b_gate, rank_rows, rank_ok, cols_1, col_ok_1, stride_b_gate, like)
-        b_up_tile_1 = _load_factor(b_up, rank_rows, rank_ok, cols_1, col_ok_1, stride_b_up, like)
-        a_tile_1 = _load_factor(a_down, rank_rows, rank_ok, cols_1, col_ok_1, stride_a, like)
-        acc_gate_1 = tl.zeros((BN, BR), dtype=tl.float32)
-        acc_up_1 = tl.zeros((BN, BR), dtype=tl.float32)
-        acc_down_1 = tl.zeros((BN, BR), dtype=tl.float32)
     for row in tl.range(row_start, row_stop, BM, num_stages=STAGES):
         rows = row + tl.arange(0, BM)
         row_ok = rows < row_stop
         # Rows past the end repeat the slot's own last row against zero rows of S and dS.
         safe_rows = tl.minimum(rows, row_stop - 1).to(tl.int64)
-        keys = tl.load(row_keys + safe_rows) if DROPOUT else safe_rows
-        offsets = safe_rows[:, None] * stride_row + ranks[None, :]
-        ok = row_ok[:, None] & rank_ok[None, :]
-        s_gate = tl.load(s + offsets, mask=ok, other=0.0) if LORA else offsets
-        s_up = tl.load(s + stride_part + offsets, mask=ok, other=0.0) if LORA else offsets
-        ds_tile = tl.load(ds_down + offsets, mask=ok, other=0.0) if LORA else offsets
-        ds_gate = tl.zeros((BM, BR), dtype=tl.float32)
-        ds_up = tl.zeros((BM, BR), dtype=tl.float32)
-        acc_gate, acc_up, acc_down, ds_gate, ds_up = _gradient_step(
-            g, d, dg, s_gate, s_up, ds_tile, b_gate_tile, b_up_tile, a_tile, acc_gate, acc_up, acc_down, ds_gate,
-            ds_up, rows, safe_rows, row_ok, cols, col_ok, keys, key, scale, threshold, factor, width, stride_gt,
-            stride_dt, stride_dgt, EVEN, LORA, DROPOUT, PRECISION,
-        )  # fmt: skip
-        if PAIR:
-            acc_gate_1, acc_up_1, acc_down_1, ds_gate, ds_up = _gradient_step(
-                g, d, dg, s_gate, s_up, ds_tile, b_gate_tile_1, b_up_tile_1, a_tile_1, acc_gate_1, acc_up_1, acc_down_1,
-                ds_gate, ds_up, rows, safe_rows, row_ok, cols_1, col_ok_1, keys, key, scale, threshold, factor, width,
-                stride_gt, stride_dt, stride_dgt, EVEN, LORA, DROPOUT, PRECISION,
-            )  # fmt: skip
+        g_pointers = g + safe_rows[:, None] * stride_gt + cols[None, :]
+        d_pointers = d + safe_rows[:, None] * stride_dt + cols[None, :]
+        gate = _load_columns(g_pointers, col_ok, EVEN).to(tl.float32)
+        up = _load_columns(g_pointers + width, col_ok, EVEN).to(tl.float32)
+        d_act = _load_columns(d_pointers, col_ok, EVEN).to(tl.float32)
         if LORA:
-            tl.store(ds_partials + offsets, ds_gate, mask=ok)
-            tl.store(ds_partials + stride_parts + offsets, ds_up, mask=ok)
+            offsets = safe_rows[:, None] * stride_row + ranks[None, :]
+            s_gate = _load_ranks(s + offsets, row_ok, rank_ok)
+            s_up = _load_ranks(s + stride_part + offsets, row_ok, rank_ok)
+            ds_tile = _load_ranks(ds_down + offsets, row_ok, rank_ok)
+            gate += tl.dot(s_gate, b_gate_tile, input_precision=PRECISION) * scale
+            up += tl.dot(s_up, b_up_tile, input_precision=PRECISION) * scale
+        sigmoid = 1.0 / (1.0 + tl.exp(-gate))
+        silu = gate * sigmoid
+        if LORA:
+            act = (silu * up).to(like)
+            added = tl.dot(ds_tile, a_tile, input_precision=PRECISION)
+            if DROPOUT:
+                keep = keep_tile(tl.load(row_keys + safe_rows), cols, key, threshold)
+                act = tl.where(keep, act.to(tl.float32) * factor, 0.0).to(like)
+                added = tl.where(keep, added * factor, 0.0)
+            acc_down = tl.dot(tl.trans(act), ds_tile, acc_down, input_precision=PRECISION)
+            d_act += added
+        # in the order of the plain activation's gradient: rows of no adapter have its bits
+        d_gate = (d_act * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))).to(like)
+        d_up = (d_act * silu).to(like)
+        dg_pointers = dg + rows.to(tl.int64)[:, None] * stride_dgt + cols[None, :]
+        dg_ok = row_ok[:, None] & col_ok[None, :]
+        tl.store(dg_pointers, d_gate, mask=dg_ok)
+        tl.store(dg_pointers + width, d_up, mask=dg_ok)
+        if LORA and WITH_DB:
+            acc_gate = tl.dot(tl.trans(d_gate), s_gate, acc_gate, input_precision=PRECISION)
+            acc_up = tl.dot(tl.trans(d_up), s_up, acc_up, input_precision=PRECISION)
     if LORA:
-        _put_gradients(acc_gate, acc_up, acc_down, sink_gate, sink_up, sink_down, partials, partial, rank_row, ranks,
-                       rank_ok, cols, col_ok, scale, width, stride_g_gate, stride_g_up, stride_g_down, stride_partial,
-                       partial_width)  # fmt: skip
-        if PAIR:
-            _put_gradients(acc_gate_1, acc_up_1, acc_down_1, sink_gate, sink_up, sink_down, partials, partial, rank_row,
-                           ranks, rank_ok, cols_1, col_ok_1, scale, width, stride_g_gate, stride_g_up, stride_g_down,
-                           stride_partial, partial_width)  # fmt: skip
+        _put_gradient(acc_down, sink_down, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 0,
+                      stride_g_down, stride_partial, partial_width)  # fmt: skip
+        if WITH_DB:
+            _put_gradient(acc_gate * scale, sink_gate, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width,
+                          stride_g_gate, stride_partial, partial_width)  # fmt: skip
+            _put_gradient(acc_up * scale, sink_up, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 2,
+                          stride_g_up, stride_partial, partial_width)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["key"])
 def gradient_kernel(
-    table, g, d, dg, s, ds_down, b_gate, b_up, a_down, ds_partials, sink_gate, sink_up, sink_down, partials, row_keys,
-    key, width, stride_gt, stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a,
-    stride_strip, stride_parts, stride_g_gate, stride_g_up, stride_g_down, stride_partial, partial_width,
-    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, PAIR: tl.constexpr,
-    EVEN: tl.constexpr, FREE_ROWS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    table, g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key, width,
+    stride_gt, stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
+    stride_g_up, stride_g_down, stride_partial, partial_width,
+    BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
+    FREE_ROWS: tl.constexpr, WITH_DB: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (chunks, strips of one block, or two with PAIR). dG of gate and up from D (the frozen part of d act) and dS
-    of down; in the same pass dB of gate and up, dA of down and partial sums of dS of gate and up.
+    """Grid (chunks, column tiles). dG of gate and up from D (the frozen part of d act) and dS of down; in the same pass
+    dA of down and, WITH_DB, dB of gate and up.
     """
     chunk = tl.program_id(0)
     if chunk >= tl.load(table):
         return
     row_start, row_stop, rank_row, rank, scale, threshold, factor, partial = entry_fields(table, chunk)
-    first_col = tl.program_id(1) * (BN * 2 if PAIR else BN)
-    ds_partials += tl.program_id(1).to(tl.int64) * stride_strip
+    first_col = tl.program_id(1) * BN
     if in_class(rank, BR):
         _gradient_rows(
-            g, d, dg, s, ds_down, b_gate, b_up, a_down, ds_partials, sink_gate, sink_up, sink_down, partials, row_keys,
-            key, row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt,
-            stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_parts,
-            stride_g_gate, stride_g_up, stride_g_down, stride_partial, partial_width, BM, BN, BR, STAGES, PAIR, EVEN,
-            True, DROPOUT, PRECISION,
+            g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key,
+            row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt,
+            stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
+            stride_g_up, stride_g_down, stride_partial, partial_width, BM, BN, BR, STAGES, EVEN, True, WITH_DB, DROPOUT,
+            PRECISION,
         )  # fmt: skip
     if FREE_ROWS:
         if rank == 0:
             _gradient_rows(
-                g, d, dg, s, ds_down, b_gate, b_up, a_down, ds_partials, sink_gate, sink_up, sink_down, partials,
-                row_keys, key, row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width,
-                stride_gt, stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a,
-                stride_parts, stride_g_gate, stride_g_up, stride_g_down, stride_partial, partial_width, BM, BN, BR, 1,
-                PAIR, EVEN, False, False, PRECISION,
+                g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key,
+                row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt,
+                stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
+                stride_g_up, stride_g_down, stride_partial, partial_width, BM, BN, BR, 1, EVEN, False, False, False,
+                PRECISION,
             )  # fmt: skip
