@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # on a random model a rate that moves nothing within the warm-up is sorted out
-@pytest.mark.parametrize(("rate", "others", "is_stopped"), [(3.0, [1e-6, 1e-7], False), (1e-6, [2.0, 3.0], True)])
+@pytest.mark.parametrize(("rate", "others", "is_stopped"), [(1e-2, [1e-6, 1e-7], False), (1e-6, [1e-2, 2e-2], True)])
 def test_the_default_is_recorded_when_its_trial_went_through(
     folder: Path, tmp_path: Path, *, rate: float, others: list[float], is_stopped: bool
 ) -> None:
