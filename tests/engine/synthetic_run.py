@@ -16,7 +16,7 @@ from cohort.engine.run_store_records import JsonValue, NewTrial
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
-__all__ = ["SyntheticRun", "write_synthetic_run"]
+__all__ = ["SyntheticRun", "new_best", "write_synthetic_run"]
 
 FACTS: dict[str, JsonValue] = {
     "task_name": "gsm8k",
@@ -60,6 +60,20 @@ class SyntheticRun:
     finished: bool = True
 
 
+def new_best(evaluated: Evaluated, *, metric: ObjectiveMetric = LOSS) -> Decision:
+    """Return what a study decides of an evaluation that is the trial's best so far."""
+    value = metric.read(evaluated)
+    assert value is not None
+    return Decision(
+        trial_id=evaluated.trial_id,
+        step=evaluated.step,
+        kind=DecisionKind.NEW_BEST,
+        reason=Reason.IMPROVED,
+        rule="study",
+        numbers={metric.name: value, "validation_loss": evaluated.validation_loss},
+    )
+
+
 def _parameters(number: int) -> dict[str, JsonValue]:
     grid = list(itertools.product((1e-5, 5e-5, 2e-4, 5e-4, 3e-3), (16, 32, 64), (1, 2, 4, 8)))
     rate, r, batch_size = grid[number * 7 % len(grid)]
@@ -74,6 +88,7 @@ class _Writer:
         self.random = np.random.default_rng(plan.seed)
         self.warmup = max(3, math.ceil(plan.steps * 0.05))
         self.best: dict[int, float] = {}
+        self.costs: dict[int, float] = {}
 
     def run(self) -> None:
         plan, store = self.plan, self.store
@@ -169,7 +184,8 @@ class _Writer:
                         num_tokens=600,
                     )
                 )
-            store.append(events)
+            found = [event for event in events if isinstance(event, Evaluated)]
+            store.append(events, [new_best(event, metric=self.plan.metric) for event in found if self._improves(event)])
             for trial in list(live):
                 if self._stop_early(trial, step, *losses[trial], evaluated=trial in evaluated):
                     live.remove(trial)
@@ -179,6 +195,15 @@ class _Writer:
                 self._decide(trial, stop, kind, reason, "patterns", {})
                 store.trial_left(trial)
         return live
+
+    def _improves(self, event: Evaluated) -> bool:
+        value = self.plan.metric.read(event)
+        if value is None or not math.isfinite(value) or not math.isfinite(event.validation_loss):
+            return False
+        cost = self.plan.metric.cost(value)
+        before = self.costs.get(event.trial_id, math.inf)
+        self.costs[event.trial_id] = min(cost, before)
+        return cost < before
 
     def _stop_early(self, trial: int, step: int, loss: float, validation: float, *, evaluated: bool) -> bool:
         if evaluated and math.isfinite(validation):

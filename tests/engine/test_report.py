@@ -22,7 +22,7 @@ from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import JsonValue, NewTrial
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
-from tests.engine.synthetic_run import SyntheticRun, write_synthetic_run
+from tests.engine.synthetic_run import SyntheticRun, new_best, write_synthetic_run
 
 
 class _Page(HTMLParser):
@@ -164,7 +164,8 @@ def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
         [NewTrial(trial_id=n, parameters={attack: attack + str(n), "r": n}, planned_steps=2, seed=0) for n in range(3)]
     )
     for trial in range(3):
-        store.append([Evaluated(trial_id=trial, step=1, validation_loss=1.0 + trial, metrics={attack: 1.0})])
+        evaluated = Evaluated(trial_id=trial, step=1, validation_loss=1.0 + trial, metrics={attack: 1.0})
+        store.append([evaluated], [new_best(evaluated)])
     failed = Decision(
         trial_id=0,
         step=1,
@@ -216,7 +217,8 @@ def test_a_continuous_hyperparameter_gets_a_logarithmic_axis(tmp_path: Path) -> 
             for n, rate in enumerate(rates)
         ]
     )
-    store.append([Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(30)])
+    evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(30)]
+    store.append(evaluated, map(new_best, evaluated))
     (effect,) = hyperparameter_effects(store.trials(), best=None, value_label="validation loss")
     assert "1e-5" in effect.drawing
     assert "median" not in effect.drawing
@@ -231,7 +233,8 @@ def test_a_switch_among_the_hyperparameters_is_drawn(tmp_path: Path) -> None:
         ]
     )
     store.append([StepDone(trial_id=n, step=1, loss=1.0, grad_norm=1, learning_rate=1, num_tokens=8) for n in range(4)])
-    store.append([Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(4)])
+    evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(4)]
+    store.append(evaluated, map(new_best, evaluated))
     page = render_report(store)
     store.close()
     assert "Parallel coordinates" in page

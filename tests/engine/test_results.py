@@ -20,7 +20,7 @@ from cohort.engine.run_store_records import NewTrial, TrialStatus
 from cohort.engine.status import read_status
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
-from tests.engine.synthetic_run import SyntheticRun, write_synthetic_run
+from tests.engine.synthetic_run import SyntheticRun, new_best, write_synthetic_run
 
 
 def _step(trial_id: int, step: int, *, loss: float = 1.0, tokens: int = 100) -> StepDone:
@@ -50,9 +50,11 @@ def run(tmp_path: Path) -> tuple[RunDirectory, RunStore, ManualClock]:
         ]
     )
     store.append([_step(0, step, tokens=100) for step in range(1, 5)])
-    store.append([_evaluated(0, 2, 2.0, exact_match=0.5), _evaluated(0, 4, 1.5)])
+    for evaluated in (_evaluated(0, 2, 2.0, exact_match=0.5), _evaluated(0, 4, 1.5)):
+        store.append([evaluated], [new_best(evaluated)])
     clock.advance(10)
-    store.append([_step(1, 1), _evaluated(1, 1, 1.25), _step(2, 1, loss=math.nan, tokens=50)])
+    evaluated = _evaluated(1, 1, 1.25)
+    store.append([_step(1, 1), evaluated, _step(2, 1, loss=math.nan, tokens=50)], [new_best(evaluated)])
     stop, finish = DecisionKind.STOP, DecisionKind.FINISH
     store.append(
         [],

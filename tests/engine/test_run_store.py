@@ -19,6 +19,7 @@ from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import LoggedDecision, LoggedEvent, NewTrial, TrialStatus
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
+from tests.engine.synthetic_run import new_best
 
 
 def _trials(count: int) -> list[NewTrial]:
@@ -118,7 +119,7 @@ def test_status_follows_from_decisions_and_residency(store: RunStore) -> None:
     store.append([], [_decision(0, 1, DecisionKind.PARK, Reason.WARMED_UP)])
     store.trial_left(0)
     store.append([], [_decision(1, 1, DecisionKind.STOP, Reason.DIVERGING)])
-    store.append([], [_decision(2, 1, DecisionKind.NEW_BEST, Reason.IMPROVED)])
+    store.append([], [new_best(_evaluated(2, 1, 1.0))])
     assert statuses() == [TrialStatus.PARKED, TrialStatus.STOPPED, TrialStatus.RUNNING]
     assert store.trial(1).reason == "diverging"
     store.append([], [_decision(2, 2, DecisionKind.FINISH, Reason.COMPLETED)])
@@ -128,18 +129,20 @@ def test_status_follows_from_decisions_and_residency(store: RunStore) -> None:
     assert store.trial(0).message == "broken"
 
 
-def test_the_best_evaluation_is_finite_earliest_and_by_the_metric(tmp_path: Path, store: RunStore) -> None:
-    losses = [(1, math.nan), (2, 1.5), (3, 1.25), (4, 1.25), (5, 1.75), (6, -math.inf)]
-    store.append([_evaluated(0, step, loss) for step, loss in losses])
-    assert (store.trial(0).best_step, store.trial(0).best_value) == (3, 1.25)
-    assert store.trial(0).evaluation_tokens == 40 * len(losses)
+def test_the_best_evaluation_is_the_last_that_the_study_called_so(tmp_path: Path, store: RunStore) -> None:
+    found = [_evaluated(0, step, loss) for step, loss in ((1, 1.5), (2, 1.25), (3, 1.0))]
+    # the third is less, but nobody decided it: the record follows the study
+    store.append(found, [new_best(found[0]), new_best(found[1])])
+    assert (store.trial(0).best_step, store.trial(0).best_value, store.trial(0).best_loss) == (2, 1.25, 1.25)
+    assert store.trial(0).evaluation_tokens == 40 * len(found)
     assert store.trial(1).best_step is None
 
     metric = ObjectiveMetric(name="exact_match", maximize=True)
     other = RunStore.create(tmp_path / "other.db", metric=metric, clock=ManualClock())
     other.add_trials(_trials(1))
+    first, second = _evaluated(0, 1, 1.0, exact_match=0.2), _evaluated(0, 2, 2.0, exact_match=0.6)
     other.append(
-        [_evaluated(0, 1, 1.0, exact_match=0.2), _evaluated(0, 2, 2.0, exact_match=0.6), _evaluated(0, 3, 0.5)]
+        [first, second, _evaluated(0, 3, 0.5)], [new_best(first, metric=metric), new_best(second, metric=metric)]
     )
     best = other.trial(0)
     assert (best.best_step, best.best_value, best.best_loss) == (2, 0.6, 2.0)

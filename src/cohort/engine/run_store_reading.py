@@ -299,7 +299,7 @@ class RunReader:
                 "SELECT trial_id, max(step), sum(num_tokens), loss FROM steps GROUP BY trial_id"
             )
         }
-        best, evaluation_tokens = self._best_evaluations()
+        best, evaluation_tokens = self._best_evaluations(), self._evaluation_tokens()
         standing = self._standing()
         resident = {row[0] for row in self._rows("SELECT trial_id FROM residencies WHERE stop_position IS NULL")}
         records = []
@@ -348,19 +348,22 @@ class RunReader:
             raise RunStateError(f"{self.path} has no trial {trial_id}; it has {len(records)}, see `cohort status`")
         return records[trial_id]
 
-    def _best_evaluations(self) -> tuple[dict[int, tuple[float, EvaluationRecord]], dict[int, int]]:
-        """The best finite evaluation (the earliest of equals) and the evaluated tokens, by trial."""
-        metric = self.metric()
-        best: dict[int, tuple[float, EvaluationRecord]] = {}
-        tokens: dict[int, int] = defaultdict(int)
-        for record in self.evaluations():
-            tokens[record.trial_id] += record.num_tokens
-            value = record.validation_loss if metric.name == "loss" else record.metrics.get(metric.name)
-            if value is None or not math.isfinite(value):
-                continue
-            if record.trial_id not in best or metric.cost(value) < metric.cost(best[record.trial_id][0]):
-                best[record.trial_id] = (value, record)
-        return best, tokens
+    def _best_evaluations(self) -> dict[int, tuple[float, EvaluationRecord]]:
+        """The best value and its evaluation by trial, as the study decided: its last new best."""
+        name = self.metric().name
+        clause = " WHERE kind = ? ORDER BY position"
+        values = {
+            entry.decision.trial_id: (entry.decision.step, entry.decision.numbers[name])
+            for entry in self._decisions(clause, (DecisionKind.NEW_BEST.value,))
+        }
+        return {
+            record.trial_id: (values[record.trial_id][1], record)
+            for record in self.evaluations()
+            if record.trial_id in values and values[record.trial_id][0] == record.step
+        }
+
+    def _evaluation_tokens(self) -> dict[int, int]:
+        return dict(self._rows("SELECT trial_id, sum(num_tokens) FROM evaluations GROUP BY trial_id"))
 
     def _standing(self) -> dict[int, Decision]:
         """The last decision about each trial that says where it stands."""
