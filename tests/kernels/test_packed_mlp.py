@@ -60,14 +60,14 @@ class Case:
     tile_rows: int = 16
     chunk_rows: int = 32
 
-    def tables(self, **options: bool) -> LaunchTables:
+    def tables(self, *, fixed_launch: bool = False) -> LaunchTables:
         return LaunchTables(
             self.segments,
             self.slots,
             device=self.x.device,
             tile_rows=self.tile_rows,
             chunk_rows=self.chunk_rows,
-            **options,
+            fixed_launch=fixed_launch,
         )
 
     def run(self, tiles: MlpTiles = SMALL, tables: LaunchTables | None = None) -> dict[str, Tensor]:
