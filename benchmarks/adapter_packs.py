@@ -100,5 +100,8 @@ def build_pack(
         parts=tuple(parts),
         slots=slots,
         segments=segments,
-        tables=LaunchTables(segments, slots, device=device, tile_rows=tile_rows, chunk_rows=chunk_rows),
+        # gradients are written as in the first pass of a step, not added to those of an earlier one
+        tables=LaunchTables(
+            segments, slots, device=device, tile_rows=tile_rows, chunk_rows=chunk_rows, fresh_slots=range(len(ranks))
+        ),
     )

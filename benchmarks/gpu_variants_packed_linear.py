@@ -38,9 +38,10 @@ def _settings(names: str, *values: tuple[int, ...]) -> list[dict[str, int]]:
 
 _PRODUCTS = _settings(
     "product_columns product_inner product_stages product_warps product_group products_per_multiprocessor",
-    (256, 64, 3, 8, 8, 1), (256, 64, 4, 8, 8, 1), (256, 64, 3, 8, 16, 1), (128, 64, 3, 4, 8, 2), (128, 128, 3, 8, 8, 1),
-    (128, 64, 4, 8, 8, 1),
-)  # fmt: skip
+    (256, 64, 3, 8, 8, 1),
+    (256, 64, 4, 8, 8, 1),
+    (128, 64, 3, 4, 8, 2),
+)
 VARIANTS: dict[str, list[dict[str, int]]] = {
     "shrink": _settings(
         "shrink_block shrink_splits shrink_warps shrink_stages",
@@ -50,34 +51,41 @@ VARIANTS: dict[str, list[dict[str, int]]] = {
         "ds_block ds_splits ds_warps ds_stages",
         (64, 1, 4, 4), (64, 1, 4, 6), (128, 1, 4, 4), (64, 2, 4, 4), (64, 2, 4, 6), (128, 2, 4, 3), (64, 4, 4, 4),
     ),
+    "expand": _settings(
+        "expand_block expand_strip expand_warps expand_stages",
+        (128, 128, 4, 1), (128, 512, 4, 3), (128, 1024, 4, 3), (128, 2048, 4, 3), (256, 1024, 4, 2), (256, 1024, 8, 3),
+        (128, 1024, 4, 4), (64, 1024, 4, 4),
+    ),
     "output": _settings(
         "output_rows output_block output_warps output_stages",
-        (64, 512, 8, 2), (32, 512, 8, 3), (32, 512, 8, 4), (128, 256, 8, 2), (64, 256, 8, 3), (32, 256, 8, 4),
+        (64, 512, 8, 2), (64, 256, 8, 3), (128, 256, 8, 2), (64, 256, 8, 2), (32, 512, 8, 3),
     ),
     "db": _settings(
         "output_rows output_block output_warps output_stages",
-        (64, 128, 4, 4), (64, 256, 8, 3), (128, 128, 4, 3), (64, 128, 4, 6), (32, 256, 4, 4), (128, 128, 8, 3),
-        (64, 64, 4, 6),
+        (64, 128, 4, 4), (64, 256, 8, 3), (64, 128, 4, 3), (32, 256, 4, 4), (128, 128, 8, 3), (64, 256, 8, 4),
     ),
     "da": _settings(
         "input_rows input_block input_warps input_stages",
-        (64, 128, 4, 4), (64, 128, 8, 4), (128, 128, 8, 3), (64, 64, 4, 4), (64, 256, 8, 3), (64, 64, 4, 6),
-        (128, 64, 4, 4),
+        (64, 128, 4, 4), (64, 128, 8, 3), (64, 64, 4, 3), (32, 128, 4, 4), (32, 128, 4, 3), (32, 128, 8, 3),
+        (32, 64, 4, 4),
+    ),
+    "da and dx": _settings(
+        "input_rows input_block input_warps input_stages",
+        (64, 128, 4, 3), (64, 128, 8, 3), (64, 64, 4, 3), (64, 64, 4, 2), (32, 128, 4, 4), (32, 128, 8, 3),
+        (32, 128, 8, 4),
+        (32, 64, 4, 3),
     ),
     "forward": _PRODUCTS,
     "dx": _PRODUCTS,
 }  # fmt: skip
 INSIDE, BEFORE = TermPlace.INSIDE, TermPlace.BEFORE
-# what the whole linear tries: (forward, backward, dS apart, weight gradients beside dX)
+# what the whole linear tries: (forward, backward, dS apart)
 WHOLES = {
-    "before before": (BEFORE, BEFORE, False, False),
-    "before inside": (BEFORE, INSIDE, False, False),
-    "inside before": (INSIDE, BEFORE, False, False),
-    "inside inside": (INSIDE, INSIDE, False, False),
-    "inside inside apart": (INSIDE, INSIDE, True, False),
-    "inside inside beside": (INSIDE, INSIDE, False, True),
-    "inside inside apart beside": (INSIDE, INSIDE, True, True),
-    "before inside apart beside": (BEFORE, INSIDE, True, True),
+    "before before": (BEFORE, BEFORE, False),
+    "before before apart": (BEFORE, BEFORE, True),
+    "inside before apart": (INSIDE, BEFORE, True),
+    "before inside apart": (BEFORE, INSIDE, True),
+    "inside inside apart": (INSIDE, INSIDE, True),
 }
 
 
@@ -99,14 +107,18 @@ def _work(pack: Pack, piece: str, tiles: TileChoice, s: Tensor, ds: Tensor) -> W
     if piece == "shrink":
         out = torch.empty_like(s)
         return lambda: launches.shrink(x, parts, out, rank_pass, tables=tables, row_keys_T=None, tiles=tiles)
+    if piece == "expand":
+        y = torch.empty_like(dy)
+        return lambda: launches.expand(y, parts, s, rank_pass, tables=tables, tiles=tiles, add=False)
     if piece == "ds":
         return lambda: launches.output_side_ds(dy, parts, rank_pass, tables=tables, tiles=tiles)
     if piece in ("output", "db"):
         with_ds = piece == "output"
         return lambda: launches.output_side(dy, parts, s, rank_pass, tables=tables, tiles=tiles, with_ds=with_ds)
-    if piece == "da":
+    if piece.startswith("da"):
+        dx = torch.empty_like(x) if piece == "da and dx" else None
         return lambda: launches.input_side(
-            x, None, parts, ds, rank_pass, tables=tables, row_keys_T=None, tiles=tiles, add=False
+            x, dx, parts, ds, rank_pass, tables=tables, row_keys_T=None, tiles=tiles, add=False
         )
     forward = piece == "forward"
     out, weight = torch.empty_like(dy if forward else x), pack.frozen.plain_weight_NK
@@ -170,8 +182,9 @@ def _pieces(name: str, pack: Pack) -> Iterator[dict[str, Any]]:
                 yield {"linear": name, "piece": piece, "variant": label, "failed": str(error)[:100]}
                 continue
             works[label], settings[label] = work, change
+        product = piece in ("forward", "dx")
         measured = interleaved(
-            works, baseline=next(iter(works)), budget_seconds=0.35 if piece in ("forward", "dx") else 0.1
+            works, baseline=next(iter(works)), rounds=4 if product else 3, block_seconds=0.04 if product else 0.01
         )
         for label, (ms, ratio) in sorted(measured.items(), key=lambda item: item[1][1]):
             row = {"linear": name, "piece": piece, "variant": label, "us": ms * 1e3, "ratio": ratio}
@@ -186,14 +199,13 @@ def _wholes(name: str, pack: Pack, rows: list[dict[str, Any]]) -> Iterator[dict[
         if row["linear"] == name and row.get("settings"):
             best.setdefault(row["piece"], row["settings"])
     choices: dict[str, TileChoice] = {}
-    for label, (forward, backward, apart, beside) in WHOLES.items():
-        merged = {**best["shrink"], **best["ds"], **best["db" if apart else "output"], **best["da"]}
+    for label, (forward, backward, apart) in WHOLES.items():
+        merged = {**best["shrink"], **best["expand"], **best["ds"], **best["db" if apart else "output"]}
+        merged.update(best["da" if backward is INSIDE else "da and dx"])
         merged.update(best["dx"] if backward is INSIDE else best["forward"])
         if forward is INSIDE and backward is INSIDE:
             merged.update(best["forward"])
-        choices[label] = TileChoice(
-            **merged, term_forward=forward, term_backward=backward, ds_apart=apart, gradients_beside=beside
-        )
+        choices[label] = TileChoice(**merged, term_forward=forward, term_backward=backward, ds_apart=apart)
     wanted_y, wanted_dx = loop(pack)()
     works: dict[str, Work] = {"frozen": lambda: (pack.frozen.forward(pack.x_TK), pack.frozen.grad_input(pack.dy_TN))}
     for label, tiles in choices.items():
@@ -207,7 +219,7 @@ def _wholes(name: str, pack: Pack, rows: list[dict[str, Any]]) -> Iterator[dict[
         if not error < 1e-2:
             raise SystemExit(f"{name} {label}: relative error {error:.2e} against the loop; no timing of wrong results")
         works[label] = _whole(pack, tiles)
-    for label, (ms, ratio) in interleaved(works, baseline="frozen", budget_seconds=1.0).items():
+    for label, (ms, ratio) in interleaved(works, baseline="frozen", rounds=6, block_seconds=0.06).items():
         row = {"linear": name, "piece": "whole", "variant": label, "us": ms * 1e3, "ratio": ratio}
         yield {**row, "choice": asdict(choices[label]) if label in choices else None}
 

@@ -76,34 +76,43 @@ def median_eager(work: Callable[[], object], *, budget_seconds: float = 0.3, lea
 
 
 def interleaved(
-    works: Mapping[str, Callable[[], object]], *, baseline: str, budget_seconds: float = 0.4, least: int = 8
+    works: Mapping[str, Callable[[], object]], *, baseline: str, rounds: int = 5, block_seconds: float = 0.04
 ) -> dict[str, tuple[float, float]]:
     """Return the median milliseconds of one graph replay of each work and of its ratio to ``baseline``'s.
 
-    All works take turns, round after round: the GPU's power limit moves every time by several percent within a second,
-    so only times that stand beside each other compare.
+    Works take turns in blocks of ``block_seconds``, the first half of a block untimed: the GPU's power limit moves
+    every time by several percent, so each work is timed at the clocks that it settles at by itself, and only blocks of
+    one round are compared.
     """
     graphs = {name: capture(work) for name, work in works.items()}
+    repeats = {name: _repeats(graph, block_seconds / 2) for name, graph in graphs.items()}
+    times: dict[str, list[float]] = {name: [] for name in graphs}
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(2):
-        start.record()
-        for graph in graphs.values():
-            graph.replay()
-        stop.record()
-    stop.synchronize()
-    rounds = int(max(least, min(200, budget_seconds * 1e3 / max(start.elapsed_time(stop), 1e-3))))
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(len(graphs) + 1)] for _ in range(rounds)]
-    for row in events:
-        row[0].record()
-        for graph, event in zip(graphs.values(), row[1:], strict=True):
-            graph.replay()
-            event.record()
-    torch.cuda.synchronize()
-    times = {name: [row[index].elapsed_time(row[index + 1]) for row in events] for index, name in enumerate(graphs)}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            for _ in range(repeats[name]):
+                graph.replay()
+            start.record()
+            for _ in range(repeats[name]):
+                graph.replay()
+            stop.record()
+            stop.synchronize()
+            times[name].append(start.elapsed_time(stop) / repeats[name])
     return {
         name: (statistics.median(own), statistics.median(a / b for a, b in zip(own, times[baseline], strict=True)))
         for name, own in times.items()
     }
+
+
+def _repeats(graph: torch.cuda.CUDAGraph, seconds: float) -> int:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    start.record()
+    for _ in range(3):
+        graph.replay()
+    stop.record()
+    stop.synchronize()
+    return int(max(3, min(2000, seconds * 1e3 / max(start.elapsed_time(stop) / 3, 1e-3))))
 
 
 def _median_events(work: Callable[[], object], *, budget_seconds: float, least: int) -> float:

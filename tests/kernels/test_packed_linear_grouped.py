@@ -29,11 +29,13 @@ SMALL = TileChoice(
     chunk_rows=32,
     shrink_block=32,
     ds_block=16,
-    expand_block=32,
+    expand_block=16,
+    expand_strip=32,
     output_rows=16,
     output_block=32,
     input_rows=16,
     input_block=32,
+    ds_apart=False,
 )
 # bf16 keeps S and dS in 16 bits between two products: three roundings of independent elements in every result
 ROUNDINGS = 4.0
@@ -318,6 +320,31 @@ def test_backward_adds_to_the_sinks(triton_device: str) -> None:
     for index, part in enumerate(case.parts):
         assert_near(_sink(part.grad_a_RK), 2 * once[f"da{index}"])
         assert_near(_sink(part.grad_b_RN), 2 * once[f"db{index}"])
+
+
+def test_fresh_slots_write_over_their_sinks_and_the_others_add(triton_device: str) -> None:
+    # slot 0 takes the second stage, slot 1 writes its sink itself, slot 2 has no rows
+    case = make_case(triton_device, lengths=[70, 20, 0, 45], ranks=[24, 16, 8, 130], widths=(24, 20), extra=5)
+    expected = case.run()
+    for fresh in ((0, 1), (3,), (0, 1, 2, 3)):
+        tables = LaunchTables(
+            case.segments, case.slots, device=triton_device, tile_rows=16, chunk_rows=32, fresh_slots=fresh
+        )
+        for part in case.parts:
+            _sink(part.grad_a_RK).fill_(3.0)
+            _sink(part.grad_b_RN).fill_(3.0)
+        arguments: dict[str, Any] = {
+            "frozen": FrozenLinear(case.weight), "parts": case.parts, "tables": tables, "row_keys_T": None,
+        }  # fmt: skip
+        _, s = grouped.grouped_forward(case.x, tiles=SMALL, **arguments)
+        grouped.grouped_backward(case.dy, x_TK=case.x, s_PTC=s, tiles=SMALL, **arguments)
+        for index, part in enumerate(case.parts):
+            for name, sink in ((f"da{index}", part.grad_a_RK), (f"db{index}", part.grad_b_RN)):
+                for slot in (0, 1, 3):
+                    ranks = case.slots.rank_rows(slot)
+                    before = 0.0 if slot in fresh else 3.0
+                    assert_near(_sink(sink)[ranks] - before, expected[name][ranks], roundings=4)
+                assert bool((_sink(sink)[case.slots.rank_rows(2)] == 3.0).all()), "a slot without rows is left alone"
 
 
 def test_rows_of_no_adapter_keep_the_frozen_bits(triton_device: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from cohort.core.errors import CohortError
 
 __all__ = [
+    "EXACT_TILES",
     "TermPlace",
     "TileChoice",
     "TileTableError",
@@ -59,8 +60,8 @@ class TileChoice:
         shrink_warps, shrink_stages: Of the shrink.
         ds_apart: Compute dS by a shrink of its own: dY is read twice, but no float32 partial sums are written.
         ds_block, ds_splits, ds_warps, ds_stages: Of that shrink.
-        expand_block: Output columns of an expand tile.
-        expand_warps: Of the expand.
+        expand_block, expand_strip: Output columns that an expand step writes, and that one program writes.
+        expand_warps, expand_stages: Of the expand.
         output_rows, output_block: Rows a step and columns a program of the kernel over dY reads.
         output_warps, output_stages: Of that kernel.
         input_rows, input_block: Rows a step and columns a program of the kernel over X reads.
@@ -69,8 +70,6 @@ class TileChoice:
         product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
         products_per_multiprocessor: Its programs per multiprocessor.
         term_forward, term_backward: Where the LoRA term enters Y and dX.
-        gradients_beside: Launch the weight gradients on a second stream after the product of dX, whose last tiles leave
-            multiprocessors idle.
     """
 
     tile_rows: int = 64
@@ -78,20 +77,22 @@ class TileChoice:
     shrink_block: int = 64
     shrink_splits: int = 1
     shrink_warps: int = 4
-    shrink_stages: int = 4
-    ds_apart: bool = False
+    shrink_stages: int = 6
+    ds_apart: bool = True
     ds_block: int = 64
     ds_splits: int = 1
     ds_warps: int = 4
     ds_stages: int = 6
     expand_block: int = 128
+    expand_strip: int = 1024
     expand_warps: int = 4
+    expand_stages: int = 3
     output_rows: int = 64
-    output_block: int = 256
-    output_warps: int = 8
-    output_stages: int = 3
+    output_block: int = 128
+    output_warps: int = 4
+    output_stages: int = 4
     input_rows: int = 64
-    input_block: int = 64
+    input_block: int = 128
     input_warps: int = 4
     input_stages: int = 3
     product_columns: int = 256
@@ -102,7 +103,6 @@ class TileChoice:
     products_per_multiprocessor: int = 1
     term_forward: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
-    gradients_beside: bool = False
 
     @property
     def lora_first_backward(self) -> bool:
@@ -117,6 +117,7 @@ class TileChoice:
             "shrink_block",
             "ds_block",
             "expand_block",
+            "expand_strip",
             "output_rows",
             "output_block",
             "input_rows",
@@ -133,6 +134,22 @@ class TileChoice:
 
 _SHARED = ("tile_rows", "chunk_rows")
 _DEFAULTS = TileChoice()
+# Exact float32 products are unrolled into single multiplications: small tiles, or they spill and compile for minutes.
+EXACT_TILES = TileChoice(
+    shrink_block=32,
+    shrink_stages=2,
+    expand_block=32,
+    expand_strip=256,
+    expand_stages=2,
+    ds_block=32,
+    ds_stages=2,
+    output_rows=16,
+    output_block=32,
+    output_stages=2,
+    input_rows=16,
+    input_block=32,
+    input_stages=2,
+)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ Shapes:  T rows of the stream · Z slots · r true rank
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,9 @@ ENTRY_WIDTH = 8
 PRODUCT_ROWS = 128
 # A program holds this many ranks; wider adapters take further passes over their rows.
 WIDEST_RANK = 128
+# The last field of an entry where a program's sums go into a sink: added, or written over what is there. From 0 on it
+# is the place among the chunks of a slot, which a second stage adds up.
+_ADD, _WRITE = -1, -2
 
 
 def rank_class(rank: int) -> int:
@@ -96,6 +100,8 @@ class LaunchTables:
         chunk_rows: Rows whose weight gradients one program adds up, a multiple of 64.
         fixed_launch: Launch for the most tiles that ``num_rows`` rows and this many slots can need, so that
             :meth:`update` may change the layout under a captured CUDA graph.
+        fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where
+            they have rows: the first pass of an optimizer step needs no zeroed sinks and reads none.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class LaunchTables:
         tile_rows: int = 64,
         chunk_rows: int = 1024,
         fixed_launch: bool = False,
+        fresh_slots: Collection[int] = (),
     ) -> None:
         self.device = torch.device(device)
         self.tile_rows, self.chunk_rows, self.fixed_launch = tile_rows, chunk_rows, fixed_launch
@@ -114,7 +121,7 @@ class LaunchTables:
         self.num_passes = max(1, -(-max(slots.ranks, default=0) // WIDEST_RANK))
         self.has_dropout = any(slots.dropouts)
         self.max_rank = max(slots.ranks, default=0)
-        blocks = self._blocks(segments, slots)
+        blocks = self._blocks(segments, slots, fresh_slots)
         host = torch.from_numpy(_flat(blocks))
         self._host = host.pin_memory() if self.device.type == "cuda" else host
         self._buffer = self._host.to(self.device, non_blocking=True)
@@ -126,7 +133,7 @@ class LaunchTables:
         """Columns of an intermediate S: the widest slot's padded rank, all passes together."""
         return sum(rank_pass.max_class for rank_pass in self.passes)
 
-    def update(self, segments: SegmentTable, slots: SlotTable) -> None:
+    def update(self, segments: SegmentTable, slots: SlotTable, *, fresh_slots: Collection[int] = ()) -> None:
         """Describe another layout of equally many rows and slots in the same buffer (needs ``fixed_launch``).
 
         Raises:
@@ -147,7 +154,7 @@ class LaunchTables:
                 f"{dropout}{fixed}; the new layout has {segments.num_rows} rows, {slots.num_slots} slots, ranks up to "
                 f"{widest}: build new tables"
             )
-        blocks = self._blocks(segments, slots)
+        blocks = self._blocks(segments, slots, fresh_slots)
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory
         self._host.copy_(torch.from_numpy(_flat(blocks)))
@@ -185,12 +192,13 @@ class LaunchTables:
             )
         return views
 
-    def _blocks(self, segments: SegmentTable, slots: SlotTable) -> list[_Blocks]:
+    def _blocks(self, segments: SegmentTable, slots: SlotTable, fresh_slots: Collection[int]) -> list[_Blocks]:
         if segments.num_slots != slots.num_slots:
             raise SegmentError(f"segments know {segments.num_slots} slots but the bank has {slots.num_slots}")
-        return [self._block(segments, slots, first_rank=i * WIDEST_RANK) for i in range(self.num_passes)]
+        fresh = frozenset(fresh_slots)
+        return [self._block(segments, slots, first_rank=i * WIDEST_RANK, fresh=fresh) for i in range(self.num_passes)]
 
-    def _block(self, segments: SegmentTable, slots: SlotTable, *, first_rank: int) -> _Blocks:
+    def _block(self, segments: SegmentTable, slots: SlotTable, *, first_rank: int, fresh: frozenset[int]) -> _Blocks:
         tiles: list[tuple[int, ...]] = []
         chunks: list[tuple[int, ...]] = []
         sums: list[tuple[int, ...]] = []
@@ -200,20 +208,21 @@ class LaunchTables:
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
             meaning = _slot_fields(slots, slot=slot, rank=rank, first_rank=first_rank)
-            tiles += [(start, stop, *meaning, -1) for start, stop in _cut(rows, self.tile_rows)]
+            tiles += [(start, stop, *meaning, _ADD) for start, stop in _cut(rows, self.tile_rows)]
             if rank > 0 and rows.stop > rows.start:
-                owning.append((rows.start, rows.stop, *meaning, -1))
+                owning.append((rows.start, rows.stop, *meaning, _ADD))
             num_chunks = -(-(rows.stop - rows.start) // self.chunk_rows)
-            first = num_partials if num_chunks > 1 and rank > 0 else -1
+            into_sink = _WRITE if slot in fresh else _ADD
+            first = num_partials if num_chunks > 1 and rank > 0 else into_sink
             for index in range(num_chunks):
                 start = rows.start + index * self.chunk_rows
                 stop = min(start + self.chunk_rows, rows.stop)
-                chunks.append((start, stop, *meaning, first + index if first >= 0 else -1))
+                chunks.append((start, stop, *meaning, first + index if first >= 0 else into_sink))
             if first >= 0:
-                sums.append((first, num_chunks, *meaning, -1))
+                sums.append((first, num_chunks, *meaning, into_sink))
                 num_partials += num_chunks
         filler = slice(segments.num_adapter_rows, segments.num_rows)
-        nothing = (0, 0, 0, 0, 0, -1)
+        nothing = (0, 0, 0, 0, 0, _ADD)
         tiles += [(start, stop, *nothing) for start, stop in _cut(filler, self.tile_rows)]
         chunks += [(start, stop, *nothing) for start, stop in _cut(filler, self.chunk_rows)]
         most_tiles, most_chunks = (

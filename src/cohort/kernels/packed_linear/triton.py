@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles
+from cohort.kernels.packed_linear.choice import EXACT_TILES, TermPlace, TileChoice, choose_tiles
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, plain_weight
-from cohort.kernels.packed_linear.launch_tables import LaunchTables
+from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.packed_linear.triton_launches import (
     MOST_PARTS,
@@ -62,6 +62,8 @@ def _gpu_name(device: torch.device) -> str:
 
 def tiles_for(x_TK: Tensor, parts: Sequence[LoraPart]) -> TileChoice:
     """Return the tiles that :func:`grouped_forward` uses for ``x`` and ``parts`` unless told otherwise."""
+    if x_TK.dtype == torch.float32:
+        return EXACT_TILES
     return choose_tiles(
         _gpu_name(x_TK.device),
         in_features=x_TK.shape[1],
@@ -174,27 +176,15 @@ def grouped_backward(
 
 
 def _backward_inside(work: _Backward, weight_NK: Tensor) -> Tensor:
-    """DX with its LoRA term in one product; the weight gradients after it or, where chosen, beside it."""
+    """DX with its LoRA term in one product and the weight gradients around it."""
     dy, parts, tables, tiles = work.dy_TN, work.parts, work.tables, work.tiles
     rank_pass = tables.passes[0]
     dx_TK = torch.empty_like(work.x_TK)
-    if tiles.ds_apart:
-        ds_PTC = output_side_ds(dy, parts, rank_pass, tables=tables, tiles=tiles)
-    else:
-        ds_PTC = _sided(output_side(dy, parts, work.s_PTC, rank_pass, tables=tables, tiles=tiles))
-    # launched after the product: their programs fill the multiprocessors that its last tiles leave idle
-    main, side = _streams(dy.device, beside=tiles.gradients_beside)
-    if side is not None and main is not None:
-        side.wait_stream(main)
+    ds_PTC = _output_side(work, parts, work.s_PTC, rank_pass)
     product(dy, weight_NK, dx_TK, parts=parts, s_PTC=ds_PTC, rank_pass=rank_pass, tiles=tiles, forward=False)
-    with torch.cuda.stream(side):
-        if tiles.ds_apart:
-            output_side(dy, parts, work.s_PTC, rank_pass, tables=tables, tiles=tiles, with_ds=False)
-        input_side(
-            work.x_TK, None, parts, ds_PTC, rank_pass, tables=tables, row_keys_T=work.row_keys_T, tiles=tiles, add=False
-        )
-    if side is not None and main is not None:
-        main.wait_stream(side)
+    input_side(
+        work.x_TK, None, parts, ds_PTC, rank_pass, tables=tables, row_keys_T=work.row_keys_T, tiles=tiles, add=False
+    )
     return dx_TK
 
 
@@ -209,11 +199,7 @@ def _backward_apart(work: _Backward, frozen: FrozenProduct, *, with_dx: bool) ->
     for first, group in _groups(work.parts):
         for index, rank_pass in enumerate(tables.passes):
             s = work.s_PTC[first : first + len(group), :, 128 * index :]
-            if tiles.ds_apart:
-                ds_PTC = output_side_ds(dy, group, rank_pass, tables=tables, tiles=tiles)
-                output_side(dy, group, s, rank_pass, tables=tables, tiles=tiles, with_ds=False)
-            else:
-                ds_PTC = _sided(output_side(dy, group, s, rank_pass, tables=tables, tiles=tiles))
+            ds_PTC = _output_side(work, group, s, rank_pass)
             input_side(
                 work.x_TK, dx_TK, group, ds_PTC, rank_pass, tables=tables, row_keys_T=work.row_keys_T, tiles=tiles,
                 add=add,
@@ -224,18 +210,13 @@ def _backward_apart(work: _Backward, frozen: FrozenProduct, *, with_dx: bool) ->
     return dx_TK
 
 
-def _sided(ds_PTC: Tensor | None) -> Tensor:
-    assert ds_PTC is not None, "dS was asked for"
-    return ds_PTC
-
-
-@functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
-def _streams(device: torch.device, *, beside: bool) -> tuple[torch.cuda.Stream | None, torch.cuda.Stream | None]:
-    """Return the current stream and the one for work beside it; None twice where all runs in order."""
-    if not beside or device.type != "cuda":
-        return None, None
-    return torch.cuda.current_stream(device), _side_stream(device)
+def _output_side(work: _Backward, parts: Sequence[LoraPart], s_PTC: Tensor, rank_pass: RankPass) -> Tensor:
+    """Put dB into the sinks and return dS, from one read of dY or from two."""
+    dy, tables, tiles = work.dy_TN, work.tables, work.tiles
+    if tiles.ds_apart:
+        ds_PTC = output_side_ds(dy, parts, rank_pass, tables=tables, tiles=tiles)
+        output_side(dy, parts, s_PTC, rank_pass, tables=tables, tiles=tiles, with_ds=False)
+        return ds_PTC
+    made = output_side(dy, parts, s_PTC, rank_pass, tables=tables, tiles=tiles)
+    assert made is not None, "dS was asked for"
+    return made

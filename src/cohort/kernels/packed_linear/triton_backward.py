@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
-from cohort.kernels.packed_linear.triton_forward import entry_fields, in_class
+from cohort.kernels.packed_linear.triton_forward import entry_fields, in_class, kept_columns
 
 __all__ = ["input_side_kernel", "output_side_kernel", "sum_chunks_kernel"]
 
@@ -29,11 +29,16 @@ def _put_gradient(
     acc, sink, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, partial_start,
     stride_sink, stride_partial, partial_width,
 ):  # fmt: skip
-    """Add ``acc`` [columns, ranks] to the float32 sink, or leave it for the second stage."""
+    """Put ``acc`` [columns, ranks] into the float32 sink, or leave it for the second stage: ``partial`` >= 0.
+
+    ``partial`` -1 adds, -2 writes over what is there.
+    """
     ok = col_ok[:, None] & rank_ok[None, :]
     if partial < 0:
         sink_tile = sink + (rank_row + ranks).to(tl.int64)[None, :] * stride_sink + cols[:, None]
-        tl.store(sink_tile, tl.load(sink_tile, mask=ok, other=0.0) + acc, mask=ok)
+        if partial == -1:
+            acc += tl.load(sink_tile, mask=ok, other=0.0)
+        tl.store(sink_tile, acc, mask=ok)
     else:
         base = partials + partial.to(tl.int64) * stride_partial + partial_start
         tl.store(base + ranks[None, :] * partial_width + cols[:, None], acc, mask=ok)
@@ -48,6 +53,7 @@ def _output_side_rows(
 ):  # fmt: skip
     ranks = tl.arange(0, BR)
     rank_ok = ranks < rank
+    s_ok = ranks < kept_columns(rank)
     rank_rows = (rank_row + ranks).to(tl.int64)
     b_tile = tl.load(
         b + rank_rows[:, None] * stride_br + cols[None, :], mask=rank_ok[:, None] & col_ok[None, :], other=0.0
@@ -64,7 +70,7 @@ def _output_side_rows(
         else:
             dy_tile = tl.load(dy_pointers, mask=col_ok[None, :], other=0.0)
         offsets = safe_rows[:, None] * stride_row + ranks[None, :]
-        s_tile = tl.load(s + offsets, mask=row_ok[:, None] & rank_ok[None, :], other=0.0)
+        s_tile = tl.load(s + offsets, mask=row_ok[:, None] & s_ok[None, :], other=0.0)
         acc = tl.dot(tl.trans(dy_tile), s_tile, acc, input_precision=PRECISION)
         if WITH_DS:
             ds_tile = tl.dot(dy_tile, tl.trans(b_tile), input_precision=PRECISION)
@@ -88,6 +94,9 @@ def output_side_kernel(
     chunk = tl.program_id(0)
     if chunk >= tl.load(table):
         return
+    if not WITH_DS:
+        # dS was just made from the first rows on: the last ones are still in the cache
+        chunk = tl.load(table) - 1 - chunk
     row_start, row_stop, rank_row, rank, scale, _, _, partial = entry_fields(table, chunk)
     block = tl.program_id(1)
     ds_partials += block.to(tl.int64) * stride_ds
@@ -172,7 +181,7 @@ def _input_side_rows(
             x_tile = tl.load(x_pointers, mask=col_ok[None, :], other=0.0)
         keys = tl.load(row_keys + safe_rows) if DROPOUT else safe_rows
         offsets = safe_rows[:, None] * stride_row + ranks[None, :]
-        ok = row_ok[:, None] & rank_ok[None, :]
+        ok = row_ok[:, None] & (ranks < kept_columns(rank))[None, :]
         dx_tile = tl.zeros((BM, BK), dtype=tl.float32)
         acc0, dx_tile = _input_side_part(acc0, dx_tile, x_tile, ds, a0_tile, offsets, ok, keys, cols, key0, threshold,
                                          factor, DROPOUT, WITH_DX, PRECISION)  # fmt: skip
@@ -242,13 +251,13 @@ def sum_chunks_kernel(
     table, partials, sink0, sink1, sink2, width0, width1, width2, stride_partial, partial_width,
     stride_g0, stride_g1, stride_g2, PARTS: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Grid (sums, column tiles of all parts, padded rank / 16). Add a slot's chunks to its sink rows, in chunk
-    order.
+    """Grid (sums, column tiles of all parts, padded rank / 16). Add a slot's chunks to its sink rows in chunk order, or
+    write their sum there.
     """
     entry = tl.program_id(0)
     if entry >= tl.load(table):
         return
-    first, count, rank_row, rank, _, _, _, _ = entry_fields(table, entry)
+    first, count, rank_row, rank, _, _, _, kind = entry_fields(table, entry)
     ranks = tl.program_id(2) * 16 + tl.arange(0, 16)
     block = tl.program_id(1)
     sink, stride_sink, width, partial_start = sink0, stride_g0, width0, width0 * 0
@@ -265,7 +274,10 @@ def sum_chunks_kernel(
     cols = block * BN + tl.arange(0, BN)
     ok = (ranks < rank)[:, None] & (cols < width)[None, :]
     sink_tile = sink + (rank_row + ranks).to(tl.int64)[:, None] * stride_sink + cols[None, :]
-    total = tl.load(sink_tile, mask=ok, other=0.0)
+    total = tl.zeros((16, BN), dtype=tl.float32)
+    # -2 writes over what is there
+    if kind == -1:
+        total += tl.load(sink_tile, mask=ok, other=0.0)
     pointers = partials + first.to(tl.int64) * stride_partial + partial_start
     pointers += ranks[:, None] * partial_width + cols[None, :]
     for _index in range(count):

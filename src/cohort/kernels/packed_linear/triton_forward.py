@@ -19,7 +19,7 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 
-__all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "shrink_kernel", "sum_partials_kernel"]
+__all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "kept_columns", "shrink_kernel", "sum_partials_kernel"]
 
 _ENTRY_WIDTH = tl.constexpr(8)
 
@@ -46,6 +46,16 @@ def entry_fields(table, index):
 def in_class(rank, CLASS: tl.constexpr):
     """Tell whether a slot of ``rank`` runs the body compiled for the padded rank ``CLASS``; none for rank 0."""
     return (rank <= CLASS) & (rank > (CLASS // 2 if CLASS > 16 else 0))
+
+
+@triton.jit
+def kept_columns(rank):
+    """Return how many columns of S a slot has: its rank rounded up to 16, zeros past the rank.
+
+    A mask that ends at a multiple of 16 leaves loads 16 bytes wide; one that ends at the rank makes each element a load
+    of its own, which no pipeline can bring in ahead.
+    """
+    return (rank + 15) // 16 * 16
 
 
 @triton.jit
@@ -174,6 +184,7 @@ def sum_partials_kernel(
     rows = row_start + tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     ranks = tl.arange(0, MAX_R)
     ok = (rows < row_stop)[:, None] & (ranks < rank)[None, :]
+    kept = (rows < row_stop)[:, None] & (ranks < kept_columns(rank))[None, :]
     first = part * 0
     count = count0
     if PARTS > 1:
@@ -193,41 +204,42 @@ def sum_partials_kernel(
     if SCALED:
         total = total * scale
     out += part.to(tl.int64) * stride_part
-    tl.store(out + long_rows * stride_row + ranks[None, :], total.to(out.dtype.element_ty), mask=ok)
+    tl.store(out + long_rows * stride_row + ranks[None, :], total.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
-def _expand_tile(
-    y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row, stride_br,
-    BR: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
+def _expand_strip(
+    y, s, b, rows, row_stop, first_col, stop_col, rank_row, rank, scale, stride_yt, stride_row, stride_br,
+    BN: tl.constexpr, BR: tl.constexpr, ADD: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     ranks = tl.arange(0, BR)
     rank_ok = ranks < rank
     row_ok = rows < row_stop
     long_rows = rows.to(tl.int64)
-    s_tile = tl.load(
-        s + long_rows[:, None] * stride_row + ranks[None, :], mask=row_ok[:, None] & rank_ok[None, :], other=0.0
-    )
-    rank_rows = (rank_row + ranks).to(tl.int64)
-    b_tile = tl.load(
-        b + rank_rows[:, None] * stride_br + cols[None, :], mask=rank_ok[:, None] & col_ok[None, :], other=0.0
-    ).to(s_tile.dtype)
-    added = tl.dot(s_tile, b_tile, input_precision=PRECISION) * scale
-    y_tile = y + long_rows[:, None] * stride_yt + cols[None, :]
-    ok = row_ok[:, None] & col_ok[None, :]
-    if ADD:
-        added += tl.load(y_tile, mask=ok, other=0.0).to(tl.float32)
-    tl.store(y_tile, added.to(y.dtype.element_ty), mask=ok)
+    s_ok = row_ok[:, None] & (ranks < kept_columns(rank))[None, :]
+    s_tile = tl.load(s + long_rows[:, None] * stride_row + ranks[None, :], mask=s_ok, other=0.0)
+    b_rows = b + (rank_row + ranks).to(tl.int64)[:, None] * stride_br
+    y_rows = y + long_rows[:, None] * stride_yt
+    # S stays in registers while the next columns of B are on their way
+    for col in tl.range(first_col, stop_col, BN, num_stages=STAGES):
+        cols = col + tl.arange(0, BN)
+        col_ok = cols < stop_col
+        b_tile = tl.load(b_rows + cols[None, :], mask=rank_ok[:, None] & col_ok[None, :], other=0.0).to(s_tile.dtype)
+        added = tl.dot(s_tile, b_tile, input_precision=PRECISION) * scale
+        ok = row_ok[:, None] & col_ok[None, :]
+        if ADD:
+            added += tl.load(y_rows + cols[None, :], mask=ok, other=0.0).to(tl.float32)
+        tl.store(y_rows + cols[None, :], added.to(y.dtype.element_ty), mask=ok)
 
 
 @triton.jit
 def expand_kernel(
     table, s, b0, b1, b2, y, start0, start1, start2, width0, width1, width2,
     stride_yt, stride_part, stride_row, stride_b0, stride_b1, stride_b2,
-    PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, ADD: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STRIP: tl.constexpr, MAX_R: tl.constexpr,
+    ADD: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (column tiles of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get
+    """Grid (strips of columns of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get
     0.
     """
     tile = tl.program_id(1)
@@ -237,28 +249,30 @@ def expand_kernel(
     block = tl.program_id(0)
     b, stride_br, start, width = b0, stride_b0, start0, width0
     if PARTS > 1:
-        before = tl.cdiv(width0, BN)
+        before = tl.cdiv(width0, STRIP)
         if block >= before:
             block -= before
             b, stride_br, start, width = b1, stride_b1, start1, width1
             s += stride_part
             if PARTS > 2:
-                before = tl.cdiv(width1, BN)
+                before = tl.cdiv(width1, STRIP)
                 if block >= before:
                     block -= before
                     b, stride_br, start, width = b2, stride_b2, start2, width2
                     s += stride_part
     rows = row_start + tl.arange(0, BM)
-    cols = block * BN + tl.arange(0, BN)
-    col_ok = cols < width
+    first_col = block * STRIP
+    stop_col = tl.minimum(first_col + STRIP, width)
     y += start
     for SHIFT in tl.static_range(4):
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
-                _expand_tile(y, s, b, rows, row_stop, cols, col_ok, rank_row, rank, scale, stride_yt, stride_row,
-                             stride_br, 16 << SHIFT, ADD, PRECISION)  # fmt: skip
+                _expand_strip(y, s, b, rows, row_stop, first_col, stop_col, rank_row, rank, scale, stride_yt,
+                              stride_row, stride_br, BN, 16 << SHIFT, ADD, STAGES, PRECISION)  # fmt: skip
     if not ADD:
         if rank == 0:
-            ok = (rows < row_stop)[:, None] & col_ok[None, :]
             zeros = tl.zeros((BM, BN), dtype=y.dtype.element_ty)
-            tl.store(y + rows.to(tl.int64)[:, None] * stride_yt + cols[None, :], zeros, mask=ok)
+            for col in range(first_col, stop_col, BN):
+                cols = col + tl.arange(0, BN)
+                ok = (rows < row_stop)[:, None] & (cols < stop_col)[None, :]
+                tl.store(y + rows.to(tl.int64)[:, None] * stride_yt + cols[None, :], zeros, mask=ok)

@@ -181,14 +181,22 @@ def expand(
     """Write ``s S B^T`` into Y, or add it; without ``add`` rows of no adapter become zero."""
     factors = [part.b_RN for part in parts]
     widths = [b.shape[1] for b in factors]
-    blocks = sum(triton.cdiv(width, tiles.expand_block) for width in widths)
-    if rank_pass.num_tiles == 0 or blocks == 0:
+    strips = sum(triton.cdiv(width, tiles.expand_strip) for width in widths)
+    if rank_pass.num_tiles == 0 or strips == 0:
         return
-    expand_kernel[(blocks, rank_pass.num_tiles)](
+    stage_bytes = rank_pass.max_class * tiles.expand_block * y_TN.element_size()
+    tile_bytes = tables.tile_rows * (tiles.expand_block + rank_pass.max_class) * y_TN.element_size()
+    stages = fitting_stages(
+        tiles.expand_stages,
+        stage_bytes=stage_bytes,
+        fixed_bytes=tile_bytes,
+        limit_bytes=_shared_bytes(y_TN.device),
+    )
+    expand_kernel[(strips, rank_pass.num_tiles)](
         rank_pass.tiles, s_PTC, *_three(factors), y_TN, *_three([part.column_start for part in parts]), *_three(widths),
         y_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1), *_three([b.stride(0) for b in factors]),
-        PARTS=len(parts), BM=tables.tile_rows, BN=tiles.expand_block, MAX_R=rank_pass.max_class, ADD=add,
-        PRECISION=_precision(y_TN), num_warps=tiles.expand_warps, num_stages=1,
+        PARTS=len(parts), BM=tables.tile_rows, BN=tiles.expand_block, STRIP=tiles.expand_strip,
+        MAX_R=rank_pass.max_class, ADD=add, STAGES=stages, PRECISION=_precision(y_TN), num_warps=tiles.expand_warps,
     )  # fmt: skip
 
 

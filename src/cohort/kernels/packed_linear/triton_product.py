@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from cohort.kernels.packed_linear.triton_forward import entry_fields
+from cohort.kernels.packed_linear.triton_forward import entry_fields, kept_columns
 
 __all__ = ["product_kernel"]
 
@@ -30,9 +30,8 @@ def _add_term(
     ranks = first_rank + tl.arange(0, BR)
     rank_ok = ranks < rank
     own = (rows >= start) & (rows < stop)
-    s_tile = tl.load(
-        s + rows.to(tl.int64)[:, None] * stride_row + ranks[None, :], mask=own[:, None] & rank_ok[None, :], other=0.0
-    )
+    s_ok = own[:, None] & (ranks < kept_columns(rank))[None, :]
+    s_tile = tl.load(s + rows.to(tl.int64)[:, None] * stride_row + ranks[None, :], mask=s_ok, other=0.0)
     if SCALED:
         s_tile = (s_tile.to(tl.float32) * scale).to(s_tile.dtype)
     factor_tile = tl.load(
