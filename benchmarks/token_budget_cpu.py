@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import torch
 from measure import RESULTS, print_table, write_result
 from packed_vs_alone_cpu import executor_step, measure_cell, quickstart
 
@@ -15,10 +16,12 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, nargs="+", default=[64, 128, 256, 512, 1024, 2048, 4096])
     parser.add_argument("--trials", type=int, default=32)
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.8, help="of one budget in one round")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=0.4, help="of one budget in one round")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     parser.add_argument("--out", type=Path, default=RESULTS / "token_budget_cpu.json")
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     decoder, rows = quickstart()
     steps = {
         str(budget): executor_step(
