@@ -1,4 +1,8 @@
-"""How a search space is written in a task file: lists, ranges, constants and multiples such as ``2r``."""
+"""Search spaces as plain Python values: lists, ranges, constants and multiples such as ``2r``.
+
+For those who use :mod:`cohort.tuning` alone, where pydantic need not be installed and parameters may have any name. Task
+files and :class:`cohort.Task` go through ``engine/task_file_search.py``, which knows each hyperparameter and each line.
+"""
 
 from __future__ import annotations
 
