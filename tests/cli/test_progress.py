@@ -45,7 +45,7 @@ PROGRESS = RunProgress(
 def test_a_line_says_everything() -> None:
     assert progress_line(PROGRESS) == (
         "training | 1 running, 1 waiting, 3 stopped (2 diverging, 1 underperforming) | "
-        "best validation loss 1.25 (trial 3) | 12.3k tokens/s | at most 2m 05s left"
+        "best validation loss 1.25 (trial 3) | 12.3k tokens/s | about 2m 05s left"
     )
 
 
@@ -94,7 +94,7 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         LiveWatcher(live).update(PROGRESS)
         live.refresh()
     shown = stream.getvalue()
-    for words in ("trial 2 stopped", "underperforming", "3 *", "learning_rate 0.0004", "at most 2m 05s left"):
+    for words in ("trial 2 stopped", "underperforming", "3 *", "learning_rate 0.0004", "about 2m 05s left"):
         assert words in shown
 
 

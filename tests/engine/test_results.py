@@ -171,11 +171,14 @@ def test_status_says_who_runs_it_and_how_fast(run: tuple[RunDirectory, RunStore,
     assert status.stopped_reasons == {"underperforming": 1, "non-finite": 1}
     # run time is 10 s, and what was logged at second 0 lies outside the open window
     assert status.tokens_per_second == pytest.approx((100 + 50 + 50) / 10)
-    # trial 3 has four steps of 87.5 tokens left, and 150/550 as many tokens to evaluate
-    assert status.seconds_left_at_most == pytest.approx(4 * 87.5 * (1 + 150 / 550) / 20)
+    # trial 3 has four steps of 100 tokens left, and 150/550 as many tokens to evaluate
+    assert status.seconds_left == pytest.approx(4 * 100 * (1 + 150 / 550) / 20)
+    # with a warm-up of one step and a quarter kept, three quarters of its other steps are not expected
+    store.set_facts({"warmup_fraction": 0.25, "kept_share": 0.25})
+    assert read_status(directory).seconds_left == pytest.approx((1 + 0.25 * 3) * 100 * (1 + 150 / 550) / 20)
     assert read_status(directory).state == "stopped"
     store.set_facts({"state": "done"})
-    assert (read_status(directory).state, read_status(directory).seconds_left_at_most) == ("done", 0.0)
+    assert (read_status(directory).state, read_status(directory).seconds_left) == ("done", 0.0)
     assert clock.monotonic() == 10
 
 

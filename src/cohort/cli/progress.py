@@ -46,7 +46,7 @@ def progress_line(progress: RunProgress) -> str:
     if progress.tokens_per_second is not None:
         parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
     if progress.seconds_left is not None:
-        parts.append(f"at most {format_duration(progress.seconds_left)} left")
+        parts.append(f"about {format_duration(progress.seconds_left)} left")
     return " | ".join(parts)
 
 

@@ -71,7 +71,7 @@ def print_status(status: RunStatus, *, as_json: bool) -> None:
             "stopped_reasons": dict(status.stopped_reasons),
             "resident": [list(entry) for entry in status.resident],
             "tokens_per_second": status.tokens_per_second,
-            "seconds_left_at_most": status.seconds_left_at_most,
+            "seconds_left": status.seconds_left,
         }
         print(json.dumps(body | results_json(status.results), indent=2))
         return
@@ -83,6 +83,6 @@ def print_status(status: RunStatus, *, as_json: bool) -> None:
         facts["stopped"] = ", ".join(f"{count} {reason}" for reason, count in status.stopped_reasons.items())
     if status.tokens_per_second is not None:
         facts["speed"] = f"{format_count(status.tokens_per_second)} tokens/s"
-    if status.state == "running" and status.seconds_left_at_most is not None:
-        facts["left"] = f"at most {format_duration(status.seconds_left_at_most)}"
+    if status.state == "running" and status.seconds_left is not None:
+        facts["left"] = f"about {format_duration(status.seconds_left)}"
     print_facts(console, facts | _outcome(status.results))

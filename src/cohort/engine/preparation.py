@@ -170,6 +170,7 @@ def _task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> dict[str, Jso
         "training": _shared_training(task),
         "default_trial_id": default_id,
         "warmup_fraction": task.early_exit_settings().warmup_fraction,
+        "kept_share": task.early_exit_settings().kept_share,
     }
 
 

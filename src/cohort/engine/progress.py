@@ -45,7 +45,7 @@ class RunProgress:
         maximize: Whether more of it is better.
         elapsed_seconds: Run time; stands still while the run is stopped.
         tokens_per_second: Trained and evaluated, lately; None before the first token.
-        seconds_left: If no further trial is stopped early; None when it cannot be said yet.
+        seconds_left: About (:func:`cohort.engine.time_left.seconds_left`); None when it cannot be said yet.
         tokens_done: Trained so far.
     """
 

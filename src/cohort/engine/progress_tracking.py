@@ -9,6 +9,7 @@ from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.engine.progress import ProgressWatcher, RunProgress, TrialProgress
 from cohort.engine.run_store_records import TrialStatus
+from cohort.engine.time_left import TrialAhead, seconds_left
 from cohort.engine.trial_planning import PlannedTrial
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
@@ -58,6 +59,7 @@ class ProgressTracker:
         self._started = clock.monotonic() - elapsed_before
         self._window: deque[tuple[float, int]] = deque()
         self._tokens_done = 0
+        self._tokens_evaluated = 0
         self._updated = -1.0
 
     def add(self, trials: Sequence[PlannedTrial]) -> None:
@@ -68,7 +70,9 @@ class ProgressTracker:
         """Count what one tick brought; pass on what is worth a line, and a snapshot now and then."""
         now = self._clock.monotonic()
         tokens = sum(event.num_tokens for event in events if isinstance(event, StepDone | Evaluated))
-        self._tokens_done += sum(event.num_tokens for event in events if isinstance(event, StepDone))
+        trained = sum(event.num_tokens for event in events if isinstance(event, StepDone))
+        self._tokens_done += trained
+        self._tokens_evaluated += tokens - trained
         self._window.append((now, tokens))
         while len(self._window) > 2 and now - self._window[0][0] > _WINDOW_SECONDS:
             self._window.popleft()
@@ -121,19 +125,19 @@ class ProgressTracker:
         return sum(tokens for _, tokens in list(self._window)[1:]) / seconds if seconds > 0 else None
 
     def _seconds_left(self) -> float | None:
-        rate = self._tokens_per_second()
-        if not rate:
-            return None
-        selection_open = any(
-            self._study.state(trial_id) in (TrialState.WAITING, TrialState.PARKED) for trial_id in self._trials
+        return seconds_left(
+            [
+                TrialAhead(
+                    steps_done=self._study.trajectory(trial_id).num_steps,
+                    planned_steps=planned.spec.num_steps,
+                    warmup_steps=planned.candidate.warmup_steps,
+                    tokens_per_step=planned.planned_tokens / planned.spec.num_steps,
+                )
+                for trial_id, planned in self._trials.items()
+                if not self._study.state(trial_id).is_final
+            ],
+            kept_share=self._kept_share,
+            trained_tokens=self._tokens_done,
+            evaluation_tokens=self._tokens_evaluated,
+            tokens_per_second=self._tokens_per_second(),
         )
-        tokens = 0.0
-        for trial_id, planned in self._trials.items():
-            if self._study.state(trial_id).is_final:
-                continue
-            done, steps = self._study.trajectory(trial_id).num_steps, planned.spec.num_steps
-            warmup = planned.candidate.warmup_steps
-            later = steps - max(done, warmup)
-            left = max(0, warmup - done) + (self._kept_share * later if selection_open else later)
-            tokens += planned.planned_tokens * left / steps
-        return tokens / rate

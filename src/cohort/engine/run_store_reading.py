@@ -122,7 +122,7 @@ class RunReader:
         ``task_name`` ``base_model`` ``objective`` ``state`` (running, interrupted, done) ``best_trial_id``
         ``training`` ({key: value} of settings that all trials share) ``num_gpus`` ``num_slots``
         ``metric`` ``metric_maximize`` ``base_metrics`` ({name: value} of the model without adapter)
-        ``default_trial_id`` ``default_metrics`` ``best_test_metrics`` ``warmup_fraction``
+        ``default_trial_id`` ``default_metrics`` ``best_test_metrics`` ``warmup_fraction`` ``kept_share``
         ``versions`` ({package: version}) ``backend`` ``precision`` ``attention`` ``threads`` ``device``
         ``data_hash`` ``model_hash`` ``task_hash`` ``tokenise_seconds`` ``load_seconds`` ``train_seconds``
         ``evaluate_seconds`` ``generate_seconds`` ``one_run_seconds`` (one trial alone, full training, measured or

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from cohort.engine.results import RankedTrial, RunResults, read_results
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import TrialStatus
+from cohort.engine.run_store_records import JsonValue, TrialStatus
+from cohort.engine.time_left import TrialAhead, seconds_left
+from cohort.tuning.evaluation_times import warmup_steps
 
 __all__ = ["RunStatus", "read_status"]
 
@@ -28,7 +30,8 @@ class RunStatus:
         stopped_reasons: Stopped trials by reason.
         resident: (slot, trial id) of the trials being trained, by slot.
         tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
-        seconds_left_at_most: If no further trial were stopped early; None when it cannot be said yet, 0 when done.
+        seconds_left: About, if no trial were stopped early but by the selection; None when it cannot be said yet, 0
+            when done.
     """
 
     state: str
@@ -38,7 +41,7 @@ class RunStatus:
     stopped_reasons: Mapping[str, int]
     resident: tuple[tuple[int, int], ...]
     tokens_per_second: float | None
-    seconds_left_at_most: float | None
+    seconds_left: float | None
 
     @property
     def trials(self) -> tuple[RankedTrial, ...]:
@@ -47,18 +50,31 @@ class RunStatus:
 
 
 def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> float | None:
-    if not tokens_per_second or not results.compute.planned_steps:
+    compute, facts = results.compute, results.facts
+    if not compute.planned_steps:
         return None
-    tokens_per_planned_step = results.compute.planned_tokens / results.compute.planned_steps
-    left = 0.0
-    for entry in results.ranked:
-        trial = entry.trial
-        if not trial.is_over:
-            per_step = trial.tokens / trial.steps_done if trial.steps_done else tokens_per_planned_step
-            left += per_step * max(0, trial.planned_steps - trial.steps_done)
-    # evaluations to come keep their present ratio to training
-    trained = results.compute.trained_tokens
-    return left * (1 + (results.compute.evaluation_tokens / trained if trained else 0.0)) / tokens_per_second
+    mean = compute.planned_tokens / compute.planned_steps
+    ahead = (entry.trial for entry in results.ranked if not entry.trial.is_over)
+    return seconds_left(
+        [
+            TrialAhead(
+                steps_done=trial.steps_done,
+                planned_steps=trial.planned_steps,
+                warmup_steps=warmup_steps(trial.planned_steps, fraction=_share(facts, "warmup_fraction")),
+                tokens_per_step=mean if trial.planned_tokens is None else trial.planned_tokens / trial.planned_steps,
+            )
+            for trial in ahead
+        ],
+        kept_share=_share(facts, "kept_share"),
+        trained_tokens=compute.trained_tokens,
+        evaluation_tokens=compute.evaluation_tokens,
+        tokens_per_second=tokens_per_second,
+    )
+
+
+def _share(facts: Mapping[str, JsonValue], key: str) -> float:
+    value = facts.get(key)
+    return float(value) if isinstance(value, int | float) else 1.0
 
 
 def read_status(directory: RunDirectory) -> RunStatus:
@@ -88,5 +104,5 @@ def read_status(directory: RunDirectory) -> RunStatus:
         ),
         resident=resident,
         tokens_per_second=rate,
-        seconds_left_at_most=0.0 if done else _seconds_left(results, tokens_per_second=rate),
+        seconds_left=0.0 if done else _seconds_left(results, tokens_per_second=rate),
     )
