@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from cohort.core.durable_files import file_written_beside
-from cohort.core.errors import RunStateError
+from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_schema import database_errors_named, open_database
 
@@ -43,14 +43,15 @@ def mend_database(directory: RunDirectory) -> str | None:
         What was wrong and what was done, in one line; None when the database is fine.
 
     Raises:
-        RunStateError: it is damaged and no good copy is left.
+        StorageFullError: the disk is full, which is no damage.
+        RunStateError: it is damaged and no good copy is left; or it is locked, read-only or out of reach.
     """
     database = directory.database
     try:
         open_database(database, read_only=False).close()
         return None
     except RunStateError as error:
-        if isinstance(error.__cause__, sqlite3.OperationalError) and "locked" in str(error.__cause__):
+        if not _is_damage(error):
             raise
         problem = error
     for copy in sorted((directory.root / "checkpoints").glob("[0-9]*.db"), reverse=True):
@@ -70,3 +71,13 @@ def mend_database(directory: RunDirectory) -> str | None:
             partial.write_bytes(copy.read_bytes())
         return f"{problem}; its copy {copy.name} from a checkpoint took its place"
     raise problem
+
+
+def _is_damage(error: RunStateError) -> bool:
+    """Whether the file itself is at fault: what cannot be reached or written now is whole, and a copy is older."""
+    cause = error.__cause__
+    if isinstance(error, StorageFullError):
+        return False
+    if isinstance(cause, sqlite3.DatabaseError):
+        return any(text in str(cause) for text in ("malformed", "not a database"))
+    return True

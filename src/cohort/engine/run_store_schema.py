@@ -107,6 +107,10 @@ CREATE VIEW log AS
 """
 
 
+# SQLite's words for a file that may well be whole
+_OUT_OF_REACH = ("readonly database", "unable to open", "disk I/O error")
+
+
 @contextmanager
 def database_errors_named(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ours, with the file's name.
@@ -125,6 +129,8 @@ def database_errors_named(path: Path) -> Iterator[None]:
                 raise
             if "locked" in str(error):
                 raise RunStateError(f"{path} is locked by another process; wait until it ends or stop it") from error
+            if any(text in str(error) for text in _OUT_OF_REACH):
+                raise RunStateError(f"{path}: {error}; mend the disk or its permissions, then resume") from error
             raise RunStateError(
                 f"{path} cannot be read or written as a run database ({error}); restore it from a copy, "
                 "or start the task anew in another directory"
