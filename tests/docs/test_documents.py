@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from cohort.engine.task_file import load_task
 from tests.cli.tiny_task import write_rows, write_tiny_task
 from tests.conftest import REPOSITORY
 from tests.docs.documents import Block, blocks_of, documents
+from tools.measured_table import BEGIN, END, renewed, table
 
 # protobuf and the standard library deprecate what tensorboard still uses
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -125,8 +127,13 @@ def test_messages_of_the_troubleshooting_page_are_ours() -> None:
 
 def test_numbers_in_the_readme_are_measured() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    section = text.split("## Measured")[1].split("\n## ")[0]
-    files = re.findall(r"benchmarks/results/[\w.-]+\.json", section)
-    assert files
-    for name in files:
-        assert (REPOSITORY / name).is_file(), name
+    assert BEGIN in text
+    assert END in text
+    assert text == renewed(text), "run python tools/measured_table.py"
+
+
+def test_the_table_follows_the_files(tmp_path: Path) -> None:
+    result = {"question": "Why?", "date": "2026-01-02", "machine": {"threads": "2"}, "headline": {"ratio": 2.34567}}
+    (tmp_path / "why.json").write_text(json.dumps(result))
+    row = table(tmp_path).splitlines()[-1]
+    assert row == "| [why](benchmarks/results/why.json): Why? | ratio **2.346** | CPU, 2 threads, 2026-01-02 |"
