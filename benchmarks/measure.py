@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "triton", "transformers", "peft", "numpy")
+PACKAGES = ("torch", "triton", "transformers", "peft", "numpy", "scipy", "ortools")
 
 
 def capture(work: Callable[[], object], *, warmups: int = 3) -> torch.cuda.CUDAGraph:

@@ -5,6 +5,7 @@ It looks at a plan event by event, in exact seconds, and knows neither time unit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -125,18 +126,18 @@ def placement_lower_bound(
     longest += [seconds for _, _, seconds in held]
     bounds = [max(longest, default=0.0)]
     for since in sorted({0.0, *(arrival for arrival, _ in possible)}):
-        area = sum(
+        area = math.fsum(
             min(option.num_gpus * option.seconds for option in options)
             for arrival, options in possible
             if arrival >= since and options
         )
-        exclusive = sum(
+        exclusive = math.fsum(
             min(option.seconds for option in options)
             for arrival, options in possible
             if arrival >= since and options and all(2 * option.num_gpus > num_gpus for option in options)
         )
         if since == 0.0:
-            area += sum(gpus * seconds for _, gpus, seconds in held)
-            exclusive += sum(seconds for _, gpus, seconds in held if 2 * gpus > num_gpus)
+            area += math.fsum(gpus * seconds for _, gpus, seconds in held)
+            exclusive += math.fsum(seconds for _, gpus, seconds in held if 2 * gpus > num_gpus)
         bounds += [since + area / num_gpus, since + exclusive]
     return max(bounds)

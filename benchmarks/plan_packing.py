@@ -1,0 +1,144 @@
+"""How fast are configurations packed onto GPUs, and how near the bound over all packings?
+
+The configurations span PLoRA's Table 1: ranks 8 to 128, batch sizes 1 to 32, sequences of 1,024 tokens. Seconds of a
+step are those of an assumed machine (see ``COST``): planning times and ratios depend on their shape, not their scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from measure import RESULTS, print_table, write_result
+
+from cohort.scheduling.cost_model import CostModel, Interconnect, Knee, StepCost, TrialWork
+from cohort.scheduling.memory_model import AdaptedLinear, Sharding, adapter_state_bytes, base_shard_bytes
+from cohort.scheduling.pack_records import PackableTrial, PackingProblem
+from cohort.scheduling.packing import plan_packs
+from cohort.scheduling.solo_baselines import max_gpu_plan, min_gpu_plan
+from cohort.scheduling.verify_packs import check_pack_plan, packing_lower_bound
+
+RANKS = (8, 16, 32, 64, 128)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+LENGTH = 1024
+EXAMPLES = 2000
+DEGREES = (1, 2, 4, 8)
+# Llama-3.1-8B on one H200, in round numbers: a step costs its launches, then its tokens at about 450 TFLOP/s; adapters
+# add their optimizer update and their share of the products; beyond 2,048 tokens a pass is bound by the products
+COST = StepCost(
+    fixed_seconds=0.06,
+    seconds_per_token=7.1e-5,
+    seconds_per_adapter=1e-3,
+    seconds_per_rank_row=2e-5,
+    seconds_per_rank_token=2.4e-8,
+    knees=(Knee(at_tokens=2048, seconds_per_token=2e-5),),
+)
+LINK = Interconnect(bytes_per_second=3e11, seconds_per_collective=15e-6, collectives_per_step=128, bytes_per_token=8192)
+LINEARS = tuple(
+    AdaptedLinear(in_features=k, out_features=n, is_row_parallel=is_row)
+    for k, n, is_row in (
+        (4096, 4096, False),
+        (4096, 1024, False),
+        (4096, 1024, False),
+        (4096, 4096, True),
+        (4096, 14336, False),
+        (4096, 14336, False),
+        (14336, 4096, True),
+    )
+)
+BASE_BYTES = 16_060_000_000
+GPU_BYTES = 141e9
+
+
+def trial(trial_id: int, *, r: int, batch_size: int) -> PackableTrial:
+    state = {
+        degree: adapter_state_bytes(LINEARS, r=r, num_layers=32, sharding=Sharding(tensor=degree)) for degree in DEGREES
+    }
+    work = TrialWork(
+        r=r,
+        num_tokens=batch_size * LENGTH,
+        num_steps=-(-EXAMPLES // batch_size),
+        sum_squares=batch_size * LENGTH**2,
+    )
+    return PackableTrial(trial_id=trial_id, work=work, state_bytes=state)
+
+
+def problem(trials: list[PackableTrial], *, num_gpus: int) -> PackingProblem:
+    return PackingProblem(
+        trials=tuple(trials),
+        num_gpus=num_gpus,
+        cost=CostModel.from_one_gpu(COST, degrees=DEGREES, interconnect=LINK),
+        room_bytes={d: 0.9 * GPU_BYTES - base_shard_bytes(BASE_BYTES, sharding=Sharding(tensor=d)) for d in DEGREES},
+        activation_bytes=2e9,
+        activation_bytes_per_token=1.5e6,
+        token_budget=16384,
+    )
+
+
+def measure(name: str, given: PackingProblem) -> dict[str, Any]:
+    begun = time.perf_counter()
+    plan = plan_packs(given)
+    seconds = time.perf_counter() - begun
+    check_pack_plan(plan, given)
+    bound = packing_lower_bound(given)
+    alone = {"min_gpu": min_gpu_plan(given), "max_gpu": max_gpu_plan(given)}
+    for other in alone.values():
+        check_pack_plan(other, given)
+    return {
+        "question": name,
+        "trials": len(given.trials),
+        "gpus": given.num_gpus,
+        "seconds": seconds,
+        "over_bound": plan.makespan_seconds / bound.seconds,
+        "ar": plan.approximation_ratio,
+        "makespan_hours": plan.makespan_seconds / 3600,
+        "speedup_over_min_gpu": alone["min_gpu"].makespan_seconds / plan.makespan_seconds,
+        "speedup_over_max_gpu": alone["max_gpu"].makespan_seconds / plan.makespan_seconds,
+        "packs": len(plan.jobs),
+        "degrees": dict(sorted(Counter(job.num_gpus for job in plan.jobs).items())),
+        "policy": plan.policy,
+        "solves": plan.num_solves,
+        "unproven": plan.num_unproven,
+        "bound_is_tight": bound.is_tight,
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS / "plan_packing.json")
+    arguments = parser.parse_args()
+    grid = [(r, batch_size) for r in RANKS for batch_size in BATCH_SIZES for _ in range(4)]
+    rng = random.Random(0)
+    many = [(rng.choice(RANKS), rng.choice(BATCH_SIZES)) for _ in range(1000)]
+    rows = [
+        measure(name, problem([trial(i, r=r, batch_size=b) for i, (r, b) in enumerate(kinds)], num_gpus=num_gpus))
+        for name, kinds, num_gpus in (("120 on 8", grid, 8), ("1000 on 64", many, 64))
+    ]
+    print_table(rows, columns=[column for column in rows[0] if column not in ("degrees", "bound_is_tight")])
+    write_result(
+        arguments.out,
+        question="How fast are configurations packed onto GPUs, and how near the bound over all packings?",
+        headline={
+            "plan_120_on_8_seconds": rows[0]["seconds"],
+            "plan_120_on_8_bound": rows[0]["over_bound"],
+            "plan_120_on_8_ar": rows[0]["ar"],
+            "plan_1000_on_64_seconds": rows[1]["seconds"],
+            "plan_1000_on_64_bound": rows[1]["over_bound"],
+        },
+        rows=rows,
+        notes={
+            "costs": "assumed for Llama-3.1-8B on H200, not measured; several GPUs are analytic",
+            "threads": "one solver worker",
+            "examples": EXAMPLES,
+            "length": LENGTH,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
