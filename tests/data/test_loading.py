@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.report import DataReport
 from cohort.data.settings import DatasetSettings
 from cohort.data.tokenise import encode_prompt
+from cohort.engine.data_notes import split_notes
 
 Write = Callable[..., Path]
 MakeTokenizer = Callable[..., PreTrainedTokenizerBase]
@@ -39,6 +42,24 @@ def problems_of(tokenizer: PreTrainedTokenizerBase, **settings: Any) -> list[Pro
     with pytest.raises(InputError) as caught:
         load(tokenizer, **settings)
     return list(caught.value.problems)
+
+
+def test_a_hub_test_split_used_for_validation_is_reported(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("datasets")
+    splits = {"train": pairs(6), "test": pairs(3, start=6)}
+    module.load_dataset = lambda name, config: splits  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    for status in ("written", "hit"):
+        data = load(tokenizer, cache=tmp_path / "cache", train="org/sums", validation="org/sums")
+        assert data.cache_status == status
+        assert "validated on test split: 1 (org/sums)" in data.report.summary()
+        (note,) = split_notes(data.report)
+        assert "no validation split, so trials are compared on its test split" in note
+    splits["validation"] = pairs(3, start=6)
+    renamed = load(tokenizer, train="org/sums", validation="org/sums")
+    assert split_notes(renamed.report) == ()
 
 
 def test_a_share_splits_all_rows(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:

@@ -169,8 +169,14 @@ def test_hub_rows_come_from_the_split_that_is_meant(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(sys.modules, "datasets", fake_datasets(load))
     source = HubSource(name="openai/gsm8k", config="main")
-    assert list(hub_rows(source, split="train", where="w")) == [(1, {"text": "1"}), (2, {"text": "2"})]
-    assert list(hub_rows(source, split="validation", where="w")) == [(1, {"text": "3"})]
+    assert list(hub_rows(source, split="train", where="w", log=ProblemLog())) == [
+        (1, {"text": "1"}),
+        (2, {"text": "2"}),
+    ]
+    log = ProblemLog()
+    assert list(hub_rows(source, split="validation", where="w", log=log)) == [(1, {"text": "3"})]
+    (note,) = log.entries
+    assert (note.kind, note.problem.where) == (ProblemKind.VALIDATED_ON_TEST_SPLIT, "openai/gsm8k:main")
     assert calls == [("openai/gsm8k", "main")] * 2
 
 
@@ -178,18 +184,18 @@ def test_hub_problems_name_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     source = HubSource(name="org/name", config=None)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match="Run: pip install datasets"):
-        list(hub_rows(source, split="train", where="w"))
+        list(hub_rows(source, split="train", where="w", log=ProblemLog()))
 
     def refuse(name: str, config: str | None) -> None:
         raise FileNotFoundError("no such data set")
 
     monkeypatch.setitem(sys.modules, "datasets", fake_datasets(refuse))
     with pytest.raises(InputError, match=r"FileNotFoundError: no such data set") as caught:
-        list(hub_rows(source, split="train", where="dataset.train"))
+        list(hub_rows(source, split="train", where="dataset.train", log=ProblemLog()))
     assert caught.value.problems[0].where == "dataset.train"
     monkeypatch.setitem(sys.modules, "datasets", fake_datasets(lambda name, config: {"test": []}))
     with pytest.raises(InputError, match="with the splits test"):
-        list(hub_rows(source, split="train", where="w"))
+        list(hub_rows(source, split="train", where="w", log=ProblemLog()))
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:

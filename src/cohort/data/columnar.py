@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.data.problems import BadRowError, ProblemKind
+from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.sources import HubSource, SourceFile, SplitName
 
 __all__ = ["hub_rows", "parquet_rows"]
@@ -43,11 +43,12 @@ def parquet_rows(source: SourceFile) -> Iterator[tuple[int, Mapping[str, Any] | 
 
 
 def hub_rows(
-    source: HubSource, *, split: SplitName, where: str
+    source: HubSource, *, split: SplitName, where: str, log: ProblemLog
 ) -> Iterator[tuple[int, Mapping[str, Any] | BadRowError]]:
     """Yield (row number from 1, values) of one split of a hub data set.
 
-    ``validation`` reads the first of validation, valid, val, dev, test that exists.
+    ``validation`` reads the first of validation, valid, val, dev, test that exists; that it is test is noted in
+    ``log``: who chooses an adapter by the test rows has none left to report.
 
     Raises:
         InputError: datasets is not installed, the hub cannot give the data set, or it has no such split.
@@ -68,6 +69,14 @@ def hub_rows(
         ) from error
     for name in _HUB_SPLITS[split]:
         if name in splits:
+            if split == "validation" and name == "test":
+                log.add(
+                    ProblemKind.VALIDATED_ON_TEST_SPLIT,
+                    where=source.shown,
+                    found="no validation split, so trials are compared on its test split",
+                    allowed="rows that no reported result is measured on",
+                    mend="Write validation: 0.1 to set training rows aside, or name a file.",
+                )
             yield from enumerate(splits[name], start=1)
             return
     raise InputError(

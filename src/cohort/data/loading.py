@@ -84,7 +84,8 @@ def load_dataset(
     libraries = {name: version(name) for name in ("transformers", "tokenizers")}
     key = _digest({"identity": identity, "code": _CODE_VERSION, "libraries": libraries})
     directory = default_cache_directory() if cache_dir is None else cache_dir
-    cached = read_cache(directory, key=key) if use_cache and not log.entries else None
+    is_clean = all(entry.kind is ProblemKind.VALIDATED_ON_TEST_SPLIT for entry in log.entries)
+    cached = read_cache(directory, key=key) if use_cache and is_clean else None
     if cached is not None:
         return LoadedDataset(train=cached.train, validation=cached.validation, report=cached.report, cache_status="hit")
     data = _prepared(

@@ -29,6 +29,7 @@ class ProblemKind(StrEnum):
     DUPLICATE = "duplicate"
     IN_TRAIN_AND_VALIDATION = "in_train_and_validation"
     BORDER_INSIDE_TOKEN = "border_inside_token"
+    VALIDATED_ON_TEST_SPLIT = "validated_on_test_split"
 
 
 BAD_ROW_KINDS = (ProblemKind.UNREADABLE, ProblemKind.MALFORMED, ProblemKind.TEMPLATE)

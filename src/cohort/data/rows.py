@@ -43,7 +43,7 @@ def read_source(source: SourceFile | HubSource, *, split: SplitName, where: str,
         InputError: an optional package (pyarrow, datasets) is missing, or the hub has no such data set.
     """
     if isinstance(source, HubSource):
-        entries = iter(hub_rows(source, split=split, where=where))
+        entries = iter(hub_rows(source, split=split, where=where, log=log))
     elif source.path.suffix.lower() == ".parquet":
         entries = iter(parquet_rows(source))
     else:

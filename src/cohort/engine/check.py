@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
+from cohort.engine.data_notes import split_notes
 from cohort.engine.task_file import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import evaluation_note, plan_evaluation
@@ -59,7 +60,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         num_trials=inputs.num_trials,
         data=inputs.data.report,
         examples=tuple(examples),
-        notes=(*task.notes(), *_evaluation_notes(task, inputs)),
+        notes=(*task.notes(), *split_notes(inputs.data.report), *_evaluation_notes(task, inputs)),
     )
 
 

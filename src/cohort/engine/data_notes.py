@@ -6,7 +6,7 @@ from cohort.data.problems import ProblemKind
 from cohort.data.report import DataReport
 from cohort.engine.run_store_records import JsonValue
 
-__all__ = ["data_counts", "data_problems"]
+__all__ = ["data_counts", "data_problems", "split_notes"]
 
 _PLACES_SHOWN = 5
 
@@ -33,7 +33,21 @@ _TEXTS = {
         "a border between two tokens",
         "End prompts in a newline if it matters.",
     ),
+    ProblemKind.VALIDATED_ON_TEST_SPLIT: (
+        "no validation split, so trials are compared on its test split",
+        "rows that no reported result is measured on",
+        "Write validation: 0.1 to set training rows aside, or name a file.",
+    ),
 }
+
+
+# these are about a whole source, not about so many rows
+_OF_SOURCES = (ProblemKind.VALIDATED_ON_TEST_SPLIT,)
+
+
+def split_notes(report: DataReport) -> tuple[str, ...]:
+    """Return what must not stay silent about where the validation rows are from."""
+    return report.samples.get(ProblemKind.VALIDATED_ON_TEST_SPLIT, ())
 
 
 def data_counts(report: DataReport) -> dict[str, JsonValue]:
@@ -58,7 +72,7 @@ def data_problems(report: DataReport) -> list[JsonValue]:
         notes.append(
             {
                 "where": ", ".join(places[:_PLACES_SHOWN]) + more,
-                "found": f"{count} row{'' if count == 1 else 's'} {found}",
+                "found": found if kind in _OF_SOURCES else f"{count} row{'' if count == 1 else 's'} {found}",
                 "allowed": allowed,
                 "mend": mend,
             }

@@ -13,7 +13,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
-from cohort.engine.data_notes import data_counts, data_problems
+from cohort.engine.data_notes import data_counts, data_problems, split_notes
 from cohort.engine.kernel_choices import attention_name, linear_groups, product_name, tile_lines, tile_source
 from cohort.engine.machine import Machine, choose_machine, free_memory_bytes, package_versions
 from cohort.engine.run_store_records import JsonValue
@@ -154,7 +154,7 @@ def prepare(
         target_modules=target_modules,
         sizes=sizes,
         facts=facts,
-        notes=() if note is None else (note,),
+        notes=(*split_notes(data.report), *(() if note is None else (note,))),
     )
 
 
