@@ -2,7 +2,7 @@
 #   make demo       the main job on examples/quickstart
 #   make test       set up, check, and run the tests (no GPU, no network beyond the package index)
 #   make check      ruff, mypy, import layers, sizes
-#   make bench      CPU benchmarks
+#   make bench      the benchmarks that this machine can run
 #   make test-gpu   tests marked gpu
 #   make soak       full counts of the kill, fault and property tests
 
