@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from cohort.engine.results import read_results
 from cohort.engine.run_store_reading import RunReader
@@ -33,3 +34,16 @@ def test_the_default_is_recorded_when_its_trial_went_through(
     assert ("default_metrics" not in facts) == is_stopped
     assert (results.default_trial is not None) == is_stopped
     assert results.default_value is not None
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.endswith(".safetensors")}
+
+
+def test_a_kept_trial_is_as_complete_as_the_best(folder: Path, tmp_path: Path) -> None:
+    tune(tiny_task(folder), tmp_path / "run")
+    kept = [path.parent for path in (tmp_path / "run" / "trials").glob("*/adapter_config.json")]
+    assert len(kept) > 1
+    for trial in kept:
+        assert _names(trial) == _names(tmp_path / "run" / "best") >= {"tokenizer.json", "README.md"}
+        assert AutoTokenizer.from_pretrained(trial).encode("1+1") == [18, 12, 18]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +20,13 @@ from cohort.adapters.peft_format import (
     shortest_target_modules,
 )
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.durable_files import directory_written_beside, write_bytes, write_text
+from cohort.core.durable_files import (
+    PARTIAL_SUFFIX,
+    directory_written_beside,
+    storage_full_named,
+    write_bytes,
+    write_text,
+)
 
 __all__ = ["AdapterContent", "write_adapter_directory", "write_adapter_files"]
 
@@ -35,6 +42,7 @@ class AdapterContent:
         base_model: Hub id or path that the adapter names as its base.
         linears: All adaptable linears of the base, to say the adapted ones shortly.
         card: README.md.
+        tokenizer: The base model's, saved beside the adapter.
     """
 
     weights_rD: Tensor
@@ -43,10 +51,11 @@ class AdapterContent:
     base_model: str
     linears: Sequence[str]
     card: str
+    tokenizer: Any
 
 
 def write_adapter_files(folder: Path, content: AdapterContent) -> None:
-    """Write adapter and model card into an existing folder, each file whole or not at all.
+    """Write adapter, model card and tokenizer into an existing folder, each file whole or not at all.
 
     Raises:
         StorageFullError: the disk is full.
@@ -56,10 +65,18 @@ def write_adapter_files(folder: Path, content: AdapterContent) -> None:
     write_bytes(folder / WEIGHTS_FILE, serialised_weights(content.layout, content.weights_rD))
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_text(folder / "README.md", content.card)
+    with (
+        storage_full_named(folder),
+        TemporaryDirectory(prefix=".tokenizer.", suffix=PARTIAL_SUFFIX, dir=folder) as saved,
+    ):
+        content.tokenizer.save_pretrained(saved)
+        for path in sorted(Path(saved).rglob("*")):
+            if path.is_file():
+                write_bytes(folder / path.relative_to(saved), path.read_bytes())
 
 
-def write_adapter_directory(path: Path, content: AdapterContent, *, tokenizer: Any) -> None:
-    """Write a whole adapter directory with the tokenizer's files, in place of what was at ``path``.
+def write_adapter_directory(path: Path, content: AdapterContent) -> None:
+    """Write a whole adapter directory in place of what was at ``path``.
 
     Raises:
         StorageFullError: the disk is full; what was at ``path`` is untouched.
@@ -67,4 +84,3 @@ def write_adapter_directory(path: Path, content: AdapterContent, *, tokenizer: A
     path.parent.mkdir(parents=True, exist_ok=True)
     with directory_written_beside(path) as folder:
         write_adapter_files(folder, content)
-        tokenizer.save_pretrained(folder)

@@ -62,12 +62,13 @@ def finish_run(
             base_model=preparation.task.model_name_or_path,
             linears=tuple(preparation.decoder.linears),
             card=render_model_card(results, trial_id=trial_id),
+            tokenizer=preparation.tokenizer,
         )
         folder = directory.trial(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
         write_adapter_files(folder, content)
         if best is not None and trial_id == best.trial_id:
-            write_adapter_directory(directory.best, content, tokenizer=preparation.tokenizer)
+            write_adapter_directory(directory.best, content)
     store.set_facts({"state": "done", "run_seconds": store.seconds})
     write_tables(store, directory=directory)
     store.set_facts({"are_results_written": True})
