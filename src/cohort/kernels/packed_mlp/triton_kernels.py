@@ -19,7 +19,7 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 from cohort.kernels.packed_linear.triton_backward import _put_gradient
-from cohort.kernels.packed_linear.triton_forward import drop, entry_fields, in_class
+from cohort.kernels.packed_linear.triton_forward import drop, entry_fields, in_class, kept_columns
 
 __all__ = ["activate_kernel", "gradient_kernel"]
 
@@ -58,8 +58,9 @@ def _activate_rows(
     keys = tl.load(row_keys + safe_rows) if DROPOUT else safe_rows
     s_pointers = s + safe_rows[:, None] * stride_row + ranks[None, :]
     if LORA:
-        s_gate = tl.load(s_pointers, mask=rank_ok[None, :], other=0.0)
-        s_up = tl.load(s_pointers + stride_part, mask=rank_ok[None, :], other=0.0)
+        s_ok = (ranks < kept_columns(rank))[None, :]
+        s_gate = tl.load(s_pointers, mask=s_ok, other=0.0)
+        s_up = tl.load(s_pointers + stride_part, mask=s_ok, other=0.0)
     for col in tl.range(first_col, tl.minimum(first_col + STRIP, width), BN, num_stages=STAGES):
         cols = col + tl.arange(0, BN)
         col_ok = cols < width
@@ -117,15 +118,6 @@ def activate_kernel(
 
 
 @triton.jit
-def _load_ranks(pointers, row_ok, rank_ok):
-    """Load rows of S or dS. Columns past the rank hold anything: a mask there would break the load into single
-    elements, which no pipeline takes ahead, so they are cleared afterwards.
-    """
-    tile = tl.load(pointers, mask=row_ok[:, None], other=0.0)
-    return tl.where(rank_ok[None, :], tile, 0.0).to(tile.dtype)
-
-
-@triton.jit
 def _gradient_rows(
     g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key, row_start,
     row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt, stride_dt, stride_dgt,
@@ -159,9 +151,10 @@ def _gradient_rows(
         d_act = _load_columns(d_pointers, col_ok, EVEN).to(tl.float32)
         if LORA:
             offsets = safe_rows[:, None] * stride_row + ranks[None, :]
-            s_gate = _load_ranks(s + offsets, row_ok, rank_ok)
-            s_up = _load_ranks(s + stride_part + offsets, row_ok, rank_ok)
-            ds_tile = _load_ranks(ds_down + offsets, row_ok, rank_ok)
+            s_ok = row_ok[:, None] & (ranks < kept_columns(rank))[None, :]
+            s_gate = tl.load(s + offsets, mask=s_ok, other=0.0)
+            s_up = tl.load(s + stride_part + offsets, mask=s_ok, other=0.0)
+            ds_tile = tl.load(ds_down + offsets, mask=s_ok, other=0.0)
             gate += tl.dot(s_gate, b_gate_tile, input_precision=PRECISION) * scale
             up += tl.dot(s_up, b_up_tile, input_precision=PRECISION) * scale
         sigmoid = 1.0 / (1.0 + tl.exp(-gate))
