@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,8 @@ from transformers import AutoTokenizer
 
 from cohort.engine.results import read_results
 from cohort.engine.run_store_reading import RunReader
-from cohort.engine.tune import tune
-from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+from cohort.engine.tune import RunOptions, resume, tune
+from tests.end_to_end.tiny_tasks import outcome_of, tiny_task, write_inputs
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +49,29 @@ def test_a_kept_trial_is_as_complete_as_the_best(folder: Path, tmp_path: Path) -
     for trial in kept:
         assert _names(trial) == _names(tmp_path / "run" / "best") >= {"tokenizer.json", "README.md"}
         assert AutoTokenizer.from_pretrained(trial).encode("1+1") == [18, 12, 18]
+
+
+def _relative(run: Path, pattern: str) -> list[str]:
+    return sorted(path.relative_to(run).as_posix() for path in run.glob(pattern))
+
+
+def test_a_finished_run_keeps_only_what_can_still_be_of_use(folder: Path, tmp_path: Path) -> None:
+    run, every_tick = tmp_path / "run", RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf)
+    tune(tiny_task(folder), run, options=every_tick)
+    with RunReader.open(run / "run.db") as reader:
+        (checkpoint,) = reader.checkpoints()
+        bests = {trial.trial_id: trial.best_step for trial in reader.trials()}
+    assert _relative(run, "trials/*/state-*") == []
+    assert _relative(run, "trials/*/best-*") == [
+        f"trials/{n:04d}/best-{step:06d}.safetensors" for n, step in bests.items()
+    ]
+    assert _relative(run, "checkpoints/*") == [checkpoint.file_name.replace(".json", ".db"), checkpoint.file_name]
+
+
+def test_a_finished_run_is_whole_again_from_what_it_keeps(folder: Path, tmp_path: Path) -> None:
+    tune(tiny_task(folder), tmp_path / "run")
+    before = outcome_of(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "best")
+    (tmp_path / "run" / "run.db").write_bytes(b"")
+    resume(tmp_path / "run")
+    assert outcome_of(tmp_path / "run") == before

@@ -15,7 +15,7 @@ from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.state_shelf import StateShelf
 
-__all__ = ["Manifest", "latest_good_checkpoint", "save_checkpoint"]
+__all__ = ["Manifest", "keep_last_checkpoint", "latest_good_checkpoint", "save_checkpoint"]
 
 # two, so that damage to the newest leaves one to go back to
 _KEPT = 2
@@ -90,14 +90,26 @@ def save_checkpoint(
     write_bytes(path, content)
     store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest())
     copy_database(directory, position=manifest.position)
+    _remove_all_but(_KEPT, store, shelf, directory=directory)
+    return manifest
+
+
+def keep_last_checkpoint(store: RunStore, shelf: StateShelf, *, directory: RunDirectory) -> None:
+    """Remove what a run that has ended needs no more: earlier checkpoints, and states that only they name.
+
+    The last one stays, with its best checkpoints and its copy of the database: results that are lost come from it.
+    """
+    _remove_all_but(1, store, shelf, directory=directory)
+
+
+def _remove_all_but(count: int, store: RunStore, shelf: StateShelf, *, directory: RunDirectory) -> None:
     records = sorted(store.checkpoints(), key=lambda record: record.position)
-    store.forget_checkpoints([record.position for record in records[:-_KEPT]])
-    kept = {record.file_name for record in records[-_KEPT:]}
-    for old in path.parent.glob("[0-9]*"):
+    store.forget_checkpoints([record.position for record in records[:-count]])
+    kept = {record.file_name for record in records[-count:]}
+    for old in directory.checkpoints.glob("[0-9]*"):
         if old.with_suffix(".json").relative_to(directory.root).as_posix() not in kept:
             old.unlink(missing_ok=True)
     shelf.remove_files_except(file for other in kept for file in _files_of(directory.root / other))
-    return manifest
 
 
 def latest_good_checkpoint(

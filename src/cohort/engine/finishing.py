@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from cohort.core.errors import RunStateError
 from cohort.engine.adapter_directories import AdapterContent, write_adapter_directory, write_adapter_files
+from cohort.engine.checkpoints import keep_last_checkpoint
 from cohort.engine.model_card import render_model_card
 from cohort.engine.preparation import Preparation
 from cohort.engine.report import write_report
@@ -34,6 +35,8 @@ def finish_run(
     directory: RunDirectory,
 ) -> None:
     """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
+
+    What only a resume would have needed is removed; the best checkpoint of every trial stays, for export.
 
     Args:
         preparation: Of the run.
@@ -71,6 +74,7 @@ def finish_run(
             write_adapter_directory(directory.best, content)
     store.set_facts({"state": "done", "run_seconds": store.seconds})
     write_tables(store, directory=directory)
+    keep_last_checkpoint(store, shelf, directory=directory)
     store.set_facts({"are_results_written": True})
     if best is None:
         raise _no_best(directory)
