@@ -19,9 +19,7 @@ def export(
     to: Annotated[
         Literal["peft", "merged"], typer.Option("--to", help="An adapter directory, or a merged model.")
     ] = "peft",
-    trial: Annotated[
-        int | None, typer.Option("--trial", metavar="N", help="A kept trial.  [default: the best]")
-    ] = None,
+    trial: Annotated[int | None, typer.Option("--trial", metavar="N", help="A trial.  [default: the best]")] = None,
     output: Annotated[
         Path | None,
         typer.Option(

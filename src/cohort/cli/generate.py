@@ -16,9 +16,7 @@ __all__ = ["generate"]
 def generate(
     run_dir: RunDirArgument,
     prompt: Annotated[list[str], typer.Option("--prompt", help="What to answer; may be given several times.")],
-    trial: Annotated[
-        int | None, typer.Option("--trial", metavar="N", help="A kept trial.  [default: the best]")
-    ] = None,
+    trial: Annotated[int | None, typer.Option("--trial", metavar="N", help="A trial.  [default: the best]")] = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 takes the likeliest token.")] = 0.0,
     top_p: Annotated[float, typer.Option("--top-p", min=1e-6, max=1.0)] = 1.0,

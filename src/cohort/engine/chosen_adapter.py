@@ -1,40 +1,111 @@
-"""Which adapter of a run is meant: the best one, or a kept trial's."""
+"""Which adapter of a run is meant: the best one, or a trial's, also one that the selection sorted out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
+from cohort.engine.adapter_directories import AdapterContent, write_adapter_files
+from cohort.engine.model_card import render_model_card
+from cohort.engine.results import RunResults, read_results
 from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_store_records import TrialRecord
+from cohort.engine.state_shelf import Shelved, ShelvedKind
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.source import find_model
+from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.training.checkpoint import read_weights
 
 __all__ = ["chosen_adapter"]
 
 
-def chosen_adapter(directory: RunDirectory, *, trial_id: int | None) -> Path:
-    """Return the directory of the best adapter, or of trial ``trial_id``.
+@contextmanager
+def chosen_adapter(directory: RunDirectory, *, trial_id: int | None) -> Iterator[Path]:
+    """Yield the directory of the best adapter, or of trial ``trial_id``.
+
+    That of a trial which was sorted out is made from its best checkpoint and lasts as long as the block.
 
     Raises:
-        InputError: there is no adapter yet, or the trial was not kept; those that were are listed.
+        InputError: there is no adapter yet, or none of that trial; those there are are listed.
+        DamagedStateError: the trial's checkpoint is damaged.
     """
     if trial_id is None:
-        if (directory.best / "adapter_config.json").is_file():
-            return directory.best
-        raise InputError(
-            Problem(
-                where=str(directory.root),
-                found="a run without a best adapter yet",
-                allowed="a run that has finished",
-                mend=f"Finish it with `cohort resume {directory.root}`, or name a kept trial with --trial.",
+        if not _is_adapter(directory.best):
+            raise InputError(
+                Problem(
+                    where=str(directory.root),
+                    found="a run without a best adapter yet",
+                    allowed="a run that has finished",
+                    mend=f"Finish it with `cohort resume {directory.root}`, or name a trial with --trial.",
+                )
             )
-        )
-    if trial_id >= 0 and (directory.trial(trial_id) / "adapter_config.json").is_file():
-        return directory.trial(trial_id)
-    kept = sorted(int(path.parent.name) for path in directory.trials.glob("[0-9]*/adapter_config.json"))
+        yield directory.best
+    elif trial_id >= 0 and _is_adapter(directory.trial(trial_id)):
+        yield directory.trial(trial_id)
+    else:
+        with RunReader.open(directory.database) as reader:
+            results = read_results(reader)
+        trial = _with_checkpoint(directory, results, trial_id=trial_id)
+        with TemporaryDirectory(prefix="cohort-adapter-") as folder:
+            write_adapter_files(Path(folder), _content(directory, results, trial))
+            yield Path(folder)
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
+
+
+def _checkpoint(directory: RunDirectory, trial: TrialRecord) -> Path | None:
+    """Return the file of a trial's best checkpoint; None where it never was evaluated or is not written yet."""
+    if trial.best_step is None:
+        return None
+    path = directory.root / Shelved(trial.trial_id, ShelvedKind.BEST, trial.best_step).relative_path
+    return path if path.is_file() else None
+
+
+def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: int) -> TrialRecord:
+    trials = {entry.trial.trial_id: entry.trial for entry in results.ranked}
+    trial = trials.get(trial_id)
+    if trial is not None and _checkpoint(directory, trial) is not None:
+        return trial
+    there = [n for n in sorted(trials) if _is_adapter(directory.trial(n)) or _checkpoint(directory, trials[n])]
     raise InputError(
         Problem(
             where="--trial",
-            found=f"{trial_id}, whose adapter was not kept",
-            allowed=f"one of {', '.join(map(str, kept))}" if kept else "no trial's adapter is kept in this run",
+            found=f"{trial_id}, which {'is no trial of this run' if trial is None else 'has no checkpoint on disk'}",
+            allowed=f"one of {', '.join(map(str, there))}" if there else "no trial of this run has an adapter yet",
             mend="Choose one of these, or leave --trial out for the best.",
         )
+    )
+
+
+def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -> AdapterContent:
+    facts = results.facts
+    base_model, modules, shared = str(facts["base_model"]), facts["target_modules"], facts["training"]
+    assert isinstance(modules, list), "a run that trained recorded its linears"
+    assert isinstance(shared, dict), "a run that trained recorded what its trials share"
+    settings: dict[str, Any] = {**shared, **trial.parameters}
+    linears = linear_shapes(check_checkpoint(find_model(base_model)))
+    path = _checkpoint(directory, trial)
+    assert path is not None, "a trial without a checkpoint was refused"
+    return AdapterContent(
+        weights_rD=read_weights(path)[0],
+        layout=AdapterLayout({str(name): linears[str(name)] for name in modules}),
+        spec=AdapterSpec(
+            r=int(settings["r"]),
+            lora_alpha=float(settings["lora_alpha"]),
+            lora_dropout=float(settings["lora_dropout"]),
+            use_rslora=bool(settings["use_rslora"]),
+        ),
+        base_model=base_model,
+        linears=tuple(linears),
+        card=render_model_card(results, trial_id=trial.trial_id),
+        tokenizer=load_tokenizer(base_model),
     )

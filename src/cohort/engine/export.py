@@ -36,7 +36,7 @@ def export_adapter(
     Args:
         run_directory: The run.
         form: What to write.
-        trial_id: A kept trial; the best when None.
+        trial_id: A trial, kept or not; the best when None.
         output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None.
 
     Raises:
@@ -44,7 +44,6 @@ def export_adapter(
         StorageFullError: the disk is full; nothing half-written stays.
     """
     directory = RunDirectory.open(run_directory)
-    source = chosen_adapter(directory, trial_id=trial_id)
     name = f"export-{form.value}" + ("" if trial_id is None else f"-{trial_id:04d}")
     target = directory.root / name if output is None else output
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -56,19 +55,27 @@ def export_adapter(
                 mend="Choose another directory, or delete this one.",
             )
         )
-    if form is ExportForm.PEFT:
-        with directory_written_beside(target) as partial:
-            for path in sorted(source.iterdir()):
-                # resume state lies beside a kept trial's adapter; it is no part of the adapter
-                if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
-                    shutil.copy2(path, partial / path.name)
-        return target
-    base = find_model(load_task(directory.task_file).model_name_or_path)
+    with chosen_adapter(directory, trial_id=trial_id) as source:
+        if form is ExportForm.PEFT:
+            _copy(source, target)
+        else:
+            _merge(source, target, base=find_model(load_task(directory.task_file).model_name_or_path))
+    return target
+
+
+def _copy(source: Path, target: Path) -> None:
+    with directory_written_beside(target) as partial:
+        for path in sorted(source.iterdir()):
+            # resume state lies beside a kept trial's adapter; it is no part of the adapter
+            if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
+                shutil.copy2(path, partial / path.name)
+
+
+def _merge(source: Path, target: Path, *, base: Path) -> None:
     adapter = read_adapter(source)
     shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
     with directory_written_beside(target) as partial:
         merge_into_base(base, adapter, partial, shards=shards)
-    return target
 
 
 # adapter_config.json, the model card and the tokenizer

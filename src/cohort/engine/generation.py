@@ -9,7 +9,7 @@ from typing import Any
 
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import rank_rows_from_peft, read_adapter
+from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
 from cohort.data.chat import RENDERING_DATE
 from cohort.data.formats import DataFormat
 from cohort.data.parsing import alpaca_prompt
@@ -76,6 +76,11 @@ def _facts(directory: RunDirectory) -> dict[str, JsonValue]:
         return reader.facts()
 
 
+def _read_chosen(directory: RunDirectory, *, trial_id: int | None) -> PeftAdapter:
+    with chosen_adapter(directory, trial_id=trial_id) as source:
+        return read_adapter(source)
+
+
 def generate_from_run(
     run_directory: Path,
     prompts: Sequence[str],
@@ -89,14 +94,14 @@ def generate_from_run(
         run_directory: The run.
         prompts: What to answer.
         settings: How.
-        trial_id: A kept trial; the best when None.
+        trial_id: A trial; the best when None.
 
     Raises:
         InputError: there is no such adapter, or a prompt is empty or longer than the model's context.
     """
     directory = RunDirectory.open(run_directory)
     task = load_task(directory.task_file)
-    adapter = None if settings.use_base else read_adapter(chosen_adapter(directory, trial_id=trial_id))
+    adapter = None if settings.use_base else _read_chosen(directory, trial_id=trial_id)
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)

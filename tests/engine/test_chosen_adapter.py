@@ -1,0 +1,77 @@
+"""Adapters of every trial of a run can be had, kept or not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.core.errors import InputError
+from cohort.engine.export import ExportForm, export_adapter
+from cohort.engine.generation import GenerationSettings, generate_from_run
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.tune import tune
+from cohort.training.checkpoint import read_weights
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json", "README.md", "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_inputs(tmp_path_factory.mktemp("chosen"))
+    tune(tiny_task(folder), folder / "run")
+    return folder / "run"
+
+
+def by_reason(run: Path, *, sorted_out: bool) -> int:
+    with RunReader.open(run / "run.db") as reader:
+        trials = reader.trials()
+    return next(t.trial_id for t in trials if (t.reason == "underperforming") is sorted_out)
+
+
+def test_an_adapter_made_from_the_checkpoint_is_the_one_that_was_kept(run: Path, tmp_path: Path) -> None:
+    kept = run / "trials" / f"{by_reason(run, sorted_out=False):04d}"
+    without = Path(shutil.copytree(run, tmp_path / "run"))
+    for name in ADAPTER_FILES:
+        (without / "trials" / kept.name / name).unlink()
+    made = export_adapter(without, form=ExportForm.PEFT, trial_id=int(kept.name), output=tmp_path / "made")
+    for name in ADAPTER_FILES:
+        assert (made / name).read_bytes() == (kept / name).read_bytes(), name
+
+
+def test_a_trial_that_was_sorted_out_can_be_exported_merged_and_tried(run: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    trial_id = by_reason(run, sorted_out=True)
+    before = sorted(run.rglob("*"))
+    export_adapter(run, form=ExportForm.PEFT, trial_id=trial_id, output=tmp_path / "peft")
+    export_adapter(run, form=ExportForm.MERGED, trial_id=trial_id, output=tmp_path / "merged")
+    assert generate_from_run(run, ["1+1="], settings=GenerationSettings(max_new_tokens=2), trial_id=trial_id)
+    assert sorted(run.rglob("*")) == before
+    (best,) = (run / "trials" / f"{trial_id:04d}").glob("best-*")
+    config = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert config["r"] == read_weights(best)[0].shape[0]
+    base = AutoModelForCausalLM.from_pretrained(run.parent / "model", dtype=torch.float32)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    ids = torch.arange(2, 30)[None]
+    with torch.no_grad():
+        plain = base(ids).logits.clone()
+        adapted = PeftModel.from_pretrained(base, tmp_path / "peft")(ids).logits
+        assert not torch.equal(plain, adapted)
+        # the same sum in another order, in float32
+        torch.testing.assert_close(merged(ids).logits, adapted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_trial_without_a_checkpoint_names_those_that_have_one(run: Path, tmp_path: Path) -> None:
+    without = Path(shutil.copytree(run, tmp_path / "run"))
+    trial_id = by_reason(run, sorted_out=True)
+    for path in (without / "trials" / f"{trial_id:04d}").glob("best-*"):
+        path.unlink()
+    others = ", ".join(str(n) for n in range(6) if n != trial_id)
+    with pytest.raises(InputError, match=f"{trial_id}, which has no checkpoint on disk; allowed: one of {others}"):
+        export_adapter(without, form=ExportForm.PEFT, trial_id=trial_id)
