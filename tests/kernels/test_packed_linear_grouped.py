@@ -22,7 +22,7 @@ from cohort.kernels.packed_linear.choice import TermPlace, TileChoice
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
 from tests.kernels.closeness import assert_near, low_precision
-from tests.kernels.packed_linear_cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case, sink_of
+from tests.kernels.packed_linear_cases import SMALL, Case, assert_equal_to_reference, make_case, sink_of
 
 CASES: dict[str, dict[str, Any]] = {
     "ragged": {"lengths": [20, 0, 1, 37], "ranks": [8, 3, 1, 20]},
@@ -251,13 +251,14 @@ def test_the_first_linear_needs_no_dx(triton_device: str) -> None:
 @pytest.mark.parametrize("dropouts", [None, [0.1, 0.0, 0.05, 0.5]])
 def test_true_sizes_with_the_chosen_tiles(dropouts: Sequence[float] | None) -> None:
     """Default tiles at a model's widths, where pipelines are full and segments span several chunks."""
-    for dtype, roundings in ((torch.bfloat16, ROUNDINGS), (torch.float32, ROUNDINGS)):
+    # exact float32 products compile slowly: one part of ranks up to 64 there
+    for dtype, widths, wide in ((torch.bfloat16, (2048, 512, 500), 128), (torch.float32, (500,), 32)):
         case = make_case(
-            "cuda", lengths=[1500, 0, 333, 1], ranks=[64, 16, 128, 8], in_features=2048, widths=(2048, 512, 500),
+            "cuda", lengths=[1500, 0, 333, 1], ranks=[64, 16, wide, 8], in_features=2048, widths=widths,
             dropouts=dropouts, dtype=dtype, extra=70,
         )  # fmt: skip
         tiles = grouped.tiles_for(case.x, case.parts)
-        assert_equal_to_reference(case, case.run(tiles, case.tables(tiles)), roundings=roundings)
+        assert_equal_to_reference(case, case.run(tiles, case.tables(tiles)))
 
 
 @pytest.mark.gpu

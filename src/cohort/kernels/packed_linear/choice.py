@@ -134,20 +134,20 @@ class TileChoice:
 
 _SHARED = ("tile_rows", "chunk_rows")
 _DEFAULTS = TileChoice()
-# Exact float32 products are unrolled into single multiplications: small tiles, or they spill and compile for minutes.
+# Exact float32 products are unrolled into single multiplications: with larger tiles they spill and compile for minutes.
 EXACT_TILES = TileChoice(
-    shrink_block=32,
+    shrink_block=16,
     shrink_stages=2,
     expand_block=32,
     expand_strip=256,
     expand_stages=2,
-    ds_block=32,
+    ds_block=16,
     ds_stages=2,
     output_rows=16,
     output_block=32,
     output_stages=2,
     input_rows=16,
-    input_block=32,
+    input_block=16,
     input_stages=2,
 )
 
