@@ -11,7 +11,7 @@ import gzip
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +135,21 @@ def _digits(value: float) -> float:
     return float(f"{value:.6g}") if math.isfinite(value) else value
 
 
-def main() -> None:
-    """Record, print a summary, write the curves."""
+def _trial_json(
+    trial: PlannedGridTrial, losses: Mapping[int, Sequence[float]], validations: Mapping[int, dict[int, float]]
+) -> dict[str, Any]:
+    return {
+        "trial_id": trial.spec.trial_id,
+        "learning_rate": trial.learning_rate,
+        "r": trial.spec.adapter.r,
+        "batch_size": trial.spec.batch_size,
+        "planned_steps": trial.candidate.planned_steps,
+        "warmup_steps": trial.candidate.warmup_steps,
+        "points": _points(losses[trial.spec.trial_id], validations[trial.spec.trial_id]),
+    }
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="directory of a Hugging Face checkpoint")
     parser.add_argument("--name", default="stories260K")
@@ -152,7 +165,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--token-budget", type=int, default=None)
     parser.add_argument("--out", type=Path, default=CURVES)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Record, print a summary, write the curves."""
+    arguments = _arguments()
     train, validation = load_rows(arguments)
     given = {} if arguments.learning_rates is None else {"learning_rates": arguments.learning_rates}
     planned = plan_grid(
@@ -200,18 +218,7 @@ def main() -> None:
         "machine": machine(),
         "versions": versions(),
         "summary": found,
-        "trials": [
-            {
-                "trial_id": trial.spec.trial_id,
-                "learning_rate": trial.learning_rate,
-                "r": trial.spec.adapter.r,
-                "batch_size": trial.spec.batch_size,
-                "planned_steps": trial.candidate.planned_steps,
-                "warmup_steps": trial.candidate.warmup_steps,
-                "points": _points(losses[trial.spec.trial_id], validations[trial.spec.trial_id]),
-            }
-            for trial in planned
-        ],
+        "trials": [_trial_json(trial, losses, validations) for trial in planned],
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"gsm8k_{arguments.name}.json.gz"
