@@ -132,6 +132,18 @@ def test_check_collects_problems_of_model_and_rows(
     assert "command line --lora.target_modules" in err
 
 
+def test_check_looks_at_the_device(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "device       cpu (" in cohort(capsys, "check", str(folder / "task.yaml"))[1]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ("--num_gpus", "1", "--lora.target_modules", "[q_prj]")
+    code, _, err = cohort(capsys, "check", str(folder / "task.yaml"), *words)
+    assert code == 2
+    assert "1 GPUs asked for, none that torch can use" in err
+    assert "q_proj" in err, "all problems at once"
+
+
 def test_check_prints_the_resolved_task(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = cohort(capsys, "check", str(folder / "task.yaml"), "--resolved", "--training.seed", "11")
     assert code == 0

@@ -69,6 +69,7 @@ def check(
             "model": f"{report.architecture}, {format_count(report.num_parameters)} parameters",
             "adapters on": f"{len(report.target_modules)} linears ({', '.join(suffixes)})",
             "trials": str(report.num_trials),
+            "device": report.device,
         }
         print_facts(Console(highlight=False, soft_wrap=True), facts)
         for note in report.notes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cohort.core.errors import InputError
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.data_notes import split_notes
+from cohort.engine.machine import choose_machine
 from cohort.engine.task_file import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import evaluation_note, plan_evaluation
@@ -27,6 +29,7 @@ class CheckReport:
         num_parameters: Of the base model.
         target_modules: Full paths of the linears that get an adapter.
         num_trials: Configurations that will be tried.
+        device: What it would train on here.
         data: What reading the rows found.
         examples: The first training rows, decoded from the tokens and masks that training reads.
         notes: What the user may want to know.
@@ -36,6 +39,7 @@ class CheckReport:
     num_parameters: int
     target_modules: tuple[str, ...]
     num_trials: int
+    device: str
     data: DataReport
     examples: tuple[RenderedExample, ...]
     notes: tuple[str, ...]
@@ -49,8 +53,13 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         max_problems: Most problems of the data to list; None lists all.
 
     Raises:
-        InputError: every problem of the model's files, the target modules and the rows.
+        InputError: every problem of the machine, the model's files, the target modules and the rows.
     """
+    try:
+        machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+    except InputError as error:
+        read_inputs(task, max_problems=max_problems, also=error.problems)
+        raise
     inputs = read_inputs(task, max_problems=max_problems)
     examples = render_examples(inputs.data.train, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
     return CheckReport(
@@ -58,6 +67,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         num_parameters=count_model(inputs.config).parameters,
         target_modules=inputs.target_modules,
         num_trials=inputs.num_trials,
+        device=f"{machine.device.type} ({machine.device_name})",
         data=inputs.data.report,
         examples=tuple(examples),
         notes=(*task.notes(), *split_notes(inputs.data.report), *_evaluation_notes(task, inputs)),
