@@ -52,13 +52,15 @@ class Task:
             dataset: ``dataset.train`` (files, a directory or a hub id), or the whole section.
             search_space: ``search.space``: a list, a range ``{"min": ..., "max": ..., "log": True}``, one value, or a
                 multiple of r such as ``"2r"``, by hyperparameter.
-            name: Of the task; the stem of its first training file when None.
+            name: Of the task and its run directory; the stem of its first training file when None.
             objective, lora, training, evaluation, search, early_exit, priority, num_gpus, report_to: As in the task
                 file, sections as mappings.
 
         Raises:
             InputError: every problem of the task there is.
         """
+        if name is not None:
+            _require_folder_name(name)
         section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
         data: dict[str, Any] = {
             "model_name_or_path": os.fspath(model) if isinstance(model, os.PathLike) else model,
@@ -88,7 +90,8 @@ class Task:
                 )
             data["search"] = {**data.get("search", {}), "space": dict(search_space)}
         self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown)
-        self.name = name or Path(self.file.dataset.train[0]).stem
+        # a directory may be named as "..": its name is wanted, not the way to it
+        self.name = name or Path(os.path.normpath(self.file.dataset.train[0])).stem or "task"
 
     def with_early_exit(self, settings: EarlyExitSettings) -> TaskFile:
         """Return the validated task with ``settings``, unless it has an ``early_exit`` of its own."""
@@ -99,6 +102,19 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task(name={self.name!r}, model={self.file.model_name_or_path!r})"
+
+
+def _require_folder_name(name: str) -> None:
+    """Refuse a name that would put the run directory anywhere but right below its parent."""
+    if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
+        raise InputError(
+            Problem(
+                where="Task: name",
+                found=repr(name),
+                allowed="the name of a folder, without / and \\: it names the run directory",
+                mend="Write a plain name, and choose the place with Engine.run(run_directory=...).",
+            )
+        )
 
 
 def _plain_early_exit(settings: EarlyExitSettings) -> dict[str, Any]:
