@@ -18,6 +18,7 @@ from cohort.kernels.packed_linear import LaunchTables, LoraPart, SlotTable, pack
 from cohort.kernels.packed_mlp import packed_mlp
 from cohort.kernels.packed_mlp import triton as fused
 from cohort.kernels.packed_mlp.choice import MlpTiles, RankTiles, default_tiles
+from cohort.kernels.packed_mlp.op import fuses
 from cohort.kernels.packed_mlp.reference import packed_mlp_reference
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
@@ -345,6 +346,7 @@ def _op(case: Case, parts: list[LoraPart], x: Tensor, *, tables: LaunchTables | 
 def test_the_op_adds_to_sinks_and_else_returns_gradients(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "default_tiles", lambda: SMALL)
     case = make_case(triton_device, dtype=low_precision(triton_device), **CASES["dropout"])
+    assert fuses(case.x, gate_up_parts=case.parts[:2], down_parts=case.parts[2:], slots=case.slots)
     expected = case.reference()
     x = case.x.clone().requires_grad_()
     y = _op(case, case.parts, x, tables=case.tables())
@@ -365,6 +367,18 @@ def test_the_op_adds_to_sinks_and_else_returns_gradients(triton_device: str, mon
     for name, part in zip(("gate", "up", "down"), leaves, strict=True):
         assert_near(_sink(part.a_RK.grad), expected[f"da_{name}"], roundings=ROUNDINGS)
         assert_near(_sink(part.b_RN.grad), expected[f"db_{name}"], roundings=ROUNDINGS)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [([16] * 8, True), ([8, 16, 32, 64], True), ([16, 64], False), ([16, 16, 16, 65], False), ([0, 32], True)],
+)
+def test_the_measured_rule_says_where_it_fuses(ranks: list[int], expected: bool) -> None:
+    case = make_case("cpu", lengths=[4] * len(ranks), ranks=ranks, dtype=torch.bfloat16)
+    rule: dict[str, Any] = {"gate_up_parts": case.parts[:2], "slots": case.slots}
+    assert fuses(case.x, down_parts=case.parts[2:], **rule) is expected
+    assert not fuses(case.x, down_parts=[], **rule)
+    assert not fuses(case.x.float(), down_parts=case.parts[2:], **rule)
 
 
 @pytest.mark.parametrize("adapted", ["all", "gate alone", "none"])

@@ -6,7 +6,7 @@ bit of a slot depends on its neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["MlpTiles", "RankTiles", "default_tiles"]
 
@@ -38,6 +38,7 @@ class MlpTiles:
     Attributes:
         forward_strip: Columns whose share of the down intermediate one program adds up.
         by_class: Tiles of each padded rank.
+        with_db: Sum dB of gate and up in the gradient pass, instead of reading dG once more for it.
     """
 
     forward_strip: int
@@ -56,4 +57,6 @@ def default_tiles() -> MlpTiles:
         backward_warps=4,
         backward_stages=3,
     )
-    return MlpTiles(forward_strip=1024, by_class={16: narrow, 32: narrow, 64: narrow, 128: narrow})
+    # two programs a multiprocessor instead of one
+    wide = replace(narrow, backward_stages=2)
+    return MlpTiles(forward_strip=1024, by_class={16: narrow, 32: narrow, 64: wide, 128: wide})

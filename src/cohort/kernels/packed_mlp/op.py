@@ -9,12 +9,16 @@ from torch import Tensor
 from cohort.core.errors import SegmentError, ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
-from cohort.kernels.packed_linear.launch_tables import WIDEST_RANK
 from cohort.kernels.packed_mlp.autograd import PackedMlpFunction
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
 
-__all__ = ["fuses", "packed_mlp"]
+__all__ = ["NARROW_RANK", "WIDEST_FUSED_RANK", "fuses", "packed_mlp"]
+
+# Up to here the gradient pass costs less than the passes it replaces.
+NARROW_RANK = 32
+# Above it the gradient pass has no registers left for its sums.
+WIDEST_FUSED_RANK = 64
 
 
 def packed_mlp(
@@ -91,10 +95,14 @@ def packed_mlp(
 def fuses(x_TD: Tensor, *, gate_up_parts: Sequence[LoraPart], down_parts: Sequence[LoraPart], slots: SlotTable) -> bool:
     """Tell whether the Triton path takes the fused kernels for this pack.
 
-    It does in 16 bits, when gate, up and down are all adapted and no rank is above 128.
+    It does in 16 bits, when gate, up and down are all adapted, no rank is above :data:`WIDEST_FUSED_RANK` and at most a
+    third of the adapters is above :data:`NARROW_RANK`. See the README for the measurements behind the two numbers.
     """
+    ranks = [rank for rank in slots.ranks if rank > 0]
+    num_wide = sum(rank > NARROW_RANK for rank in ranks)
     adapted = len(gate_up_parts) == 2 and len(down_parts) == 1
-    return adapted and x_TD.element_size() == 2 and max(slots.ranks, default=0) <= WIDEST_RANK
+    suits = max(ranks, default=0) <= WIDEST_FUSED_RANK and 3 * num_wide <= len(ranks)
+    return adapted and suits and x_TD.element_size() == 2
 
 
 def _check_rows(x_TD: Tensor, *, slots: SlotTable, segments: SegmentTable, tables: LaunchTables | None) -> None:
