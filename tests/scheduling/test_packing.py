@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.scheduling.pack_balancing import balance_jobs
 from cohort.scheduling.pack_records import PackPlan
 from cohort.scheduling.packing import PackingSettings, plan_packs
 from cohort.scheduling.packing_oracle import solve_exactly
@@ -21,7 +22,7 @@ from .packing_instances import problem, random_trials, trial
 @pytest.mark.parametrize("seed", range(6))
 def test_plans_hold_and_beat_training_alone(seed: int) -> None:
     given = problem(random_trials(seed, 24), num_gpus=(2, 4, 8)[seed % 3], room=(150_000, 400_000)[seed % 2])
-    plan = plan_packs(given, settings=PackingSettings(most_solves=200))
+    plan = plan_packs(given, settings=PackingSettings(most_solves=200, most_balancing=2000))
     check_pack_plan(plan, given)
     bound = packing_lower_bound(given)
     assert plan.makespan_seconds >= bound.seconds * (1 - 1e-9)
@@ -49,15 +50,26 @@ def test_small_instances_against_the_exact_model(seed: int) -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    given = problem(random_trials(1, 20))
+    given = problem(random_trials(1, 10), num_gpus=2)
     assert plan_packs(given) == plan_packs(given)
 
 
 def test_many_trials_come_close_to_the_bound() -> None:
-    given = problem(random_trials(5, 60), num_gpus=4, room=800_000)
+    given = problem(random_trials(5, 48), num_gpus=4, fixed=0.02)
     plan = plan_packs(given)
     check_pack_plan(plan, given)
     assert plan.makespan_seconds <= 1.14 * packing_lower_bound(given).seconds
+
+
+@pytest.mark.parametrize("base", [0, 200_000])
+def test_balancing_moves_trials_off_the_last_gpus(base: float) -> None:
+    given = problem(random_trials(7, 20), num_gpus=4, room=250_000, base=base)
+    start = min_gpu_plan(given)
+    balanced = PackPlan(jobs=balance_jobs(start.jobs, given), num_gpus=4, policy="balanced")
+    check_pack_plan(balanced, given)
+    assert balanced.makespan_seconds < 0.9 * start.makespan_seconds, "trials that join others share their steps"
+    again = balance_jobs(balanced.jobs, given, most_evaluations=0)
+    assert max(job.end_seconds for job in again) == pytest.approx(balanced.makespan_seconds)
 
 
 def test_a_base_that_needs_two_gpus_gets_them() -> None:

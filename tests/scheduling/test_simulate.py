@@ -97,7 +97,7 @@ def test_failures_cost_time_and_every_task_still_ends() -> None:
 
 
 def test_lost_gpus_come_back() -> None:
-    events = [
+    events: list[GpusLost | GpusGained] = [
         GpusLost(at_seconds=500.0, gpu_ids=(0, 1, 2)),
         GpusGained(at_seconds=900.0, node="local", gpu_ids=(10, 11, 12)),
     ]

@@ -6,6 +6,8 @@ the next completion. Several plans are made and the shortest is kept:
 - with PLoRA's weights (rank * tokens), and with fair prices in GPU-seconds (see pack_prices);
 - without a deadline, and with deadlines a little above the prices' total per GPU: no pack may end later, so that the
   last packs are as long as the time that is left. This removes most of the tail that PLoRA App. D bounds.
+
+Each plan's last ends are then evened out (pack_balancing).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cohort.scheduling.best_pack import PackLimits
+from cohort.scheduling.pack_balancing import balance_jobs
 from cohort.scheduling.pack_prices import fair_prices, rank_weights, uniform_prices
 from cohort.scheduling.pack_records import PackableTrial, PackingProblem, PackJob, PackPlan, TrialType
 from cohort.scheduling.throughput_search import ThroughputSearch
@@ -39,6 +42,7 @@ class PackingSettings:
         limits: Of each integer program; deterministic.
         most_branches: Branches of each DTM search beyond its first candidate.
         most_solves: Integer programs after which no other deadline is tried; deterministic, unlike a time limit.
+        most_balancing: Changes of each finished plan that are looked at to end it sooner.
     """
 
     good_enough: float = 0.03
@@ -46,7 +50,8 @@ class PackingSettings:
     most_deadlines: int = 4
     limits: PackLimits = field(default_factory=PackLimits)
     most_branches: int = 24
-    most_solves: int = 1200
+    most_solves: int = 900
+    most_balancing: int = 10_000
 
 
 DEFAULTS = PackingSettings()
@@ -108,6 +113,8 @@ class _Attempts:
         jobs = _plan_jobs(self.problem, search, fair=self.fair, deadline=deadline)
         self.num_solves += search.num_solves
         self.num_unproven += search.num_unproven
+        if jobs is not None:
+            jobs = balance_jobs(jobs, self.problem, most_evaluations=self.settings.most_balancing)
         if jobs is not None and (not self.jobs or _end(jobs) < _end(self.jobs)):
             self.jobs, self.policy = jobs, policy
         return jobs is not None

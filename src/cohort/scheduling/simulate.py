@@ -58,7 +58,7 @@ class SimulationSettings:
             it is only known when it happens.
         failures_per_gpu_hour: Expected worker deaths for each GPU and hour that a task runs.
         checkpoint_seconds: Time between checkpoints; what is not in the last one is done again.
-        placement: Limits of the solver.
+        placement: Limits of the solver; small by default, since a simulation plans at every event.
         policy: Plan by a list policy instead of the solver.
         seed: Of all draws.
     """
@@ -67,7 +67,9 @@ class SimulationSettings:
     reestimate_share: float | None = None
     failures_per_gpu_hour: float = 0.0
     checkpoint_seconds: float = 600.0
-    placement: PlacementSettings = field(default_factory=PlacementSettings)
+    placement: PlacementSettings = field(
+        default_factory=lambda: PlacementSettings(work_limit=0.2, most_solver_tasks=16)
+    )
     policy: ListPolicy | None = None
     seed: int = 0
 
