@@ -127,7 +127,7 @@ class _Writer:
             self._train(kept[first : first + plan.slots], start=self.warmup, stop=stop, park=False)
         if plan.finished:
             best = min(self.best, key=lambda trial: self.best[trial])
-            store.set_facts({"best_trial_id": best, "one_run_seconds": 22.0})
+            store.set_facts({"best_trial_id": best})
         else:
             store.set_facts({"state": "running"})
         store.close()

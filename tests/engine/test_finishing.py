@@ -46,8 +46,11 @@ def test_a_kept_trial_is_as_complete_as_the_best(folder: Path, tmp_path: Path) -
     tune(tiny_task(folder), tmp_path / "run")
     kept = [path.parent for path in (tmp_path / "run" / "trials").glob("*/adapter_config.json")]
     assert len(kept) > 1
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        task_hash = reader.facts()["task_hash"]
     for trial in kept:
         assert _names(trial) == _names(tmp_path / "run" / "best") >= {"tokenizer.json", "README.md"}
+        assert f"| task hash | {task_hash} |" in (trial / "README.md").read_text()
         assert AutoTokenizer.from_pretrained(trial).encode("1+1") == [18, 12, 18]
 
 

@@ -74,9 +74,6 @@ def _outcome(results: RunResults, trial: TrialRecord) -> dict[str, JsonValue]:
     outcome.update(trial.best_metrics)
     if results.base_value is not None:
         outcome[f"{results.metric_label} of the base model"] = results.base_value
-    tested = results.facts.get("best_test_metrics")
-    if isinstance(tested, dict) and results.best is not None and results.best.trial_id == trial.trial_id:
-        outcome.update({f"{name} on the test set": value for name, value in tested.items()})
     outcome["at step"] = trial.best_step if trial.best_step is not None else trial.steps_done
     return outcome
 

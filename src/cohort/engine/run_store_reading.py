@@ -120,13 +120,13 @@ class RunReader:
 
         Keys that report and status know; any other is listed as it is:
         ``task_name`` ``base_model`` ``objective`` ``state`` (running, interrupted, done) ``best_trial_id``
-        ``training`` ({key: value} of settings that all trials share) ``num_gpus`` ``num_slots``
+        ``training`` ({key: value} of settings that all trials share) ``num_slots``
         ``metric`` ``metric_maximize`` ``base_metrics`` ({name: value} of the model without adapter)
-        ``default_trial_id`` ``default_metrics`` ``best_test_metrics`` ``warmup_fraction`` ``kept_share``
+        ``default_trial_id`` ``default_metrics`` ``warmup_fraction`` ``kept_share``
         ``versions`` ({package: version}) ``backend`` ``precision`` ``attention`` ``threads`` ``device``
         ``data_hash`` ``model_hash`` ``task_hash`` ``tokenise_seconds`` ``load_seconds`` ``train_seconds``
-        ``evaluate_seconds`` ``generate_seconds`` ``one_run_seconds`` (one trial alone, full training, measured or
-        predicted) ``data_counts`` ({what: count}) ``data_problems`` ([{where, found, allowed, mend}]).
+        ``evaluate_seconds`` ``generate_seconds`` ``data_counts`` ({what: count}) ``data_problems`` ([{where, found,
+        allowed, mend}]).
         """
         return {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts ORDER BY key")}
 

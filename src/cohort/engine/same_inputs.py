@@ -5,6 +5,7 @@ Another processor or other versions of what computes only change the last bits: 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,12 @@ _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 
 def identity_facts(preparation: Preparation) -> dict[str, JsonValue]:
     """Return what the run record keeps of a run's inputs beside the facts of its preparation."""
-    return {"task": preparation.task.model_dump(mode="json"), "num_train_rows": len(preparation.data.train)}
+    task = preparation.task.model_dump(mode="json")
+    return {
+        "task": task,
+        "task_hash": hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest(),
+        "num_train_rows": len(preparation.data.train),
+    }
 
 
 def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: Path) -> None:

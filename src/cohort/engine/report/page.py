@@ -151,14 +151,6 @@ def _time_lines(results: RunResults) -> list[str]:
         if (seconds := _seconds(facts, f"{name}_seconds")) is not None
     ]
     lines = [", ".join(parts)] if parts else []
-    one_run = _seconds(facts, "one_run_seconds")
-    count = len(results.ranked)
-    if one_run and count > 1:
-        lines.append(
-            f"One candidate alone in full: {format_duration(one_run)}; the sweep took "
-            f"{results.run_seconds / one_run:.1f} times as long. All {count} one after the other: "
-            f"{format_duration(one_run * count)}."
-        )
     counts = outcome_counts(entry.trial for entry in results.ranked)
     lines.append("Trials: " + ", ".join(f"{count} {outcome.label}" for outcome, count in counts))
     return lines
