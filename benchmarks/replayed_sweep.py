@@ -36,6 +36,8 @@ from cohort.tuning import EarlyExitSettings, RecordedCurve, ReplayReport, Study,
 
 __all__ = ["Curves", "TimedExecutor", "predicted", "run_sweep"]
 
+PER_TRIAL_PARTS = ("new adapters", "states in", "states out", "best checkpoints", "states moved to the host")
+
 
 class Curves:
     """Smoothed train and validation losses by share of the planned training, for each trial of the grid."""
@@ -158,6 +160,28 @@ class TimedExecutor(Executor):
         return found
 
 
+class _TimedShelf(StateShelf):
+    """A shelf that adds up what it takes to move states from the device to the host."""
+
+    seconds = 0.0
+
+    def put_state(self, trial_id: int, state: TrialState) -> None:
+        """As the shelf's."""
+        with self._timed():
+            super().put_state(trial_id, state)
+
+    def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
+        """As the shelf's."""
+        with self._timed():
+            super().put_best(trial_id, weights_rD, step=step)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - begun
+
+
 class _Unsaved(Supervisor):
     """The product's loop without its checkpoints, which cost by the clock and not by the step."""
 
@@ -170,8 +194,9 @@ class SweepTimes:
     """What a sweep took.
 
     Attributes:
-        seconds: Wall time of the whole loop, recording of graphs left out.
-        capture_seconds: That recording.
+        seconds: Wall time of the loop, without the next two.
+        state_seconds: New adapters, and states and best checkpoints moved: per trial, whatever the rows.
+        capture_seconds: Recording of graphs: per shape, whatever the rows.
         parts: Seconds by part; ``host`` is what is left: decisions, records, admission.
         saved_share: Share of the full grid's examples that were not trained on.
         trained_tokens, evaluated_tokens: Of the whole sweep.
@@ -179,6 +204,7 @@ class SweepTimes:
     """
 
     seconds: float
+    state_seconds: float
     capture_seconds: float
     parts: Mapping[str, float]
     saved_share: float
@@ -186,6 +212,27 @@ class SweepTimes:
     evaluated_tokens: int
     passes: int
     replayed_passes: int
+
+
+def _replaying(
+    executor: TimedExecutor, study: Study, *, curves: Curves, rows: TokenisedRows, num_rows: int
+) -> Callable[[Mapping[int, int]], list[Evaluated]]:
+    """Return evaluations that are carried out and timed, but whose losses are those of ``curves``."""
+
+    def evaluate(steps: Mapping[int, int]) -> list[Evaluated]:
+        found = executor.evaluate(tuple(steps), rows=rows, row_ids=range(num_rows))
+        return [
+            Evaluated(
+                trial_id=trial_id,
+                step=step,
+                validation_loss=curves.at(trial_id, step / study.candidate(trial_id).planned_steps)[1],
+                metrics={},
+                num_tokens=found[trial_id].num_tokens,
+            )
+            for trial_id, step in steps.items()
+        ]
+
+    return evaluate
 
 
 def run_sweep(
@@ -203,34 +250,21 @@ def run_sweep(
     """Train, park, select and continue all trials as a run does; return what it took."""
     study = Study([trial.candidate for trial in planned], early_exit)
     executor.curves = curves
-
-    def evaluate(steps: Mapping[int, int]) -> list[Evaluated]:
-        found = executor.evaluate(tuple(steps), rows=validation, row_ids=range(num_evaluation_rows))
-        return [
-            Evaluated(
-                trial_id=trial_id,
-                step=step,
-                validation_loss=curves.at(trial_id, step / study.candidate(trial_id).planned_steps)[1],
-                metrics={},
-                num_tokens=found[trial_id].num_tokens,
-            )
-            for trial_id, step in steps.items()
-        ]
-
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory.create(Path(folder) / "run")
         store = RunStore.create(directory.database)
         store.add_trials([_record(trial) for trial in planned])
+        shelf = _TimedShelf(
+            directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_shelf_bytes
+        )
         supervisor = _Unsaved(
             study=study,
             executor=executor,
             specs={trial.spec.trial_id: trial.spec for trial in planned},
-            evaluate=evaluate,
+            evaluate=_replaying(executor, study, curves=curves, rows=validation, num_rows=num_evaluation_rows),
             store=store,
-            shelf=StateShelf(
-                directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_shelf_bytes
-            ),
+            shelf=shelf,
             directory=directory,
             settings=SupervisorSettings(
                 capacity=sizes.capacity,
@@ -252,13 +286,16 @@ def run_sweep(
         store.close()
     capture_seconds = executor.capture_seconds - captured_before
     parts = executor.take_times()
+    parts["states moved to the host"] = shelf.seconds
     accounted = sum(seconds for part, seconds in parts.items() if "within" not in part)
     parts["host: decisions, records, admission"] = total - capture_seconds - accounted
     used = sum(study.trajectory(trial.spec.trial_id).num_steps * trial.spec.batch_size for trial in planned)
     full = sum(trial.candidate.planned_steps * trial.spec.batch_size for trial in planned)
     say(f"{total:.1f} s, {capture_seconds:.1f} s of them recording graphs; {json.dumps(parts)}")
+    state_seconds = sum(parts.get(part, 0.0) for part in PER_TRIAL_PARTS)
     return SweepTimes(
-        seconds=total - capture_seconds,
+        seconds=total - capture_seconds - state_seconds,
+        state_seconds=state_seconds,
         capture_seconds=capture_seconds,
         parts=parts,
         saved_share=1 - used / full,

@@ -2,14 +2,17 @@
 
 True shapes, random weights, rows of GSM8K's lengths. The product's own study, admission and loop are driven; the losses
 they see are those of curves recorded on a real model (``record_curves.py``), since random weights have no meaningful
-exits. Both sides leave out loading and the warm-up of kernels (for the sweep: compiling and recording graphs), which is
-reported beside. Everything else is in the price: every trial's warm-up, parking, evaluations, optimizer, the host.
+exits. Both sides leave out loading and the warm-up of kernels (for the sweep: compiling and recording graphs). The
+price holds everything that grows with the rows: training with every trial's warm-up, evaluations, optimizer, the host.
+What a trial costs once, whatever the rows (new adapters, states parked and moved), is in ``price_all_in`` for these few
+rows and in ``price_full_data``, the price at all 7,473 rows of GSM8K.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,16 +20,17 @@ from typing import Any
 import torch
 from llama_shapes import decoder_config, gsm8k_rows, random_decoder
 from measure import RESULTS, print_table, write_result
-from replayed_sweep import Curves, TimedExecutor, predicted, run_sweep
+from replayed_sweep import Curves, SweepTimes, TimedExecutor, predicted, run_sweep
 from step_timing import peft_step
 from sweep_grid import plan_grid
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine import Machine
-from cohort.engine.sizing import SizeWish, choose_sizes, facts_of
+from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
 from cohort.models.counts import activation_bytes_per_token
-from cohort.tuning import EarlyExitSettings, EvaluationSettings, plan_evaluation_rows
+from cohort.models.decoder import Decoder
+from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows
 from cohort.tuning.evaluation_times import Workload
 
 # the recorded train losses are smoothed already
@@ -35,14 +39,19 @@ SELECTION_ONLY = EarlyExitSettings(ema_weight=1.0, gap_threshold=1e9, slope_thre
 FULL_ROWS = 7473
 
 
-def peft_seconds(shape: str, rows: TokenisedRows, *, batch_size: int, device: str) -> dict[str, float]:
-    """Return the seconds of one PEFT run over ``rows`` and of its median step."""
+# performance.md's steps of batch 1 x 200 tokens: PEFT at batch 1 waits for the host, whose speed varies by the day
+TABLE_MS = {"8b": 157.0, "1b": 96.0}
+
+
+def peft_seconds(shape: str, rows: TokenisedRows, *, batch_size: int, device: str, most_steps: int) -> dict[str, float]:
+    """Return the seconds of one PEFT run over ``rows``, from at most ``most_steps`` of its steps, and of its median."""
     step, model = peft_step(shape, rows, batch_size=batch_size, device=device)
     for _ in range(3):
         step()
     _wait()
     times = []
-    for _ in range(len(rows) // batch_size):
+    num_steps = len(rows) // batch_size
+    for _ in range(min(num_steps, most_steps)):
         begun = time.perf_counter()
         step()
         _wait()
@@ -50,7 +59,11 @@ def peft_seconds(shape: str, rows: TokenisedRows, *, batch_size: int, device: st
     del step, model
     if device == "cuda":
         torch.cuda.empty_cache()
-    return {"seconds": sum(times), "median_step_ms": sorted(times)[len(times) // 2] * 1e3}
+    return {
+        "seconds": sum(times) / len(times) * num_steps,
+        "median_step_ms": sorted(times)[len(times) // 2] * 1e3,
+        "measured_steps": len(times),
+    }
 
 
 def _wait() -> None:
@@ -85,53 +98,42 @@ def warm_up(executor: TimedExecutor, planned: Any, validation: TokenisedRows) ->
     return time.perf_counter() - begun
 
 
-def main() -> None:
-    """Measure, print, write."""
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", default="8b")
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
     parser.add_argument("--rows", type=int, default=160)
     parser.add_argument("--curves", type=Path, default=Path(__file__).parent / "curves" / "gsm8k_stories260K.json.gz")
     parser.add_argument("--token-budget", type=int, default=None)
+    parser.add_argument("--peft-steps", type=int, default=160, help="most PEFT steps to time")
     parser.add_argument("--variants", nargs="+", default=None)
     parser.add_argument("--without-graphs", action="store_true")
     parser.add_argument("--no-peft", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
-    arguments = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
-    rows = gsm8k_rows(arguments.rows, vocab_size=config.vocab_size)
-    validation = gsm8k_rows(128, vocab_size=config.vocab_size, seed=1)
-    curves = Curves(arguments.curves)
-    planned = plan_grid(len(rows))
-    peft = {}
-    if not arguments.no_peft:
-        peft = {n: peft_seconds(arguments.shape, rows, batch_size=n, device=device) for n in (1, 8)}
-        print("PEFT:", peft, flush=True)
-    begun = time.perf_counter()
-    decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
-    _wait()
-    load_seconds = time.perf_counter() - begun
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else 8 << 30
-    sizes = choose_sizes(
+    return parser.parse_args()
+
+
+def _sizes(planned: Any, decoder: Decoder, *, rows: TokenisedRows, token_budget: int | None) -> Sizes:
+    """Return the sizes that a run would choose here."""
+    free = torch.cuda.mem_get_info()[0] if decoder.device.type == "cuda" else 8 << 30
+    return choose_sizes(
         [trial.spec for trial in planned],
         layout=AdapterLayout(dict(decoder.linears)),
         machine=Machine(
-            device=torch.device(device),
+            device=decoder.device,
             device_name="benchmark",
             dtype=str(decoder.dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
             memory_bytes=free,
         ),
         longest_row=int(rows.lengths.max()),
-        wish=SizeWish(token_budget=arguments.token_budget),
-        activation_bytes=activation_bytes_per_token(config, bytes_per_value=decoder.dtype.itemsize),
+        wish=SizeWish(token_budget=token_budget),
+        activation_bytes=activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize),
     )
-    settings = sizes.executor
-    if arguments.without_graphs:
-        settings = type(settings)(**{**asdict(settings), "graph_tokens": 0})
-    print(facts_of(sizes), "graphs below", settings.graph_tokens, "shelf", sizes.device_shelf_bytes >> 30, "GiB")
-    plan = plan_evaluation_rows(
+
+
+def _evaluation_plan(planned: Any, *, rows: TokenisedRows, validation: TokenisedRows) -> EvaluationPlan:
+    return plan_evaluation_rows(
         [
             Workload(candidate=t.candidate, tokens_per_step=t.spec.batch_size * float(rows.lengths.mean()))
             for t in planned
@@ -141,6 +143,68 @@ def main() -> None:
         settings=EvaluationSettings(),
         kept_share=RECORDED_EXITS.select_fraction,
     )
+
+
+def _row(
+    name: str,
+    early_exit: EarlyExitSettings,
+    times: SweepTimes,
+    *,
+    peft: Mapping[int, Mapping[str, float]],
+    shape: str,
+    num_rows: int,
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"variant": name, "select_fraction": early_exit.select_fraction, **asdict(times)}
+    row["tokens_per_second"] = times.trained_tokens / times.parts["training"]
+    if peft:
+        one, growth = peft[1]["seconds"], FULL_ROWS / num_rows
+        row["price"] = times.seconds / one
+        row["price_vs_batch8"] = times.seconds / peft[8]["seconds"]
+        row["price_all_in"] = (times.seconds + times.state_seconds) / one
+        row["price_full_data"] = (times.seconds * growth + times.state_seconds) / (one * growth)
+        if shape in TABLE_MS:
+            row["price_against_table"] = times.seconds / (num_rows * TABLE_MS[shape] / 1e3)
+    return row
+
+
+def _headline(found: Sequence[Mapping[str, Any]], *, shape: str) -> dict[str, float]:
+    suffix = {"selection_only": "_selection_only", "recorded_exits": "", "83_saved": "_83_saved"}
+    headline = {f"sweep_price_{shape}{suffix[row['variant']]}": row["price"] for row in found if "price" in row}
+    for row in found:
+        if row["variant"] == "recorded_exits":
+            headline[f"sweep_saved_percent_{shape}"] = 100 * row["saved_share"]
+            for name in ("vs_batch8", "full_data", "against_table"):
+                if f"price_{name}" in row:
+                    headline[f"sweep_price_{shape}_{name}"] = row[f"price_{name}"]
+    return headline
+
+
+def main() -> None:
+    """Measure, print, write."""
+    arguments = _arguments()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
+    rows = gsm8k_rows(arguments.rows, vocab_size=config.vocab_size)
+    validation = gsm8k_rows(128, vocab_size=config.vocab_size, seed=1)
+    curves = Curves(arguments.curves)
+    planned = plan_grid(len(rows))
+    peft = {}
+    if not arguments.no_peft:
+        peft = {
+            n: peft_seconds(arguments.shape, rows, batch_size=n, device=device, most_steps=arguments.peft_steps)
+            for n in (1, 8)
+        }
+        print("PEFT:", peft, flush=True)
+    begun = time.perf_counter()
+    decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    _wait()
+    load_seconds = time.perf_counter() - begun
+    sizes = _sizes(planned, decoder, rows=rows, token_budget=arguments.token_budget)
+    settings = sizes.executor
+    if arguments.without_graphs:
+        settings = type(settings)(**{**asdict(settings), "graph_tokens": 0})
+    print(facts_of(sizes), "graphs below", settings.graph_tokens, "shelf", sizes.device_shelf_bytes >> 30, "GiB")
+    plan = _evaluation_plan(planned, rows=rows, validation=validation)
     executor = TimedExecutor(
         decoder,
         target_linears=decoder.linears,
@@ -152,6 +216,29 @@ def main() -> None:
     warm_up_seconds = warm_up(executor, planned, validation)
     print(f"kernels warmed up in {warm_up_seconds:.1f} s", flush=True)
     found: list[dict[str, Any]] = []
+
+    def write(found: list[dict[str, Any]]) -> None:
+        write_result(
+            arguments.out or RESULTS / f"sweep_price_{arguments.shape}.json",
+            question="What does a sweep of 60 trials with early exit cost, in runs of PEFT over the same rows?",
+            headline=_headline(found, shape=arguments.shape),
+            rows=found,
+            notes={
+                "rows": len(rows),
+                "mean_tokens": float(rows.lengths.mean()),
+                "epochs": 1,
+                "peft": {f"batch_{batch_size}": times for batch_size, times in peft.items()},
+                "sizes": {**facts_of(sizes), "graph_tokens": settings.graph_tokens},
+                "device_shelf_bytes": sizes.device_shelf_bytes,
+                "evaluation": asdict(plan),
+                "load_seconds": load_seconds,
+                "warm_up_seconds": warm_up_seconds,
+                "left_out": "loading, compiling, checkpoints to disk",
+                "curves": curves.source,
+                "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else 0,
+            },
+        )
+
     for name, early_exit in variants(planned, curves).items():
         if arguments.variants is not None and name not in arguments.variants:
             continue
@@ -165,43 +252,11 @@ def main() -> None:
             num_evaluation_rows=plan.num_rows,
             say=lambda text: print(text, flush=True),
         )
-        row: dict[str, Any] = {"variant": name, "select_fraction": early_exit.select_fraction, **asdict(times)}
-        row["tokens_per_second"] = times.trained_tokens / times.parts["training"]
-        if peft:
-            row["price"] = times.seconds / peft[1]["seconds"]
-            row["price_vs_batch8"] = times.seconds / peft[8]["seconds"]
-            row["price_with_recording"] = (times.seconds + times.capture_seconds) / peft[1]["seconds"]
-        found.append(row)
-    shown = ["variant", "saved_share", "seconds", "capture_seconds", "tokens_per_second", "passes", "replayed_passes"]
-    print_table(found, columns=[*shown, *(["price", "price_vs_batch8"] if peft else [])])
-    suffix = {"selection_only": "_selection_only", "recorded_exits": "", "83_saved": "_83_saved"}
-    headline = {f"sweep_price_{arguments.shape}{suffix[row['variant']]}": row["price"] for row in found if peft}
-    for row in found:
-        if row["variant"] == "recorded_exits":
-            headline[f"sweep_saved_percent_{arguments.shape}"] = 100 * row["saved_share"]
-            if peft:
-                headline[f"sweep_price_{arguments.shape}_vs_batch8"] = row["price_vs_batch8"]
-    write_result(
-        arguments.out or RESULTS / f"sweep_price_{arguments.shape}.json",
-        question="What does a sweep of 60 trials with early exit cost, in runs of PEFT over the same rows?",
-        headline=headline,
-        rows=found,
-        notes={
-            "rows": len(rows),
-            "mean_tokens": float(rows.lengths.mean()),
-            "epochs": 1,
-            "peft": {f"batch_{batch_size}": times for batch_size, times in peft.items()},
-            "sizes": {**facts_of(sizes), "graph_tokens": settings.graph_tokens},
-            "device_shelf_bytes": sizes.device_shelf_bytes,
-            "evaluation": asdict(plan),
-            "load_seconds": load_seconds,
-            "warm_up_seconds": warm_up_seconds,
-            "fixed_costs": "new adapters, states in and out and best checkpoints do not grow with the rows: "
-            f"{FULL_ROWS} rows are GSM8K's training split",
-            "curves": curves.source,
-            "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else 0,
-        },
-    )
+        found.append(_row(name, early_exit, times, peft=peft, shape=arguments.shape, num_rows=len(rows)))
+        write(found)
+    shown = ["variant", "saved_share", "seconds", "state_seconds", "capture_seconds", "tokens_per_second", "passes"]
+    prices = ["price", "price_vs_batch8", "price_all_in", "price_full_data", "price_against_table"]
+    print_table(found, columns=[*shown, "replayed_passes", *(prices if peft else [])])
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ MOST_SLOTS = 64
 # on a GPU: what stays free, for fragments and estimates that are too low, and the loss head's logits and their gradient
 MARGIN_SHARE = 0.08
 LOSS_HEAD_BYTES = 5 << 29
-# tokens of a short training row: so many trials of batch size 1 fill a pass
-SHORT_ROW = 128
+# tokens of a usual training row: so many trials of batch size 1 fill a pass; a larger bank would be paid with states of
+# parked trials that have to leave the device
+USUAL_ROW = 200
 # shares of the memory that is free beside the base model; the rest is activations and what the allocator wastes
 BANK_SHARE = 0.4
 
@@ -153,8 +154,8 @@ def _pass_bytes(tokens: int, *, activation_bytes: int) -> int:
 
 
 def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  # noqa: FBT001
-    """Return rank rows for the trials of one pass: where rows are short a GPU holds more trials than a pass takes."""
-    most = max(1, tokens // SHORT_ROW) if on_gpu else len(by_need)
+    """Return rank rows for the trials of one pass: a GPU holds the trials that fill it, a CPU all."""
+    most = max(1, tokens // USUAL_ROW) if on_gpu else len(by_need)
     return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
 
 
