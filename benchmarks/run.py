@@ -43,6 +43,13 @@ def main() -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     failed = []
     for name, needs, arguments in QUESTIONS:
+        if not wanted and needs != device:
+            why = (
+                "this machine has no GPU that torch can use"
+                if needs == "cuda"
+                else "name it to run it beside the GPU's"
+            )
+            print(f"skipped: {name} {' '.join(arguments)} (measures {needs}; {why})", flush=True)
         if name in wanted or (not wanted and needs == device):
             print(f"\n{name} {' '.join(arguments)}", flush=True)
             command = [sys.executable, str(HERE / f"{name}.py"), *arguments]

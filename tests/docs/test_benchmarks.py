@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.run import QUESTIONS
+from benchmarks.run import QUESTIONS, main
 from tests.conftest import REPOSITORY
 
 RESULTS = sorted((REPOSITORY / "benchmarks" / "results").glob("*.json"))
@@ -29,3 +32,23 @@ def test_result_files_are_complete(path: Path) -> None:
     assert "torch" in result["versions"]
     assert result["rows"]
     assert all(isinstance(value, int | float) for value in result["headline"].values())
+
+
+def test_what_this_machine_cannot_measure_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+
+    def start(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        started.append(Path(command[1]).stem)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(subprocess, "run", start)
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    assert main() == 0
+    assert started == [*(name for name, needs, _ in QUESTIONS if needs == "cpu"), "measured_table"]
+    shown = capsys.readouterr().out
+    for name, needs, _ in QUESTIONS:
+        assert (f"skipped: {name} " in shown) == (needs == "cuda")
+    assert "no GPU that torch can use" in shown
