@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
+from cohort.core.hub_ids import is_hub_id
 from cohort.data.problems import ProblemKind, ProblemLog
 
 __all__ = ["READABLE_SUFFIXES", "HubSource", "SourceFile", "SplitName", "resolve_sources"]
@@ -22,7 +23,7 @@ _SPLIT_WORDS = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
+_HUB_CONFIG = re.compile(r"[\w.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,8 @@ def resolve_sources(
 
 def _could_be_hub_id(text: str) -> bool:
     known_suffix = Path(text).suffix.lower() in (*READABLE_SUFFIXES, ".txt", ".tsv", ".gz", ".zst", ".arrow")
-    return _HUB_ID.fullmatch(text) is not None and not known_suffix
+    name, colon, config = text.partition(":")
+    return is_hub_id(name) and (not colon or _HUB_CONFIG.fullmatch(config) is not None) and not known_suffix
 
 
 def _directory_files(

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from cohort.core.hub_ids import is_hub_id
 from cohort.engine.results import RunResults
 from cohort.engine.run_store_records import JsonValue, TrialRecord
 from cohort.version import __version__
 
 __all__ = ["render_model_card"]
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # the values that vLLM's --max-lora-rank takes
 _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def _hub_id(base_model: str) -> str | None:
     """``base_model`` where it is a hub id: the hub refuses a card whose base_model is a local path."""
-    return base_model if _HUB_ID.fullmatch(base_model) and not Path(base_model).exists() else None
+    return base_model if is_hub_id(base_model) and not Path(base_model).exists() else None
 
 
 def _table(rows: Mapping[str, JsonValue], *, headers: tuple[str, str]) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.hub_ids import is_hub_id
 
 __all__ = ["find_model"]
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[\w.\-]+)?")
 _NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
 
 
@@ -28,7 +27,7 @@ def find_model(name_or_path: str | Path) -> Path:
     text = str(name_or_path)
     if path.exists():
         raise _problem(text, found="a file", mend="Give the directory that holds config.json and *.safetensors.")
-    if not _HUB_ID.fullmatch(text) or text.startswith("."):
+    if not is_hub_id(text):
         raise _problem(text, found="no such directory", mend="Correct the path, or give a hub id such as owner/model.")
     return _fetch(text)
 

@@ -1,0 +1,14 @@
+"""What a name on the Hugging Face hub looks like."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_hub_id"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def is_hub_id(text: str) -> bool:
+    """Tell whether ``text`` may be the id of a model or data set (``gpt2``, ``openai/gsm8k``); asks nobody."""
+    return _HUB_ID.fullmatch(text) is not None
