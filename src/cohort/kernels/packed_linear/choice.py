@@ -104,11 +104,6 @@ class TileChoice:
     term_forward: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
 
-    @property
-    def lora_first_backward(self) -> bool:
-        """Whether, apart from a product of our own, dX's LoRA term is written before the frozen product adds to it."""
-        return self.term_backward is not TermPlace.AFTER
-
     def __post_init__(self) -> None:
         for name in ("term_forward", "term_backward"):
             object.__setattr__(self, name, TermPlace(getattr(self, name)))

@@ -21,12 +21,6 @@ from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.packed_linear.triton_launches import (
     MOST_PARTS,
-    _partials,
-    _precision,
-    _shared_bytes,
-    _sink,
-    _sum_chunks,
-    _sum_partials,
     expand,
     input_side,
     output_side,
@@ -37,22 +31,7 @@ from cohort.kernels.packed_linear.triton_launches import (
 )
 from cohort.kernels.segments import SegmentTable
 
-__all__ = [
-    "_partials",
-    "_precision",
-    "_shared_bytes",
-    "_sink",
-    "_sum_chunks",
-    "_sum_partials",
-    "expand",
-    "grouped_backward",
-    "grouped_forward",
-    "input_side",
-    "launch_tables",
-    "output_side",
-    "shrink",
-    "tiles_for",
-]
+__all__ = ["grouped_backward", "grouped_forward", "launch_tables", "tiles_for"]
 
 
 @functools.cache
