@@ -219,37 +219,7 @@ def _replaying(
 ) -> Callable[[Mapping[int, int]], list[Evaluated]]:
     """Return evaluations that are carried out and timed, but whose losses are those of ``curves``."""
 
-    def evaluate(steps: Mapping[int, int]) -> list[Evaluated]:
-        found = executor.evaluate(tuple(steps), rows=rows, row_ids=range(num_rows))
-        return [
-            Evaluated(
-                trial_id=trial_id,
-                step=step,
-                validation_loss=curves.at(trial_id, step / study.candidate(trial_id).planned_steps)[1],
-                metrics={},
-                num_tokens=found[trial_id].num_tokens,
-            )
-            for trial_id, step in steps.items()
-        ]
-
-    return evaluate
-
-
-def run_sweep(
-    executor: TimedExecutor,
-    planned: Sequence[PlannedGridTrial],
-    *,
-    curves: Curves,
-    early_exit: EarlyExitSettings,
-    sizes: Sizes,
-    validation: TokenisedRows,
-    num_evaluation_rows: int,
-    host_memory_bytes: int = 100 << 30,
-    say: Callable[[str], None] = lambda _: None,
-) -> SweepTimes:
-    """Train, park, select and continue all trials as a run does; return what it took."""
-    study = Study([trial.candidate for trial in planned], early_exit)
-    executor.curves = curves
+    evaluate = _evaluator(executor, study, curves, rows=validation, row_ids=range(num_evaluation_rows))
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory.create(Path(folder) / "run")
@@ -304,6 +274,27 @@ def run_sweep(
         passes=executor.counts["training"],
         replayed_passes=0 if executor.captured is None else executor.captured.num_replays - replays_before,
     )
+
+
+def _evaluator(
+    executor: TimedExecutor, study: Study, curves: Curves, *, rows: TokenisedRows, row_ids: Sequence[int]
+) -> Callable[[Mapping[int, int]], list[Evaluated]]:
+    """Return what evaluates resident trials, really, and reports the losses of the curves."""
+
+    def evaluate(steps: Mapping[int, int]) -> list[Evaluated]:
+        found = executor.evaluate(tuple(steps), rows=rows, row_ids=row_ids)
+        return [
+            Evaluated(
+                trial_id=trial_id,
+                step=step,
+                validation_loss=curves.at(trial_id, step / study.candidate(trial_id).planned_steps)[1],
+                metrics={},
+                num_tokens=found[trial_id].num_tokens,
+            )
+            for trial_id, step in steps.items()
+        ]
+
+    return evaluate
 
 
 def _record(trial: PlannedGridTrial) -> NewTrial:
