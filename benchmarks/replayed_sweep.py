@@ -219,12 +219,40 @@ def _replaying(
 ) -> Callable[[Mapping[int, int]], list[Evaluated]]:
     """Return evaluations that are carried out and timed, but whose losses are those of ``curves``."""
 
-    evaluate = _evaluator(executor, study, curves, rows=validation, row_ids=range(num_evaluation_rows))
+    def evaluate(steps: Mapping[int, int]) -> list[Evaluated]:
+        found = executor.evaluate(tuple(steps), rows=rows, row_ids=range(num_rows))
+        return [
+            Evaluated(
+                trial_id=trial_id,
+                step=step,
+                validation_loss=curves.at(trial_id, step / study.candidate(trial_id).planned_steps)[1],
+                metrics={},
+                num_tokens=found[trial_id].num_tokens,
+            )
+            for trial_id, step in steps.items()
+        ]
+
+    return evaluate
+
+
+def run_sweep(
+    executor: TimedExecutor,
+    planned: Sequence[PlannedGridTrial],
+    *,
+    curves: Curves,
+    early_exit: EarlyExitSettings,
+    sizes: Sizes,
+    validation: TokenisedRows,
+    num_evaluation_rows: int,
+    host_memory_bytes: int = 100 << 30,
+    say: Callable[[str], None] = lambda _: None,
+) -> SweepTimes:
+    """Train, park, select and continue all trials as a run does; return what it took."""
+    study = Study([trial.candidate for trial in planned], early_exit)
+    executor.curves = curves
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
-        directory = RunDirectory.create(Path(folder) / "run")
-        store = RunStore.create(directory.database)
-        store.add_trials([_record(trial) for trial in planned])
+        directory, store = _begun_run(Path(folder), planned)
         shelf = _TimedShelf(
             directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_shelf_bytes
         )
@@ -236,11 +264,7 @@ def _replaying(
             store=store,
             shelf=shelf,
             directory=directory,
-            settings=SupervisorSettings(
-                capacity=sizes.capacity,
-                mean_length=float(executor.train_rows.lengths.mean()),
-                checkpoint_seconds=math.inf,
-            ),
+            settings=_supervisor_settings(sizes, mean_length=float(executor.train_rows.lengths.mean())),
             clock=clock,
             time_spent=TimeSpent(clock),
             on_tick=lambda _events, _decisions: None,
@@ -259,8 +283,6 @@ def _replaying(
     parts["states moved to the host"] = shelf.seconds
     accounted = sum(seconds for part, seconds in parts.items() if "within" not in part)
     parts["host: decisions, records, admission"] = total - capture_seconds - accounted
-    used = sum(study.trajectory(trial.spec.trial_id).num_steps * trial.spec.batch_size for trial in planned)
-    full = sum(trial.candidate.planned_steps * trial.spec.batch_size for trial in planned)
     say(f"{total:.1f} s, {capture_seconds:.1f} s of them recording graphs; {json.dumps(parts)}")
     state_seconds = sum(parts.get(part, 0.0) for part in PER_TRIAL_PARTS)
     return SweepTimes(
@@ -268,7 +290,7 @@ def _replaying(
         state_seconds=state_seconds,
         capture_seconds=capture_seconds,
         parts=parts,
-        saved_share=1 - used / full,
+        saved_share=_saved_share(study, planned),
         trained_tokens=executor.counts["trained_tokens"],
         evaluated_tokens=executor.counts["evaluated_tokens"],
         passes=executor.counts["training"],
@@ -276,25 +298,21 @@ def _replaying(
     )
 
 
-def _evaluator(
-    executor: TimedExecutor, study: Study, curves: Curves, *, rows: TokenisedRows, row_ids: Sequence[int]
-) -> Callable[[Mapping[int, int]], list[Evaluated]]:
-    """Return what evaluates resident trials, really, and reports the losses of the curves."""
+def _begun_run(folder: Path, planned: Sequence[PlannedGridTrial]) -> tuple[RunDirectory, RunStore]:
+    directory = RunDirectory.create(folder / "run")
+    store = RunStore.create(directory.database)
+    store.add_trials([_record(trial) for trial in planned])
+    return directory, store
 
-    def evaluate(steps: Mapping[int, int]) -> list[Evaluated]:
-        found = executor.evaluate(tuple(steps), rows=rows, row_ids=row_ids)
-        return [
-            Evaluated(
-                trial_id=trial_id,
-                step=step,
-                validation_loss=curves.at(trial_id, step / study.candidate(trial_id).planned_steps)[1],
-                metrics={},
-                num_tokens=found[trial_id].num_tokens,
-            )
-            for trial_id, step in steps.items()
-        ]
 
-    return evaluate
+def _saved_share(study: Study, planned: Sequence[PlannedGridTrial]) -> float:
+    """Return the share of the full grid's examples that were not trained on."""
+    used = sum(study.trajectory(trial.spec.trial_id).num_steps * trial.spec.batch_size for trial in planned)
+    return 1 - used / sum(trial.candidate.planned_steps * trial.spec.batch_size for trial in planned)
+
+
+def _supervisor_settings(sizes: Sizes, *, mean_length: float) -> SupervisorSettings:
+    return SupervisorSettings(capacity=sizes.capacity, mean_length=mean_length, checkpoint_seconds=math.inf)
 
 
 def _record(trial: PlannedGridTrial) -> NewTrial:
