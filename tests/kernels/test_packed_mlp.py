@@ -340,6 +340,7 @@ def _op(case: Case, parts: list[LoraPart], x: Tensor, *, tables: LaunchTables | 
         row_keys_T=case.row_keys,
         tables=tables,
         backend=Backend.TRITON,
+        fused=True,
     )
 
 

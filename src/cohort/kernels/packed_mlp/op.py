@@ -33,12 +33,13 @@ def packed_mlp(
     row_keys_T: Tensor | None = None,
     tables: LaunchTables | None = None,
     backend: Backend | None = None,
+    fused: bool = False,
 ) -> Tensor:
     """Return ``down(silu(gate(x)) * up(x))`` [T, D], each product with every slot's LoRA term on that slot's rows.
 
-    Where :func:`fuses` says so it is one node whose LoRA terms share the activation's passes; everywhere else exactly
-    ``packed_linear``, ``swiglu``, ``packed_linear``. Gradients flow to ``x`` and to each part's factors (into its
-    sinks where it has them).
+    With ``fused``, and where :func:`fuses` says so, it is one node whose LoRA terms share the activation's passes;
+    otherwise exactly ``packed_linear``, ``swiglu``, ``packed_linear``. Gradients flow to ``x`` and to each part's
+    factors (into its sinks where it has them).
 
     Args:
         x_TD: The stream [T, D].
@@ -51,6 +52,8 @@ def packed_mlp(
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
         tables: Device tables of ``segments`` and ``slots``; built on demand when None.
         backend: Triton's kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
+        fused: Take the fused kernels. Off by default: their final form has passed its tests in Triton's interpreter
+            only, and the decoder takes what has passed on a GPU.
 
     Raises:
         ShapeError: a width disagrees with its neighbour.
@@ -61,7 +64,8 @@ def packed_mlp(
             f"gate and up are {gate_up.out_features} wide together but down takes {down.in_features}: expected twice it"
         )
     chosen = choose_backend(x_TD, backend=backend)
-    if chosen is not Backend.TRITON or not fuses(x_TD, gate_up_parts=gate_up_parts, down_parts=down_parts, slots=slots):
+    suits = fuses(x_TD, gate_up_parts=gate_up_parts, down_parts=down_parts, slots=slots)
+    if not fused or chosen is not Backend.TRITON or not suits:
         gate_up_TF = packed_linear(
             x_TD,
             frozen=gate_up,
@@ -93,10 +97,10 @@ def packed_mlp(
 
 
 def fuses(x_TD: Tensor, *, gate_up_parts: Sequence[LoraPart], down_parts: Sequence[LoraPart], slots: SlotTable) -> bool:
-    """Tell whether the Triton path takes the fused kernels for this pack.
+    """Tell whether the fused kernels are worth it for this pack.
 
-    It does in 16 bits, when gate, up and down are all adapted, no rank is above :data:`WIDEST_FUSED_RANK` and at most a
-    third of the adapters is above :data:`NARROW_RANK`. See the README for the measurements behind the two numbers.
+    They are in 16 bits, when gate, up and down are all adapted, no rank is above :data:`WIDEST_FUSED_RANK` and at
+    most a third of the adapters is above :data:`NARROW_RANK`. The README has the measurements behind both numbers.
     """
     ranks = [rank for rank in slots.ranks if rank > 0]
     num_wide = sum(rank > NARROW_RANK for rank in ranks)
