@@ -6,23 +6,20 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.scheduling.baselines import ListPolicy
-from cohort.scheduling.placement import PlacementSettings
-from cohort.scheduling.placement_records import Cluster, RunningTask, TaskRequest
-from cohort.scheduling.replan import (
+from cohort.scheduling.cluster_events import (
     ActiveTask,
     ClusterState,
     GpusGained,
     GpusLost,
-    Replan,
     TaskArrived,
     TaskEnded,
     TaskFailed,
     TaskReestimated,
     TaskWithdrawn,
-    replan,
-    running_tasks,
-    start_due,
 )
+from cohort.scheduling.placement import PlacementSettings
+from cohort.scheduling.placement_records import Cluster, RunningTask, TaskRequest
+from cohort.scheduling.replan import Replan, replan, running_tasks, start_due
 from cohort.scheduling.verify import check_plan
 
 from .placement_instances import task

@@ -11,9 +11,9 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.scheduling.baselines import ListPolicy
+from cohort.scheduling.cluster_events import GpusGained, GpusLost
 from cohort.scheduling.placement import PlacementSettings
 from cohort.scheduling.placement_records import Cluster
-from cohort.scheduling.replan import GpusGained, GpusLost
 from cohort.scheduling.simulate import RunSegment, SimulatedTask, SimulationSettings, simulate
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import replay_curves

@@ -19,23 +19,20 @@ from dataclasses import dataclass, field, replace
 from cohort.core.clock import ManualClock
 from cohort.core.seeds import derive_seed
 from cohort.scheduling.baselines import ListPolicy
-from cohort.scheduling.placement import PlacementSettings
-from cohort.scheduling.placement_records import Cluster, PlacementPlan, SolverStatus, TaskRequest
-from cohort.scheduling.replan import (
+from cohort.scheduling.cluster_events import (
     ActiveTask,
     ClusterEvent,
     ClusterState,
     GpusGained,
     GpusLost,
-    Replan,
     TaskArrived,
     TaskEnded,
     TaskFailed,
     TaskReestimated,
-    apply_event,
-    replan,
-    start_due,
 )
+from cohort.scheduling.placement import PlacementSettings
+from cohort.scheduling.placement_records import Cluster, PlacementPlan, SolverStatus, TaskRequest
+from cohort.scheduling.replan import Replan, apply_event, replan, start_due
 
 __all__ = ["RunSegment", "SimulatedTask", "SimulationReport", "SimulationSettings", "simulate"]
 
