@@ -19,6 +19,7 @@ from cohort.engine.checkpoints import latest_good_checkpoint, save_checkpoint
 from cohort.engine.database_copies import mend_database
 from cohort.engine.evaluation import RunEvaluator
 from cohort.engine.finishing import finish_run, is_complete
+from cohort.engine.machine import free_memory_bytes
 from cohort.engine.preparation import Preparation, objective_metric, prepare
 from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.progress_tracking import ProgressTracker
@@ -50,13 +51,14 @@ class RunOptions:
     Attributes:
         checkpoint_seconds: Least time between checkpoints.
         checkpoint_share: Most of the run's time that checkpoints may take; they become rarer where they take long.
-        host_memory_bytes: Most host memory for states of parked trials; the rest goes to files.
+        host_memory_bytes: Most host memory for states of parked trials, the rest goes to files; None: half of what is
+            free at the start.
         token_budget: Most tokens of a micro-batch; chosen by device when None.
     """
 
     checkpoint_seconds: float = 60.0
     checkpoint_share: float = 0.05
-    host_memory_bytes: int = 8 << 30
+    host_memory_bytes: int | None = None
     token_budget: int | None = None
 
 
@@ -139,7 +141,7 @@ def _begin(
         store.set_facts({**preparation.facts, **identity_facts(preparation), **names})
         shelf = StateShelf(
             directory,
-            memory_budget_bytes=options.host_memory_bytes,
+            memory_budget_bytes=_host_budget(options),
             device_budget_bytes=preparation.sizes.device_shelf_bytes,
         )
         executor = preparation.build_executor()
@@ -172,7 +174,7 @@ def _continue(
         watcher.note(f"warning: {warning}")
     shelf = StateShelf(
         directory,
-        memory_budget_bytes=options.host_memory_bytes,
+        memory_budget_bytes=_host_budget(options),
         device_budget_bytes=preparation.sizes.device_shelf_bytes,
     )
     manifest, problems = latest_good_checkpoint(store, shelf, directory=directory)
@@ -351,6 +353,12 @@ def _prepare(
     for note in preparation.notes:
         watcher.note(note)
     return preparation
+
+
+def _host_budget(options: RunOptions) -> int:
+    if options.host_memory_bytes is not None:
+        return options.host_memory_bytes
+    return free_memory_bytes(torch.device("cpu")) // 2
 
 
 def _keep_thread_count(facts: Mapping[str, JsonValue]) -> None:
