@@ -19,8 +19,8 @@ PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole numbe
     [
         (InputError(PROBLEM), 2, "mend     Write r: 16."),
         (RunStateError("the database is damaged"), 1, "error: the database is damaged"),
-        (StorageFullError("no space left"), 1, "error: no space left"),
-        (OSError(errno.ENOSPC, "No space left on device", "/runs/x"), 1, "no space is left at /runs/x"),
+        (StorageFullError("no space left"), 2, "error: no space left"),
+        (OSError(errno.ENOSPC, "No space left on device", "/runs/x"), 2, "no space is left at /runs/x"),
         (PermissionError(errno.EACCES, "Permission denied", "/runs/x"), 1, "not allowed at /runs/x"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

@@ -217,7 +217,7 @@ def test_no_space_left(folder: Path, small_disk: Path) -> None:
 
     run = small_disk / "run"
     done = cohort("tune", str(folder / "task.yaml"), "-o", str(run))
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "no space left" in done.stderr
     assert "cohort resume" in done.stderr

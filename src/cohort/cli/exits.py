@@ -1,4 +1,4 @@
-"""Exit codes: 0 done, 2 the user's input is wrong, 130 interrupted, 1 anything else; tracebacks only on ``--debug``."""
+"""Exit codes: 0 done, 2 for the user to mend, 130 interrupted, 1 anything else; tracebacks only on ``--debug``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from cohort.core.errors import CohortError, InputError
+from cohort.core.errors import CohortError, InputError, StorageFullError
 
 __all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_INTERRUPTED", "exits", "format_input_error"]
 
@@ -74,6 +74,9 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         yield
     except InputError as error:
         raise _report(error, format_input_error(error), code=EXIT_INPUT, as_json=as_json, debug=debug) from None
+    except StorageFullError as error:
+        # no fault of the program: the user can mend it, and the run goes on after that
+        raise _report(error, f"error: {error}", code=EXIT_INPUT, as_json=as_json, debug=debug) from None
     except CohortError as error:
         raise _report(error, f"error: {error}", code=EXIT_FAILED, as_json=as_json, debug=debug) from None
     except KeyboardInterrupt as error:
@@ -86,11 +89,12 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_FAILED) from None
     except OSError as error:
-        place = f" at {error.filename}" if error.filename else ""
+        place, code = f" at {error.filename}" if error.filename else "", EXIT_INPUT
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             text = f"error: no space is left{place}; free some, then go on with `cohort resume`"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             text = f"error: not allowed{place} ({error.strerror}); mend the permissions, or choose another directory"
+            code = EXIT_FAILED
         else:
             raise
-        raise _report(error, text, code=EXIT_FAILED, as_json=as_json, debug=debug) from None
+        raise _report(error, text, code=code, as_json=as_json, debug=debug) from None
