@@ -75,8 +75,8 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
     task, now = preparation.task, {**preparation.facts, **identity_facts(preparation)}
     dataset = task.model_dump(mode="json")["dataset"]
     places = {
-        "train_fingerprint": f"dataset.train: {_shown(dataset['train'])}",
-        "validation_fingerprint": f"dataset.validation: {_shown(dataset['validation'])}",
+        "train_fingerprint": f"dataset.train: {_plain(dataset['train'])}",
+        "validation_fingerprint": f"dataset.validation: {_plain(dataset['validation'])}",
         "model_hash": f"model_name_or_path: {task.model_name_or_path}",
         "device": "num_gpus",
     }
@@ -131,6 +131,10 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
             yield f"{prefix}{key}", old, new
 
 
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else "nothing" if value is None else json.dumps(value)
+
+
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else "nothing" if value is None else json.dumps(value)
+    text = _plain(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -247,7 +247,7 @@ def test_tensorboardx_will_do_and_several_trackers_hear_everything(tmp_path: Pat
     assert len(hosted.runs) == 3
 
 
-def test_a_tracker_that_fails_is_dropped_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tracker_that_fails_is_dropped_and_the_others_go_on() -> None:
     class Recorder:
         def __init__(self, *, fails_at: int | None) -> None:
             self.steps: list[int] = []
@@ -271,4 +271,3 @@ def test_a_tracker_that_fails_is_dropped_and_the_others_go_on(caplog: pytest.Log
     assert (bad.steps, good.steps) == ([1], [1, 2, 3])
     assert good.closed
     assert trackers.failures == {"wandb": "ConnectionError: server gone"}
-    assert "wandb failed and gets nothing more" in caplog.text

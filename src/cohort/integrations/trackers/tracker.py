@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,6 @@ from cohort.core.events import Evaluated, StepDone
 from cohort.tuning.decisions import Decision, DecisionKind
 
 __all__ = ["Tracker", "TrackerSettings", "Trackers", "evaluation_scalars", "leaves_its_slot", "step_scalars"]
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +96,6 @@ class Trackers:
             except Exception as error:
                 self._failures[name] = f"{type(error).__name__}: {error}"
                 del self._trackers[name]
-                _LOGGER.warning("%s failed and gets nothing more (%s); the run goes on", name, self._failures[name])
 
     def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
         """Make a trial known to all."""
