@@ -51,6 +51,7 @@ def main() -> None:
         for name, parameters in (("default", default), ("worst", worst)):
             watcher.note(f"training the {name} configuration alone and in full, to compare with")
             _train_alone(parameters, output / name, watcher=watcher)
+    print("\nanswering the 200 test prompts with each of the four models", flush=True)
     rows = [
         ("base model", "", _exact_match(sweep, use_base=True)),
         ("worst configuration", _text(worst), _exact_match(output / "worst")),
@@ -58,13 +59,13 @@ def main() -> None:
         ("tuned", _text(results.best.parameters if results.best else {}), _exact_match(sweep)),
     ]
     print("\nexact match of greedy answers to the 200 test prompts, which nothing has read before:\n")
-    for name, parameters, share in rows:
-        print(f"  {name:<22}{100 * share:5.1f} %   {parameters}")
+    for title, shown, share in rows:
+        print(f"  {title:<22}{100 * share:5.1f} %   {shown}")
     compute = results.compute
     if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
         print(
             f"\nprice   {100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} configurations "
-            f"in full, as much as {compute.num_full_runs:.1f} full runs; {format_duration(seconds)} in all"
+            f"in full, as much as {compute.num_full_runs:.1f} full runs; the sweep took {format_duration(seconds)}"
         )
     print(f"report  {sweep / 'report.html'}\nadapter {sweep / 'best'}")
 
@@ -88,9 +89,8 @@ def _exact_match(run_directory: Path, *, use_base: bool = False) -> float:
     rows = [json.loads(line) for line in (HERE / "test.jsonl").read_text(encoding="utf-8").splitlines()]
     settings = GenerationSettings(max_new_tokens=12, use_base=use_base)
     answers = generate_from_run(run_directory, [row["prompt"] for row in rows], settings=settings)
-    return sum(answer.strip() == row["completion"].strip() for answer, row in zip(answers, rows, strict=True)) / len(
-        rows
-    )
+    expected = [str(row["completion"]).strip() for row in rows]
+    return sum(answer.strip() == text for answer, text in zip(answers, expected, strict=True)) / len(rows)
 
 
 def _text(parameters: Any) -> str:

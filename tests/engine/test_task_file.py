@@ -177,7 +177,7 @@ def test_early_exit_none_and_empty_sections(folder: Path) -> None:
         ("search: {space: {r: [8, 8]}}", ":3: search.space.r[1]", "8 twice", "seed"),
         ("search: {space: {lora_alpha: 0r}}", ":3: search.space.lora_alpha", "'0r'", "2r"),
         ("search: {space: {r: 2r}}", ":3: search.space.r", "'2r'", "[8, 16]"),
-        ("search: {space: {rank: [8]}}", ":3: search.space.rank", "'rank'", "Remove"),
+        ("search: {space: {rank: [8]}}", ":3: search.space.rank", "'rank'", "Did you mean search.space.r?"),
         ("search: {space: {r: {min: 8}}}", ":3: search.space.r", "without max", "Add max"),
         ("search: {space: {r: {min: 8, max: 4}}}", ":3: search.space.r", "min 8 and max 4", "Exchange"),
         ("search: {space: {weight_decay: {min: 0, max: 1}}}", ":3: search.space.weight_decay", "without step", "tpe"),

@@ -33,6 +33,7 @@ from cohort.engine.stopping import stopping_gently
 from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
 from cohort.engine.task_file import load_task
 from cohort.engine.task_file_model import TaskFile
+from cohort.engine.thread_count import settle_thread_count
 from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.engine.tracker_reporting import TrackerReporter
 from cohort.engine.trial_planning import PlannedTrial
@@ -81,6 +82,8 @@ def tune(
     """
     watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
     occupied = RunDirectory.find_problem(run_directory)
+    on_cpu = task.num_gpus == 0 or not torch.cuda.is_available()
+    settle_thread_count(task.model_name_or_path, on_cpu=on_cpu)
     preparation = _prepare(
         task,
         watcher=watcher,
@@ -346,9 +349,10 @@ def _prepare(
     )
     facts = preparation.facts
     trials = f"{len(preparation.proposals.first)} trials{' at first' if task.search.sampler == 'tpe' else ''}"
+    threads = f"{facts['threads']} thread{'' if facts['threads'] == 1 else 's'}"
     watcher.note(
-        f"{trials} on {facts['device']}, {facts['precision']}, "
-        f"{facts['threads']} threads; products: {facts['backend']}; attention: {facts['attention']}"
+        f"{trials} on {facts['device']}, {facts['precision']}, {threads}; products: {facts['backend']}; "
+        f"attention: {facts['attention']}"
     )
     for note in preparation.notes:
         watcher.note(note)

@@ -7,9 +7,15 @@ from pathlib import Path
 from cohort.core.errors import InputError, Problem
 from cohort.core.hub_ids import is_hub_id
 
-__all__ = ["find_model"]
+__all__ = ["find_local_model", "find_model"]
 
 _NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
+
+
+def find_local_model(name_or_path: str | Path) -> Path | None:
+    """Return the directory ``name_or_path`` where it is one; nothing is fetched."""
+    path = Path(name_or_path).expanduser()
+    return path if path.is_dir() else None
 
 
 def find_model(name_or_path: str | Path) -> Path:
