@@ -12,8 +12,8 @@ from cohort.models.source import find_local_model
 
 __all__ = ["settle_thread_count"]
 
-# Up to this width a product is too small to share: a second thread gained nothing on two idle cores, and beside other
-# programs the threads' waiting for each other made the quickstart 2 to 20 times slower than one thread.
+# Up to this width a product is too small to share well: the quickstart takes 25 s with one thread and 20 s with two on
+# two idle cores, but 2 to 20 times as long with two beside other programs, where the threads wait for each other.
 NARROW_MODEL = 512
 _CHOSEN_BY_USER = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
