@@ -124,7 +124,7 @@ def parse_rows(
                 values, original=row.values, data_format=chosen.value, template=settings.prompt_template
             )
         except BadRowError as problem:
-            log.extend([problem.at(row.where)])
+            log.extend([problem.in_words_of(settings.columns).at(row.where)])
         else:
             parsed.append(ParsedRow(where=row.where, example=example, split=row.split))
     return chosen, parsed

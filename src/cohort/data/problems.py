@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,6 +42,16 @@ class BadRowError(Exception):
     def __init__(self, *, found: str, allowed: str, mend: str, kind: ProblemKind = ProblemKind.MALFORMED) -> None:
         super().__init__(found)
         self.found, self.allowed, self.mend, self.kind = found, allowed, mend, kind
+
+    def in_words_of(self, columns: Mapping[str, str]) -> BadRowError:
+        """Return the same with the file's own names for the columns that ``columns`` (ours -> the file's) renames."""
+        found, allowed, mend = self.found, self.allowed, self.mend
+        for ours, theirs in columns.items():
+            found = re.sub(rf"^{re.escape(ours)}(?=: )", theirs, found)
+            before, keys, listed = found.partition(" among the keys ")
+            found = before + keys + re.sub(rf"\b{re.escape(ours)}\b", theirs, listed)
+            found, allowed, mend = (text.replace(repr(ours), repr(theirs)) for text in (found, allowed, mend))
+        return BadRowError(found=found, allowed=allowed, mend=mend, kind=self.kind)
 
     def at(self, where: str) -> RowProblem:
         """Return the record of this problem at ``where`` (``file:line``)."""

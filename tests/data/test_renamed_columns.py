@@ -1,0 +1,39 @@
+"""What is wrong with a row is said in the file's own words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cohort.core.errors import Problem
+from cohort.data.formats import parse_rows
+from cohort.data.problems import ProblemLog
+from cohort.data.rows import RawRow
+from cohort.data.settings import DatasetSettings
+
+SETTINGS = DatasetSettings(
+    train="train.jsonl", format="prompt_completion", columns={"prompt": "question", "completion": "answer"}
+)
+
+
+def problem_of(values: dict[str, Any]) -> Problem:
+    good = RawRow(where="train.jsonl:1", values={"question": "q", "answer": "a"})
+    log = ProblemLog()
+    parse_rows([good, RawRow(where="train.jsonl:2", values=values)], settings=SETTINGS, log=log)
+    (entry,) = log.entries
+    return entry.problem
+
+
+@pytest.mark.parametrize(
+    ("values", "found", "mend"),
+    [
+        ({"question": "c"}, "no 'answer' among the keys question", "Add 'answer' to the row, or remove the row."),
+        ({"question": 3, "answer": "a"}, "question: 3 (int)", "Put the value in quotes."),
+        ({"question": "c", "answer": " "}, "an empty 'answer'", "Fill it in, or remove the row."),
+    ],
+)
+def test_messages_name_the_files_columns(values: dict[str, Any], found: str, mend: str) -> None:
+    problem = problem_of(values)
+    assert (problem.where, problem.found, problem.mend) == ("train.jsonl:2", found, mend)
+    assert "completion" not in str(problem)
