@@ -93,7 +93,8 @@ def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, p
     Args:
         config: The decoder.
         bytes_per_value: Of the stream.
-        padding: Rows of padded attention over rows of the stream; 1.6 is GSM8K (mean 158 tokens) padded to 256.
+        padding: Rows of padded attention over rows of the stream; 1.6 is GSM8K (mean 158 tokens) padded to 256, as
+            without Triton. The ragged kernels keep less: the estimate stays from above.
     """
     heads = config.query_width + 2 * config.kv_width + config.query_width
     per_layer = 4 * config.hidden_size + config.query_width + round(padding * heads) + 3 * config.intermediate_size

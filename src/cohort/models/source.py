@@ -27,11 +27,11 @@ def find_model(name_or_path: str | Path) -> Path:
     Raises:
         InputError: no such directory, no such hub model, or the hub cannot be reached.
     """
-    path = Path(name_or_path).expanduser()
-    if path.is_dir():
-        return path
+    folder = find_local_model(name_or_path)
+    if folder is not None:
+        return folder
     text = str(name_or_path)
-    if path.exists():
+    if Path(text).expanduser().exists():
         raise _problem(text, found="a file", mend="Give the directory that holds config.json and *.safetensors.")
     if not is_hub_id(text):
         raise _problem(text, found="no such directory", mend="Correct the path, or give a hub id such as owner/model.")
