@@ -9,6 +9,8 @@ from llama_shapes import decoder_config, random_decoder, rows_of_lengths
 from step_timing import build_executor, frozen_step, median_seconds, trial_specs
 from torch.profiler import ProfilerActivity, profile
 
+from cohort.adapters.mlp import PackedMlp
+
 
 def main() -> None:
     """Profile one frozen and one packed step."""
@@ -19,13 +21,17 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--rows", type=int, default=40)
+    parser.add_argument("--mixed", action="store_true", help="ranks 8, 16, 32 and 64 in turn instead of 16")
+    parser.add_argument("--fused-mlp", action="store_true", help="the feed-forward block as fused kernels")
     arguments = parser.parse_args()
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16)
     count = arguments.tokens // arguments.length
     rows = rows_of_lengths([(1, arguments.length - 1)] * 64, vocab_size=config.vocab_size)
     frozen = frozen_step(decoder, rows, range(count))
-    specs = trial_specs([16] * arguments.adapters, batch_size=count // arguments.adapters)
+    PackedMlp.fused = PackedMlp.fused or arguments.fused_mlp
+    ranks = [(8, 16, 32, 64)[i % 4] if arguments.mixed else 16 for i in range(arguments.adapters)]
+    specs = trial_specs(ranks, batch_size=count // arguments.adapters)
     executor = build_executor(decoder, specs, rows, token_budget=arguments.tokens)
     for name, step in (("frozen", frozen), ("packed", executor.step)):
         print(name, f"{median_seconds(step) * 1e3:.2f} ms wall")

@@ -12,7 +12,13 @@ __all__ = ["PackedMlp"]
 
 
 class PackedMlp:
-    """``y = down(silu(gate(x)) * up(x))`` over two packed linears."""
+    """``y = down(silu(gate(x)) * up(x))`` over two packed linears.
+
+    Attributes:
+        fused: Let the kernels of :mod:`cohort.kernels.packed_mlp` take the whole block where they are worth it.
+    """
+
+    fused: bool = False
 
     def __init__(self, gate_up: PackedLinear, down: PackedLinear) -> None:
         """Join ``gate_up``, whose output columns are gate and up side by side, and ``down``."""
@@ -33,4 +39,5 @@ class PackedMlp:
             segments=lora.segments,
             row_keys_T=lora.row_keys_T,
             tables=lora.tables,
+            fused=self.fused,
         )
