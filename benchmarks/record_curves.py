@@ -1,7 +1,9 @@
-"""Loss curves of a whole grid on a real model and real data, without early exit: what exits are replayed from.
+"""Loss curves of whole grids on a pretrained model and real data, without early exit: what exits are replayed from.
 
-Every trial trains to its end in packs, by the engine's own executor, and is evaluated at the steps the product would
-evaluate it at. The model is small, so the grid's learning rates are multiplied by ``--learning-rate-scale``.
+Every trial trains to its end in one pack, by the product's own executor. It is evaluated where the product evaluates
+it, and at further steps, so that other lengths of warm-up can be tried on the same curves. Each (set, seed) is one
+file; one that is there already is left alone, so an interrupted recording goes on with the same command. A seed
+decides initial weights, order of rows and validation rows.
 """
 
 from __future__ import annotations
@@ -10,124 +12,131 @@ import argparse
 import gzip
 import json
 import math
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from measure import machine, versions
-from sweep_grid import PlannedGridTrial, plan_grid
+from study_data import STUDIED, read_rows, validation_rows
+from sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS, PlannedGridTrial, plan_grid
 
-from cohort.data.loading import load_dataset
-from cohort.data.settings import DatasetSettings
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.tuning import EarlyExitSettings, EvaluationSettings, RecordedCurve, replay_curves
+from cohort.tuning import EvaluationSettings, plan_candidate
+from cohort.tuning.shares import ceil_share
 from cohort.tuning.trajectory import Trajectory
 
+__all__ = ["Recording", "build_executor", "record", "scale_of"]
+
 CURVES = Path(__file__).parent / "curves"
+# lengths of warm-up, in shares of training, whose evaluations are recorded beside the default's
+WARMUPS = (0.025, 0.03, 0.05, 0.075, 0.1)
+# where ranks are compared with the final ones (ALTO Figure 16 looks at the first of these shares)
+EARLY_SHARES = (0.01, 0.02)
 
 
-def load_rows(arguments: argparse.Namespace) -> tuple[TokenisedRows, TokenisedRows]:
-    """Return training and validation rows of GSM8K's training split that fit the model's context."""
-    from transformers import AutoTokenizer
+@dataclass(kw_only=True)
+class Recording:
+    """What all trials measured: train loss of each step, validation loss by evaluation step, and what it took."""
 
-    tokenizer = AutoTokenizer.from_pretrained(str(arguments.model))
-    settings = DatasetSettings(
-        train=arguments.data,
-        validation=0.2,
-        columns={"prompt": "question", "completion": "answer"},
-        prompt_template="Question: {question}\nAnswer:\n",
-        max_length=512,
-    )
-    data = load_dataset(settings, tokenizer=tokenizer, use_cache=False)
-    return _first(data.train, arguments.rows), _first(data.validation, arguments.evaluation_rows)
+    losses: dict[int, list[float]] = field(default_factory=dict)
+    validations: dict[int, dict[int, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
+    steps: int = 0
+    trained_tokens: int = 0
+    evaluated_tokens: int = 0
+
+    def points(self, trial_id: int) -> list[list[float]]:
+        """Return [step, smoothed train loss, validation loss] of each evaluation; six digits are kept."""
+        trajectory, found = Trajectory(), []
+        for step, loss in enumerate(self.losses[trial_id], start=1):
+            trajectory.add_step(loss)
+            if step in self.validations[trial_id]:
+                assert trajectory.ema is not None, "a step was added"
+                found.append([step, _digits(trajectory.ema), _digits(self.validations[trial_id][step])])
+        return found
+
+    def best(self, trial_id: int) -> float:
+        """Return the lowest finite validation loss of a trial, infinity if there is none."""
+        return min((loss for loss in self.validations[trial_id].values() if math.isfinite(loss)), default=math.inf)
 
 
-def _first(rows: TokenisedRows, count: int) -> TokenisedRows:
-    """Return the first ``count`` rows; the loader has shuffled nothing, the file itself is in no order."""
-    count = min(count, len(rows))
-    stop = rows.offsets[count]
-    return TokenisedRows(
-        tokens_T=rows.tokens_T[:stop],
-        trained_T=rows.trained_T[:stop],
-        offsets=rows.offsets[: count + 1],
-        prompts=rows.prompts[:count],
-        references=rows.references[:count],
-        sources=rows.sources[:count],
-        fingerprint=f"{rows.fingerprint} first {count}",
+def recorded_steps(trial: PlannedGridTrial) -> frozenset[int]:
+    """Return the steps after which a trial is evaluated: those of every warm-up in ``WARMUPS``, and early ones."""
+    planned = trial.candidate.planned_steps
+    steps = set(trial.candidate.evaluation_steps) | {ceil_share(share, planned) for share in EARLY_SHARES}
+    for warmup in WARMUPS:
+        variant = plan_candidate(0, planned_steps=planned, warmup_fraction=warmup, settings=EvaluationSettings())
+        steps |= set(variant.evaluation_steps)
+    return frozenset(steps)
+
+
+def build_executor(
+    arguments: argparse.Namespace, planned: Sequence[PlannedGridTrial], train: TokenisedRows
+) -> Executor:
+    """Return an executor with room for all trials at once."""
+    decoder = load_decoder(arguments.model, dtype=arguments.dtype, device=torch.device(arguments.device))
+    return Executor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=train,
+        settings=ExecutorSettings(
+            num_slots=len(planned),
+            num_rank_rows=sum(trial.spec.adapter.r for trial in planned),
+            token_budget=arguments.token_budget,
+            evaluation_token_budget=2 * arguments.token_budget,
+            graph_tokens=arguments.graph_tokens,
+        ),
+        device=arguments.device,
+        compute_dtype=decoder.dtype,
     )
 
 
 def record(
-    executor: Executor, planned: Sequence[PlannedGridTrial], validation: TokenisedRows
-) -> tuple[dict[int, list[float]], dict[int, dict[int, float]]]:
-    """Train all trials to their end; return train losses by step and validation losses by evaluation step."""
-    losses: dict[int, list[float]] = {trial.spec.trial_id: [] for trial in planned}
-    validations: dict[int, dict[int, float]] = {trial.spec.trial_id: {} for trial in planned}
-    candidates = {trial.spec.trial_id: trial.candidate for trial in planned}
-    waiting = list(planned)
-    begun, ticks = time.perf_counter(), 0
-    while waiting or executor.resident:
-        ticks += 1
-        if ticks % 50 == 0:
-            print(f"{ticks} steps, {time.perf_counter() - begun:.0f} s, {len(executor.resident)} trials", flush=True)
-        while waiting and executor.fits(waiting[0].spec):
-            executor.load(waiting.pop(0).spec)
-        done = {}
-        for event in executor.step():
-            losses[event.trial_id].append(event.loss)
-            done[event.trial_id] = event.step
-        due = [trial_id for trial_id, step in done.items() if step in candidates[trial_id].evaluation_steps]
+    executor: Executor, planned: Sequence[PlannedGridTrial], validation: TokenisedRows, *, name: str = ""
+) -> Recording:
+    """Train all trials to their end and return what they measured."""
+    found = Recording()
+    evaluated_at = {}
+    for trial in planned:
+        executor.load(trial.spec)
+        found.losses[trial.spec.trial_id], found.validations[trial.spec.trial_id] = [], {}
+        evaluated_at[trial.spec.trial_id] = recorded_steps(trial)
+    last = {trial.spec.trial_id: trial.candidate.planned_steps for trial in planned}
+    begun = time.perf_counter()
+    while executor.resident:
+        step_begun = time.perf_counter()
+        events = executor.step()
+        found.seconds["training"] += time.perf_counter() - step_begun
+        found.steps += 1
+        for event in events:
+            found.losses[event.trial_id].append(event.loss)
+            found.trained_tokens += event.num_tokens
+        due = {event.trial_id: event.step for event in events if event.step in evaluated_at[event.trial_id]}
         if due:
-            found = executor.evaluate(due, rows=validation, row_ids=range(len(validation)))
-            for trial_id, outcome in found.items():
-                validations[trial_id][done[trial_id]] = outcome.loss
-        for trial_id in due:
-            if done[trial_id] == candidates[trial_id].planned_steps:
+            evaluation_begun = time.perf_counter()
+            for trial_id, outcome in executor.evaluate(
+                tuple(due), rows=validation, row_ids=range(len(validation))
+            ).items():
+                found.validations[trial_id][due[trial_id]] = outcome.loss
+                found.evaluated_tokens += outcome.num_tokens
+            found.seconds["evaluation"] += time.perf_counter() - evaluation_begun
+        for trial_id, step in due.items():
+            if step == last[trial_id]:
                 executor.drop(trial_id)
-    return losses, validations
-
-
-def summary(
-    planned: Sequence[PlannedGridTrial],
-    losses: dict[int, list[float]],
-    validations: dict[int, dict[int, float]],
-) -> dict[str, Any]:
-    """Return what early exit with default settings would have saved, and the spread of best losses."""
-    curves = [
-        RecordedCurve(
-            candidate=trial.candidate,
-            train_losses=losses[trial.spec.trial_id],
-            validation_losses=validations[trial.spec.trial_id],
-            batch_size=trial.spec.batch_size,
-        )
-        for trial in planned
-    ]
-    bests = sorted(min(points.values()) for points in validations.values())
-    report = replay_curves(curves, EarlyExitSettings())
-    assert report.best is not None, "a recorded grid has finite losses"
-    return {
-        "best_validation_loss": bests[0],
-        "median_validation_loss": bests[len(bests) // 2],
-        "worst_validation_loss": bests[-1],
-        "samples_saved_percent": 100 * report.saved_share,
-        "best_with_early_exit": report.best.value,
-        "best_loss_ratio": report.best.value / bests[0],
-        "samples_saved_by": {reason.value: saved for reason, saved in report.samples_saved_by.items()},
-    }
-
-
-def _points(losses: Sequence[float], validations: dict[int, float]) -> list[list[float]]:
-    """Return [step, smoothed train loss, validation loss] of each evaluation; six digits are kept."""
-    trajectory, found = Trajectory(), []
-    for step, loss in enumerate(losses, start=1):
-        trajectory.add_step(loss)
-        if step in validations:
-            assert trajectory.ema is not None, "a step was added"
-            found.append([step, _digits(trajectory.ema), _digits(validations[step])])
+        if found.steps % 200 == 0:
+            gone = time.perf_counter() - begun
+            share = found.steps / max(last.values())
+            print(
+                f"{name} {found.steps} steps, {gone:.0f} s, {len(executor.resident)} trials ({share:.0%})", flush=True
+            )
     return found
 
 
@@ -135,97 +144,157 @@ def _digits(value: float) -> float:
     return float(f"{value:.6g}") if math.isfinite(value) else value
 
 
-def _trial_json(
-    trial: PlannedGridTrial, losses: Mapping[int, Sequence[float]], validations: Mapping[int, dict[int, float]]
+def scale_of(arguments: argparse.Namespace) -> tuple[float, str]:
+    """Return what the grid's learning rates are multiplied by, and how that was chosen."""
+    if arguments.range is None:
+        return arguments.learning_rate_scale, "given"
+    found = json.loads(arguments.range.read_text(encoding="utf-8"))
+    return float(found["scale"]), found["how"]
+
+
+def content_of(
+    arguments: argparse.Namespace, planned: Sequence[PlannedGridTrial], found: Recording, **facts: Any
 ) -> dict[str, Any]:
+    """Return what a file of curves holds."""
+    scale, how = scale_of(arguments)
+    bests = sorted(found.best(trial.spec.trial_id) for trial in planned)
     return {
-        "trial_id": trial.spec.trial_id,
-        "learning_rate": trial.learning_rate,
-        "r": trial.spec.adapter.r,
-        "batch_size": trial.spec.batch_size,
-        "planned_steps": trial.candidate.planned_steps,
-        "warmup_steps": trial.candidate.warmup_steps,
-        "points": _points(losses[trial.spec.trial_id], validations[trial.spec.trial_id]),
-    }
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="directory of a Hugging Face checkpoint")
-    parser.add_argument("--name", default="stories260K")
-    parser.add_argument("--data", type=Path, required=True, help="GSM8K's training split as JSON lines")
-    parser.add_argument("--rows", type=int, default=160)
-    parser.add_argument("--evaluation-rows", type=int, default=24)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--dtype", default="bfloat16" if torch.cuda.is_available() else "float32")
-    parser.add_argument("--learning-rate-scale", type=float, default=20.0)
-    parser.add_argument("--learning-rates", type=float, nargs="+", default=None)
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=None, help="fewer trials, to try it out")
-    parser.add_argument("--ranks", type=int, nargs="+", default=None, help="fewer trials, to try it out")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--token-budget", type=int, default=None)
-    parser.add_argument("--out", type=Path, default=CURVES)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Record, print a summary, write the curves."""
-    arguments = _arguments()
-    train, validation = load_rows(arguments)
-    given = {} if arguments.learning_rates is None else {"learning_rates": arguments.learning_rates}
-    planned = plan_grid(
-        len(train),
-        epochs=arguments.epochs,
-        learning_rate_scale=arguments.learning_rate_scale,
-        settings=EvaluationSettings(),
-        **given,
-    )
-    planned = [
-        trial
-        for trial in planned
-        if (arguments.batch_sizes is None or trial.spec.batch_size in arguments.batch_sizes)
-        and (arguments.ranks is None or trial.spec.adapter.r in arguments.ranks)
-    ]
-    decoder = load_decoder(arguments.model, dtype=arguments.dtype, device=torch.device(arguments.device))
-    budget = arguments.token_budget or (32768 if arguments.device == "cuda" else 4096)
-    executor = Executor(
-        decoder,
-        target_linears=decoder.linears,
-        train_rows=train,
-        settings=ExecutorSettings(
-            num_slots=len(planned),
-            num_rank_rows=sum(trial.spec.adapter.r for trial in planned),
-            token_budget=budget,
-            evaluation_token_budget=2 * budget,
-        ),
-        device=arguments.device,
-        compute_dtype=decoder.dtype,
-    )
-    begun = time.perf_counter()
-    losses, validations = record(executor, planned, validation)
-    seconds = time.perf_counter() - begun
-    found = summary(planned, losses, validations)
-    print(json.dumps({**found, "seconds": seconds}, indent=1), flush=True)
-    content = {
         "what": "[step, smoothed train loss (EMA 0.1), validation loss] of each trial at each evaluation, no exits",
         "model": arguments.name,
-        "data": f"GSM8K training split, {len(train)} rows of at most 512 tokens; validation {len(validation)} others",
         "epochs": arguments.epochs,
         "precision": f"{arguments.dtype} base, float32 adapters",
-        "learning_rate_scale": arguments.learning_rate_scale,
-        "why_scaled": "the grid's rates suit models of billions of weights; one of 260 thousand hardly moves at them",
-        "seconds": seconds,
+        "learning_rate_scale": scale,
+        "learning_rate_scale_chosen": how,
+        **facts,
+        "seconds": found.seconds,
+        "steps": found.steps,
+        "trained_tokens": found.trained_tokens,
+        "evaluated_tokens": found.evaluated_tokens,
         "machine": machine(),
         "versions": versions(),
-        "summary": found,
-        "trials": [_trial_json(trial, losses, validations) for trial in planned],
+        "summary": {
+            "best_validation_loss": bests[0],
+            "median_validation_loss": bests[len(bests) // 2],
+            "worst_validation_loss": bests[-1],
+        },
+        "trials": [
+            {
+                "trial_id": trial.spec.trial_id,
+                "learning_rate": trial.learning_rate,
+                "r": trial.spec.adapter.r,
+                "batch_size": trial.spec.batch_size,
+                "planned_steps": trial.candidate.planned_steps,
+                "warmup_steps": trial.candidate.warmup_steps,
+                "points": found.points(trial.spec.trial_id),
+            }
+            for trial in planned
+        ],
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"gsm8k_{arguments.name}.json.gz"
-    # no time stamp inside, so that equal curves are equal files
-    path.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
-    print(f"wrote {path}, {path.stat().st_size} bytes")
+
+
+def plan(arguments: argparse.Namespace, *, num_rows: int, seed: int) -> list[PlannedGridTrial]:
+    """Return the grid of one seed."""
+    return plan_grid(
+        num_rows,
+        epochs=arguments.epochs,
+        learning_rate_scale=scale_of(arguments)[0],
+        learning_rates=arguments.learning_rates,
+        ranks=arguments.ranks,
+        batch_sizes=arguments.batch_sizes,
+        settings=EvaluationSettings(),
+        seed=seed,
+    )
+
+
+def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Path) -> None:
+    """Record one grid and write its file."""
+    train = read_rows(arguments.prepared, name, "train", count=arguments.rows)
+    validation = validation_rows(arguments.prepared, name, seed=seed, count=arguments.evaluation_rows)
+    planned = plan(arguments, num_rows=len(train), seed=seed)
+    executor = build_executor(arguments, planned, train)
+    base = executor.evaluate_base(rows=validation, row_ids=range(len(validation)))
+    found = record(executor, planned, validation, name=path.stem.removesuffix(".json"))
+    content = content_of(
+        arguments,
+        planned,
+        found,
+        set=name,
+        seed=seed,
+        data=f"{STUDIED[name].file}: {len(train)} rows of at most 512 tokens; {len(validation)} others for validation",
+        base_validation_loss=base.loss,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # no time stamp inside, so that equal curves are equal files; written beside, so that a file is whole
+    beside = path.with_suffix(".part")
+    beside.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
+    beside.replace(path)
+    spread = {**content["summary"], "base": base.loss}
+    print(f"wrote {path.name} ({path.stat().st_size} bytes): {spread} {found.seconds}", flush=True)
+
+
+def _in_processes(jobs: Sequence[tuple[str, int]], *, processes: int) -> int:
+    """Record each of ``jobs`` in a process of its own: the host is the limit of a small model, and cores are many."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    waiting, running, failed = list(jobs), [], 0
+    while waiting or running:
+        while waiting and len(running) < processes:
+            name, seed = waiting.pop(0)
+            # of an option that is given twice the last one counts
+            own = ["--processes", "1", "--sets", name, "--seeds", str(seed)]
+            command = [sys.executable, *sys.argv, *own]
+            running.append(subprocess.Popen(command, env=environment))
+        time.sleep(0.2)
+        failed += sum(process.poll() not in (None, 0) for process in running)
+        running = [process for process in running if process.poll() is None]
+    return failed
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every script of the study is told about the model and where it runs."""
+    parser.add_argument("--model", type=Path, required=True, help="directory of a Hugging Face checkpoint")
+    parser.add_argument("--name", default="llama16M", help="what the model is called in file names")
+    parser.add_argument("--prepared", type=Path, required=True, help="folder that study_data.py wrote")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=None, help="training rows; all that were prepared by default")
+    parser.add_argument("--evaluation-rows", type=int, default=128)
+    parser.add_argument("--dtype", default="bfloat16" if torch.cuda.is_available() else "float32")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--token-budget", type=int, default=32768 if torch.cuda.is_available() else 2048)
+    parser.add_argument("--graph-tokens", type=int, default=3072)
+
+
+def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what is trained; fewer values are for trying it out."""
+    parser.add_argument("--range", type=Path, default=None, help="what learning_rate_range.py wrote")
+    parser.add_argument("--learning-rate-scale", type=float, default=1.0, help="without --range")
+    parser.add_argument("--learning-rates", type=float, nargs="+", default=LEARNING_RATES)
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES)
+
+
+def main() -> int:
+    """Record what is missing; return 1 if a recording failed."""
+    studied = [name for name, entry in STUDIED.items() if entry.role == "studied"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_model_arguments(parser)
+    add_grid_arguments(parser)
+    parser.add_argument("--sets", nargs="+", default=studied, choices=list(STUDIED))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--processes", type=int, default=1, help="recordings at once")
+    parser.add_argument("--out", type=Path, default=CURVES)
+    arguments = parser.parse_args()
+    paths = {
+        (name, seed): arguments.out / f"{name}_{arguments.name}_seed{seed}.json.gz"
+        for name in arguments.sets
+        for seed in arguments.seeds
+    }
+    missing = [job for job, path in paths.items() if not path.exists()]
+    if arguments.processes > 1 and len(missing) > 1:
+        return int(_in_processes(missing, processes=arguments.processes) > 0)
+    for name, seed in missing:
+        record_one(arguments, name, seed=seed, path=paths[name, seed])
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

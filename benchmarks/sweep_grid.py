@@ -32,17 +32,20 @@ def plan_grid(
     epochs: int = 1,
     learning_rate_scale: float = 1.0,
     learning_rates: Sequence[float] = LEARNING_RATES,
+    ranks: Sequence[int] = RANKS,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
     settings: EvaluationSettings | None = None,
     warmup_fraction: float = 0.05,
+    seed: int = 0,
 ) -> list[PlannedGridTrial]:
     """Return all trials, learning rate outermost, as the grid sampler lists them."""
     found = []
-    combinations = itertools.product(learning_rates, RANKS, BATCH_SIZES)
+    combinations = itertools.product(learning_rates, ranks, batch_sizes)
     for trial_id, (learning_rate, r, batch_size) in enumerate(combinations):
         num_steps = epochs * -(-num_rows // batch_size)
         spec = TrialSpec(
             trial_id=trial_id,
-            seed=0,
+            seed=seed,
             adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
             learning_rate=learning_rate * learning_rate_scale,
             batch_size=batch_size,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from cohort.tuning.early_exit import EarlyExitSettings
+from cohort.tuning.decisions import Reason
+from cohort.tuning.early_exit import EarlyExitSettings, RuleName
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.replay import RecordedCurve, replay_curves
+from cohort.tuning.trajectory import Trajectory
 from tests.tuning.loss_curves import curve
 
 
@@ -39,3 +43,28 @@ def test_a_record_without_an_evaluation_is_refused() -> None:
     holed = RecordedCurve(candidate=full.candidate, train_losses=full.train_losses, validation_losses={1: 1.0})
     with pytest.raises(ValueError, match="evaluated after step 2 but its record has no loss there"):
         replay_curves([holed], EarlyExitSettings())
+
+
+def test_a_curve_of_points_alone_replays_to_the_recorded_smoothing() -> None:
+    """The losses between the points are made up, but they lead the smoothed loss through every point."""
+    candidate = plan_candidate(0, planned_steps=40, warmup_fraction=0.1, settings=EvaluationSettings())
+    points = [(step, 5.0 - step / 10 + (step % 3) / 7, 5.0) for step in candidate.evaluation_steps]
+    found = RecordedCurve.from_points(candidate, points, batch_size=2)
+    trajectory = Trajectory()
+    smoothed = []
+    for step, loss in enumerate(found.train_losses, start=1):
+        trajectory.add_step(loss)
+        if step in found.validation_losses:
+            smoothed.append((step, trajectory.ema))
+    assert [step for step, _ in smoothed] == [step for step, _, _ in points]
+    assert [ema for _, ema in smoothed] == pytest.approx([ema for _, ema, _ in points], rel=1e-12)
+    assert replay_curves([found], EarlyExitSettings(rule=RuleName.NONE)).samples_full == 80
+
+
+def test_a_point_that_is_not_finite_ends_the_trial_at_it() -> None:
+    candidate = plan_candidate(0, planned_steps=40, warmup_fraction=0.1, settings=EvaluationSettings())
+    steps = candidate.evaluation_steps
+    points = [(step, 2.0 if step < steps[5] else math.nan, 2.0) for step in steps]
+    report = replay_curves([RecordedCurve.from_points(candidate, points)], EarlyExitSettings(rule=RuleName.NONE))
+    assert report.steps[0] == steps[5]
+    assert report.decisions[-1].reason is Reason.NON_FINITE

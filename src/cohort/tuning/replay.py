@@ -6,6 +6,7 @@ any threshold can be tried on them without training again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,44 @@ class RecordedCurve:
     validation_losses: Mapping[int, float]
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     batch_size: int = 1
+
+    @classmethod
+    def from_points(
+        cls,
+        candidate: Candidate,
+        points: Sequence[tuple[int, float, float]],
+        *,
+        batch_size: int = 1,
+        ema_weight: float = 0.1,
+    ) -> RecordedCurve:
+        """Return the curve of a record that holds (step, smoothed training loss, validation loss) alone.
+
+        Between two points the training loss is the constant that leads the smoothing from one value to the next, so
+        a replay meets the recorded values at the points, up to rounding. Where a point is not finite, the last step
+        before it is the one that was not.
+
+        Args:
+            candidate: Its evaluation steps must be among the points.
+            points: By increasing step.
+            batch_size: Examples of a step.
+            ema_weight: What the record was smoothed with.
+        """
+        losses: list[float] = []
+        ema: float | None = None
+        for step, value, _ in points:
+            count = step - len(losses)
+            if ema is None or not (math.isfinite(value) and math.isfinite(ema)):
+                losses += [value if ema is None else ema] * (count - 1) + [value]
+            else:
+                left = (1 - ema_weight) ** count
+                losses += [(value - left * ema) / (1 - left)] * count
+            ema = value
+        return cls(
+            candidate=candidate,
+            train_losses=losses,
+            validation_losses={step: validation for step, _, validation in points},
+            batch_size=batch_size,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,152 @@
+"""One real run of the grid with early exit, held against the replay of the curves that were recorded without it.
+
+The trials share the bank with others than in the recording, are parked and brought back, and stop for good: the exits,
+the losses and the best checkpoint should be those of the replay. On a GPU the frozen products' bits depend on the size
+of the pass, so losses agree within a tolerance that is reported, not bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from curve_files import Grid, read_grid
+from measure import RESULTS, print_table, write_result
+from record_curves import CURVES, add_grid_arguments, add_model_arguments, build_executor, plan
+from study_data import STUDIED, read_rows, validation_rows
+
+from cohort.core.events import Evaluated
+from cohort.data.tokenised import TokenisedRows
+from cohort.training.executor import Executor
+from cohort.training.trial import TrialSpec, TrialState
+from cohort.tuning import Decision, DecisionKind, EarlyExitSettings, Study
+
+
+def run_with_exits(
+    executor: Executor, study: Study, specs: dict[int, TrialSpec], *, validation: TokenisedRows, most_resident: int
+) -> dict[int, dict[int, float]]:
+    """Train until every trial has ended; return the validation losses by trial and step."""
+    parked: dict[int, TrialState] = {}
+    losses: dict[int, dict[int, float]] = {trial_id: {} for trial_id in specs}
+
+    def carry_out(decisions: tuple[Decision, ...]) -> None:
+        for decision in decisions:
+            resident = decision.trial_id in executor.resident
+            if decision.kind is DecisionKind.PARK:
+                parked[decision.trial_id] = executor.unload(decision.trial_id)
+            elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
+                parked.pop(decision.trial_id, None)
+                if resident:
+                    executor.drop(decision.trial_id)
+
+    while not study.is_finished:
+        for trial_id in study.runnable():
+            if trial_id not in executor.resident and len(executor.resident) < most_resident:
+                executor.load(specs[trial_id], parked.pop(trial_id, None))
+                study.start(trial_id)
+        events = executor.step()
+        done = {event.trial_id: event.step for event in events}
+        for event in events:
+            carry_out(study.observe(event))
+        due = {trial_id: done[trial_id] for trial_id in executor.resident if _is_due(study, trial_id, done)}
+        if due:
+            found = executor.evaluate(tuple(due), rows=validation, row_ids=range(len(validation)))
+            for trial_id, step in sorted(due.items()):
+                losses[trial_id][step] = found[trial_id].loss
+                evaluated = Evaluated(
+                    trial_id=trial_id, step=step, validation_loss=found[trial_id].loss, metrics={}, num_tokens=0
+                )
+                carry_out(study.observe(evaluated))
+    return losses
+
+
+def _is_due(study: Study, trial_id: int, done: dict[int, int]) -> bool:
+    return trial_id in done and study.next_evaluation(trial_id) == done[trial_id]
+
+
+def compared(
+    grid: Grid, study: Study, losses: dict[int, dict[int, float]], early_exit: EarlyExitSettings
+) -> dict[str, Any]:
+    """Return how the real run and the replay differ."""
+    report = grid.replay(early_exit)
+    best = study.result()
+    assert best is not None, "a run with finite losses has a best checkpoint"
+    assert report.best is not None, "a grid with finite losses has a best checkpoint"
+    recorded = {trial.trial_id: {step: loss for step, _, loss in trial.points} for trial in grid.trials}
+    differences = [
+        abs(loss / recorded[trial_id][step] - 1)
+        for trial_id, points in losses.items()
+        for step, loss in points.items()
+        if math.isfinite(loss) and math.isfinite(recorded[trial_id][step])
+    ]
+    batch = {trial.trial_id: trial.batch_size for trial in grid.trials}
+    used = sum(study.trajectory(trial_id).num_steps * size for trial_id, size in batch.items())
+    kept = {d.trial_id for d in study.decisions if d.kind is DecisionKind.KEEP}
+    kept_replayed = {d.trial_id for d in report.decisions if d.kind is DecisionKind.KEEP}
+    return {
+        "set": grid.name,
+        "seed": grid.seed,
+        "trials": len(batch),
+        "same_steps": sum(study.trajectory(i).num_steps == steps for i, steps in report.steps.items()),
+        "kept": len(kept),
+        "kept_in_both": len(kept & kept_replayed),
+        "samples_saved_percent": 100 * (1 - used / report.samples_full),
+        "samples_saved_percent_replayed": 100 * report.saved_share,
+        "best_trial": best.trial_id,
+        "best_trial_replayed": report.best.trial_id,
+        "best_loss_ratio": best.value / grid.best,
+        "best_loss_ratio_replayed": report.best.value / grid.best,
+        "loss_difference_median_percent": 100 * sorted(differences)[len(differences) // 2],
+        "loss_difference_largest_percent": 100 * max(differences),
+    }
+
+
+def main() -> None:
+    """Run, compare, write."""
+    studied = [name for name, entry in STUDIED.items() if entry.role == "studied"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_model_arguments(parser)
+    add_grid_arguments(parser)
+    parser.add_argument("--set", default=studied[0], choices=list(STUDIED))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--curves", type=Path, default=CURVES)
+    parser.add_argument("--most-resident", type=int, default=40, help="fewer than all: trials wait, park and return")
+    parser.add_argument("--out", type=Path, default=None)
+    arguments = parser.parse_args()
+    grid = read_grid(arguments.curves / f"{arguments.set}_{arguments.name}_seed{arguments.seed}.json.gz")
+    arguments.learning_rate_scale, arguments.range = grid.source["learning_rate_scale"], None
+    train = read_rows(arguments.prepared, arguments.set, "train", count=arguments.rows)
+    validation = validation_rows(arguments.prepared, arguments.set, seed=grid.seed, count=arguments.evaluation_rows)
+    planned = plan(arguments, num_rows=len(train), seed=grid.seed)
+    early_exit = EarlyExitSettings()
+    study = Study([trial.candidate for trial in planned], early_exit)
+    executor = build_executor(arguments, planned, train)
+    begun = time.perf_counter()
+    losses = run_with_exits(
+        executor,
+        study,
+        {trial.spec.trial_id: trial.spec for trial in planned},
+        validation=validation,
+        most_resident=arguments.most_resident,
+    )
+    seconds = time.perf_counter() - begun
+    row = compared(grid, study, losses, early_exit) | {"seconds": seconds}
+    print_table([row], columns=list(row))
+    write_result(
+        arguments.out or RESULTS / f"verify_exits_{arguments.set}_seed{arguments.seed}.json",
+        question="Do exits of a real run agree with their replay on recorded curves?",
+        headline={
+            "replay_same_steps_share": row["same_steps"] / row["trials"],
+            "replay_loss_difference_median_percent": row["loss_difference_median_percent"],
+        },
+        rows=[row],
+        notes={"recorded_seconds": grid.source["seconds"], "device": torch.device(arguments.device).type},
+    )
+
+
+if __name__ == "__main__":
+    main()
