@@ -5,6 +5,7 @@ Shapes:  R rank rows of the bank · r rank of one adapter · D entries of a rank
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -122,11 +123,22 @@ class AdapterBank:
             dropouts=tuple(spec.lora_dropout if spec else 0.0 for spec in specs),
         )
 
-    def context(self, segments: SegmentTable, *, row_keys_T: Tensor | None = None) -> LoraContext:
-        """Return what the linears need for one pass over a stream laid out by ``segments``."""
+    @property
+    def writes_gradients(self) -> bool:
+        """Whether a pass may write a slot's gradients over what the bank holds instead of adding to it."""
+        return choose_backend(self.compute_RD) is Backend.TRITON
+
+    def context(
+        self, segments: SegmentTable, *, row_keys_T: Tensor | None = None, fresh_slots: Collection[int] = ()
+    ) -> LoraContext:
+        """Return what the linears need for one pass over a stream laid out by ``segments``.
+
+        The gradients of ``fresh_slots`` are written where :attr:`writes_gradients`, else added as all others are.
+        """
         slots = self.slot_table()
-        grouped = choose_backend(self.compute_RD) is Backend.TRITON
-        tables = LaunchTables(segments, slots, device=self.compute_RD.device) if grouped else None
+        tables = None
+        if self.writes_gradients:
+            tables = LaunchTables(segments, slots, device=self.compute_RD.device, fresh_slots=fresh_slots)
         return LoraContext(factors=self._parts, slots=slots, segments=segments, row_keys_T=row_keys_T, tables=tables)
 
     def fits(self, r: int) -> bool:

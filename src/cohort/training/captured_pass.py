@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,13 +109,18 @@ class CapturedPasses:
         self.num_replays = 0
 
     def run(
-        self, entries: Sequence[SlotSample], *, trained_tokens: Mapping[int, int] | None = None
+        self,
+        entries: Sequence[SlotSample],
+        *,
+        trained_tokens: Mapping[int, int] | None = None,
+        fresh_slots: Collection[int] = (),
     ) -> CapturedLosses | None:
         """Run a pass over ``entries`` as a graph; None where it is to be launched one by one.
 
         Args:
             entries: As :func:`cohort.data.packing.pack` takes them.
             trained_tokens: n_z by slot: gradients of the mean losses are added to the bank. None only measures.
+            fresh_slots: Slots whose gradients are written over what the bank holds instead.
         """
         lengths = [len(entry.sample.tokens) for entry in entries]
         used = sum(lengths)
@@ -136,7 +141,7 @@ class CapturedPasses:
             return None
         stream = lay_out(entries, num_slots=slots.num_slots, num_rows=graph.shape.num_rows)
         self.num_replays += 1
-        return graph.replay(stream, slots=slots, trained_tokens=trained_tokens)
+        return graph.replay(stream, slots=slots, trained_tokens=trained_tokens, fresh_slots=fresh_slots)
 
     def _graph(self, need: PassShape, *, trains: bool, slots: SlotTable, widest: int) -> _CapturedPass | None:
         own = rounded_up(need)
@@ -203,11 +208,16 @@ class _CapturedPass:
         self._graph, self._losses_T = self._capture(decoder, pool=pool)
 
     def replay(
-        self, stream: HostStream, *, slots: SlotTable, trained_tokens: Mapping[int, int] | None
+        self,
+        stream: HostStream,
+        *,
+        slots: SlotTable,
+        trained_tokens: Mapping[int, int] | None,
+        fresh_slots: Collection[int],
     ) -> CapturedLosses:
         self._copied.synchronize()  # the last transfer still reads the pinned memory
         self._fill(stream, trained_tokens=trained_tokens or {})
-        self._tables.update(stream.segments, slots)
+        self._tables.update(stream.segments, slots, fresh_slots=fresh_slots)
         self._send()
         self._graph.replay()
         return CapturedLosses(losses_T=self._losses_T, sequence_offsets=stream.sequence_offsets)

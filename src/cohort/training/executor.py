@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -176,11 +176,14 @@ class Executor:
             num_tokens[entry.slot] = num_tokens.get(entry.slot, 0) + len(entry.sample.tokens)
         sums: list[Tensor] = []
         lengths = [len(entry.sample.tokens) for entry in entries]
+        fresh = set(trained) if self.bank.writes_gradients else set()
         try:
             for run in split_micro_batches(lengths, token_budget=self.settings.token_budget):
-                sums.append(self._micro_batch([entries[i] for i in run], trained))
+                present = {entries[i].slot for i in run}
+                sums.append(self._micro_batch([entries[i] for i in run], trained, fresh_slots=fresh & present))
+                fresh -= present
         except BaseException:
-            # gradients are zero between steps: the update leaves them so, and so must a step that was not finished
+            # gradients are zero between steps, or written by the next: a step that was not finished leaves none
             for resident in residents:
                 self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
             raise
@@ -248,15 +251,17 @@ class Executor:
             found.append(SlotSample(slot=resident.slot, sample=sample, row_keys=keys))
         return found
 
-    def _micro_batch(self, entries: Sequence[SlotSample], trained: Mapping[int, int]) -> Tensor:
-        """Add the gradients of ``entries`` to the bank and return their loss sums, still on the device."""
+    def _micro_batch(
+        self, entries: Sequence[SlotSample], trained: Mapping[int, int], *, fresh_slots: Collection[int]
+    ) -> Tensor:
+        """Put the gradients of ``entries`` into the bank and return their loss sums, still on the device."""
         present = {entry.slot: trained[entry.slot] for entry in entries}
         if self.captured is not None:
-            replayed = self.captured.run(entries, trained_tokens=present)
+            replayed = self.captured.run(entries, trained_tokens=present, fresh_slots=fresh_slots)
             if replayed is not None:
                 return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
         batch = pack(entries, num_slots=self.bank.num_slots, device=self.bank.weights_RD.device)
-        lora = self.bank.context(batch.segments, row_keys_T=batch.row_keys_T)
+        lora = self.bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
         losses_T = token_losses(self.decoder, batch, lora)
         losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
         return sample_loss_sums(losses_T.detach(), batch.sequence_offsets)
@@ -286,7 +291,7 @@ class Executor:
             exp_avg_sq_RD=bank.exp_avg_sq_RD,
             slots=updates,
             compute_RD=None if bank.compute_RD is bank.weights_RD else bank.compute_RD,
-            zero_grads=True,
+            zero_grads=not bank.writes_gradients,
         )
 
     def _event(self, resident: _Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
