@@ -2,7 +2,8 @@
 
 A step's seconds are non-negative sums of what the pack holds:
 
-    fixed + adapters + rank rows + tokens + rank rows * tokens + sum len^2 + sum over knees of max(0, tokens - knee)
+    fixed + adapters + sequences + rank rows + tokens + rank rows * tokens + sum len^2
+    + sum over knees of max(0, tokens - knee)
 
 convex and increasing in the pack, so that the planners can optimise over it exactly. The knees let a step cost little
 below what saturates the GPU and its full price beyond. Coefficients are fitted on measured steps; for several GPUs
@@ -44,12 +45,14 @@ class TrialWork:
         num_tokens: Tokens of one of its optimizer steps.
         num_steps: Steps it trains.
         sum_squares: Sum over the sequences of a step of their squared length.
+        num_sequences: Sequences of one of its steps.
     """
 
     r: int
     num_tokens: float
     num_steps: int = 1
     sum_squares: float = 0.0
+    num_sequences: float = 0.0
 
     @property
     def weight(self) -> float:
@@ -72,6 +75,7 @@ class StepCost:
     fixed_seconds: float
     seconds_per_token: float
     seconds_per_adapter: float = 0.0
+    seconds_per_sequence: float = 0.0
     seconds_per_rank_row: float = 0.0
     seconds_per_rank_token: float = 0.0
     seconds_per_square: float = 0.0
@@ -82,6 +86,7 @@ class StepCost:
             self.fixed_seconds,
             self.seconds_per_token,
             self.seconds_per_adapter,
+            self.seconds_per_sequence,
             self.seconds_per_rank_row,
             self.seconds_per_rank_token,
             self.seconds_per_square,
@@ -94,6 +99,7 @@ class StepCost:
         """Return what one trial adds to a step, knees aside."""
         return (
             self.seconds_per_adapter
+            + self.seconds_per_sequence * work.num_sequences
             + self.seconds_per_rank_row * work.r
             + (self.seconds_per_token + self.seconds_per_rank_token * work.r) * work.num_tokens
             + self.seconds_per_square * work.sum_squares
@@ -183,9 +189,10 @@ def fit_step_cost(
         seconds_per_token=values[3],
         seconds_per_rank_token=values[4],
         seconds_per_square=values[5],
+        seconds_per_sequence=values[6],
         knees=tuple(
             Knee(at_tokens=place, seconds_per_token=slope)
-            for place, slope in zip(places, values[6:], strict=True)
+            for place, slope in zip(places, values[7:], strict=True)
             if slope > 0
         ),
     )
@@ -209,6 +216,7 @@ def _features(pack: Sequence[TrialWork], *, knees: Sequence[float]) -> list[floa
         tokens,
         sum(work.r * work.num_tokens for work in pack),
         sum(work.sum_squares for work in pack),
+        sum(work.num_sequences for work in pack),
         *(max(0.0, tokens - knee) for knee in knees),
     ]
 
@@ -246,6 +254,7 @@ def derive_cost(cost: StepCost, *, num_gpus: int, interconnect: Interconnect) ->
     return StepCost(
         fixed_seconds=cost.fixed_seconds + interconnect.seconds_per_collective * interconnect.collectives_per_step,
         seconds_per_adapter=cost.seconds_per_adapter,
+        seconds_per_sequence=cost.seconds_per_sequence / num_gpus,
         seconds_per_rank_row=cost.seconds_per_rank_row / num_gpus,
         seconds_per_token=cost.seconds_per_token / num_gpus + traffic / interconnect.bytes_per_second,
         seconds_per_rank_token=cost.seconds_per_rank_token / num_gpus,
