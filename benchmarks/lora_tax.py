@@ -56,10 +56,10 @@ def main() -> None:
     parser.add_argument("--shape", default="8b")
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--fused-mlp", action="store_true", help="the feed-forward block as fused kernels")
+    parser.add_argument("--composed-mlp", action="store_true", help="the feed-forward block from packed linears alone")
     parser.add_argument("--out", type=Path, default=RESULTS / "lora_tax.json")
     arguments = parser.parse_args()
-    PackedMlp.fused = PackedMlp.fused or arguments.fused_mlp
+    PackedMlp.fused = not arguments.composed_mlp
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     ceiling = matrix_ceiling() if device == "cuda" else float("nan")

@@ -22,14 +22,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--rows", type=int, default=40)
     parser.add_argument("--mixed", action="store_true", help="ranks 8, 16, 32 and 64 in turn instead of 16")
-    parser.add_argument("--fused-mlp", action="store_true", help="the feed-forward block as fused kernels")
+    parser.add_argument("--composed-mlp", action="store_true", help="the feed-forward block from packed linears alone")
     arguments = parser.parse_args()
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16)
     count = arguments.tokens // arguments.length
     rows = rows_of_lengths([(1, arguments.length - 1)] * 64, vocab_size=config.vocab_size)
     frozen = frozen_step(decoder, rows, range(count))
-    PackedMlp.fused = PackedMlp.fused or arguments.fused_mlp
+    PackedMlp.fused = not arguments.composed_mlp
     ranks = [(8, 16, 32, 64)[i % 4] if arguments.mixed else 16 for i in range(arguments.adapters)]
     specs = trial_specs(ranks, batch_size=count // arguments.adapters)
     executor = build_executor(decoder, specs, rows, token_budget=arguments.tokens)

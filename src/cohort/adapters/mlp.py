@@ -18,7 +18,7 @@ class PackedMlp:
         fused: Let the kernels of :mod:`cohort.kernels.packed_mlp` take the whole block where they are worth it.
     """
 
-    fused: bool = False
+    fused: bool = True
 
     def __init__(self, gate_up: PackedLinear, down: PackedLinear) -> None:
         """Join ``gate_up``, whose output columns are gate and up side by side, and ``down``."""

