@@ -47,7 +47,8 @@ def finish_run(
         directory: Of the run.
 
     Raises:
-        RunStateError: no trial ever had a finite evaluation, so there is no best adapter; the tables are written.
+        RunStateError: no trial ever had a finite evaluation, so there is no best adapter, or all of them failed; the
+            tables are written, and the best adapter so far where there is one.
         StorageFullError: the disk is full; `cohort resume` writes what is missing.
     """
     best = study.result()
@@ -76,8 +77,7 @@ def finish_run(
     write_tables(store, directory=directory)
     keep_last_checkpoint(store, shelf, directory=directory)
     store.set_facts({"are_results_written": True})
-    if best is None:
-        raise _no_best(directory)
+    _require_success(store, directory=directory)
 
 
 def _record_default(store: RunStore) -> None:
@@ -95,22 +95,34 @@ def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
     """Tell whether the run has ended and all its results are there.
 
     Raises:
-        RunStateError: it has, and no trial ever had a finite evaluation.
+        RunStateError: it has, and no trial ever had a finite evaluation, or all failed.
     """
     facts = store.facts()
     tables = (directory.results_csv, directory.metrics_jsonl, directory.report)
     if not facts.get("are_results_written") or not all(path.is_file() for path in tables):
         return False
-    if facts.get("best_trial_id") is None:
-        raise _no_best(directory)
-    return (directory.best / "adapter_config.json").is_file()
+    if facts.get("best_trial_id") is not None and not (directory.best / "adapter_config.json").is_file():
+        return False
+    _require_success(store, directory=directory)
+    return True
 
 
-def _no_best(directory: RunDirectory) -> RunStateError:
-    return RunStateError(
-        "no trial had a finite validation loss, so there is no best adapter; "
-        f"lower the learning rates (see {directory.report})"
-    )
+def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
+    """Refuse to call a run done that has no best adapter, or in which nothing went right."""
+    trials = store.trials()
+    has_best = store.facts().get("best_trial_id") is not None
+    if trials and all(trial.status is TrialStatus.FAILED for trial in trials):
+        first = min(trials, key=lambda trial: (trial.steps_done, trial.trial_id))
+        beyond = f"; {directory.best} holds the best of what was reached before" if has_best else ""
+        raise RunStateError(
+            f"all {len(trials)} trials failed; trial {first.trial_id} after step {first.steps_done}: {first.message}"
+            f"{beyond} (see {directory.report})"
+        )
+    if not has_best:
+        raise RunStateError(
+            "no trial had a finite validation loss, so there is no best adapter; "
+            f"lower the learning rates (see {directory.report})"
+        )
 
 
 def write_tables(store: RunStore, *, directory: RunDirectory) -> None:

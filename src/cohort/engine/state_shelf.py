@@ -18,7 +18,13 @@ from cohort.adapters.bank import AdapterState
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import RunStateError
 from cohort.engine.run_directory import RunDirectory
-from cohort.training.checkpoint import deserialise_state, read_weights, serialise_state, serialise_weights
+from cohort.training.checkpoint import (
+    DamagedStateError,
+    deserialise_state,
+    read_weights,
+    serialise_state,
+    serialise_weights,
+)
 from cohort.training.trial import TrialState
 
 __all__ = ["Shelved", "ShelvedKind", "StateShelf"]
@@ -92,6 +98,31 @@ class StateShelf:
         kept = self._in_memory.get(name)
         return kept if isinstance(kept, TrialState) else deserialise_state(self._path(name))
 
+    def last_good_state(
+        self, trial_id: int, *, at_most: int
+    ) -> tuple[TrialState | None, tuple[DamagedStateError, ...]]:
+        """Return the newest undamaged state of a trial after ``at_most`` steps or fewer, and what was damaged.
+
+        None means that the trial has to begin again. An older state is no loss: the same steps give the same bits.
+        """
+        damages = []
+        newest = self._newest.get((trial_id, ShelvedKind.STATE))
+        try:
+            if newest is not None:
+                return self.state(trial_id), ()
+        except DamagedStateError as error:
+            damages.append(error)
+            self.forget_state(trial_id)
+        for path in sorted(self._directory.trial(trial_id).glob(f"{ShelvedKind.STATE}-*.safetensors"), reverse=True):
+            name = self._name(path)
+            if name.step > at_most or name == newest:
+                continue
+            try:
+                return deserialise_state(path), tuple(damages)
+            except DamagedStateError as error:
+                damages.append(error)
+        return None, tuple(damages)
+
     def best(self, trial_id: int) -> tuple[Tensor, int] | None:
         """Return weights [r, D] and step of a trial's best checkpoint; None before its first.
 
@@ -142,8 +173,7 @@ class StateShelf:
                 raise RunStateError(f"{path} is missing, but the checkpoint needs it")
             if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
                 raise RunStateError(f"{path} does not match its checksum; it is damaged")
-            kind, step = path.stem.split("-")
-            restored[Shelved(int(path.parent.name), ShelvedKind(kind), int(step))] = checksum
+            restored[self._name(path)] = checksum
         self._checksums = restored
         self._newest = {(name.trial_id, name.kind): name for name in restored}
 
@@ -188,6 +218,11 @@ class StateShelf:
         kept = [tensor for value in self._in_memory.values() for tensor in _tensors(value)]
         own = {tensor.data_ptr(): tensor for tensor in kept if (tensor.device.type != "cpu") is on_device}
         return sum(tensor.numel() * tensor.element_size() for tensor in own.values())
+
+    @staticmethod
+    def _name(path: Path) -> Shelved:
+        kind, step = path.stem.split("-")
+        return Shelved(int(path.parent.name), ShelvedKind(kind), int(step))
 
     def _path(self, name: Shelved) -> Path:
         return self._directory.root / name.relative_path

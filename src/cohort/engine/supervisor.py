@@ -8,8 +8,9 @@ from typing import Protocol
 
 from cohort.adapters.bank import aligned_rank
 from cohort.core.clock import Clock
-from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.events import Evaluated, TrialEvent, TrialFailed
 from cohort.engine.checkpoints import Manifest, save_checkpoint
+from cohort.engine.isolation import Isolation
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.state_shelf import StateShelf
@@ -71,6 +72,7 @@ class Supervisor:
         time_spent: TimeSpent,
         on_tick: Callable[[Sequence[TrialEvent], Sequence[Decision]], None],
         stop_requested: Callable[[], bool],
+        note: Callable[[str], None],
     ) -> None:
         """Join the parts.
 
@@ -87,11 +89,13 @@ class Supervisor:
             time_spent: Adds up the seconds of training and evaluation; recorded at each checkpoint.
             on_tick: Told what happened, after it was recorded.
             stop_requested: Asked at each step boundary.
+            note: Told, in a line each, of errors of single trials.
         """
         self._study, self._executor, self._specs = study, executor, specs
         self._evaluate, self._store, self._shelf, self._directory = evaluate, store, shelf, directory
         self._settings, self._clock, self._time_spent = settings, clock, time_spent
         self._on_tick, self._stop_requested = on_tick, stop_requested
+        self._isolation = Isolation(steps_done=self._steps_known, reload=self._reload, note=note)
         self._vacated: list[int] = []
         self._saved_at, self._pause = clock.monotonic(), settings.checkpoint_seconds
 
@@ -120,7 +124,8 @@ class Supervisor:
                 self.checkpoint()
                 raise StopRequestedError
             self._admit()
-            self._tick()
+            if self._executor.resident:
+                self._tick()
             if self._clock.monotonic() - self._saved_at >= self._pause:
                 self.checkpoint()
         self.checkpoint()
@@ -150,8 +155,9 @@ class Supervisor:
         for trial_id in admission.evicted:
             self._study.pause(trial_id)
             self._leave(trial_id, keep_state=True)
-        for trial_id in admission.admitted:
-            self._enter(trial_id)
+        failed = [failure for trial_id in admission.admitted if (failure := self._enter(trial_id)) is not None]
+        assert self._executor.resident or failed, "an unfinished study always has a trial that can run"
+        self._record(failed)
 
     def _request(self, trial_id: int) -> Request:
         spec = self._specs[trial_id]
@@ -162,12 +168,25 @@ class Supervisor:
             mean_length=self._settings.mean_length,
         )
 
-    def _enter(self, trial_id: int) -> None:
-        slot = self._executor.load(self._specs[trial_id], self._shelf.state(trial_id))
+    def _enter(self, trial_id: int) -> TrialFailed | None:
+        """Make a trial resident where it stood; return its failure when its files are damaged once too often."""
+        state, damages = self._shelf.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        for damage in damages:
+            if (failure := self._isolation.count(trial_id, damage)) is not None:
+                return failure
+        slot = self._executor.load(self._specs[trial_id], state)
         self._shelf.release_state(trial_id)
         if self._study.state(trial_id) is not StudyTrialState.RUNNING:
             self._study.start(trial_id)
         self._store.trial_entered(trial_id, slot=slot)
+        return None
+
+    def _reload(self, trial_id: int) -> None:
+        """Put a resident trial back to its last good state; it does again what it did since, bit for bit."""
+        self._executor.drop(trial_id)
+        self._store.trial_left(trial_id)
+        state, _ = self._shelf.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        self._store.trial_entered(trial_id, slot=self._executor.load(self._specs[trial_id], state))
 
     def _leave(self, trial_id: int, *, keep_state: bool) -> None:
         if keep_state:
@@ -180,30 +199,41 @@ class Supervisor:
 
     def _tick(self) -> None:
         """One optimizer step of every resident trial, and the evaluations that are due after it."""
-        events: list[TrialEvent] = []
-        decisions: list[Decision] = []
-        assert self._executor.resident, "an unfinished study always has a trial that can run"
         # by trial, not by slot: rules that depend on the order of results must not see which slots a resume chose
         with self._time_spent.on(Activity.TRAIN):
-            steps_done = sorted(self._executor.step(), key=lambda event: event.trial_id)
-        for step_done in steps_done:
-            events.append(step_done)
-            decisions += self._observe(step_done)
+            steps_done, failed = self._isolation.run(self._executor.step, sorted(self._executor.resident))
+        # a trial that was put back to an earlier state repeats what is known
+        new = [event for event in steps_done if event.step > self._steps_known(event.trial_id)]
+        events: list[TrialEvent] = sorted([*new, *failed], key=lambda event: event.trial_id)
+        decisions = [decision for event in events for decision in self._observe(event)]
         due = {
-            trial_id: self._study.trajectory(trial_id).num_steps
+            trial_id: step
             for trial_id in sorted(self._executor.resident)
-            if self._study.next_evaluation(trial_id) == self._study.trajectory(trial_id).num_steps
+            if self._study.next_evaluation(trial_id) == (step := self._executor.steps_of(trial_id))
+            and step == self._steps_known(trial_id)
         }
         if due:
             with self._time_spent.on(Activity.EVALUATE):
-                evaluations = self._evaluate(due)
-            for evaluated in evaluations:
-                events.append(evaluated)
-                decisions += self._observe(evaluated)
+                evaluated, lost = self._isolation.run(
+                    lambda ids: self._evaluate({trial_id: due[trial_id] for trial_id in ids}), list(due)
+                )
+            evaluations: list[TrialEvent] = sorted([*evaluated, *lost], key=lambda event: event.trial_id)
+            events += evaluations
+            decisions += [decision for event in evaluations for decision in self._observe(event)]
         self._store.append(events, decisions)
         self._on_tick(events, decisions)
 
-    def _observe(self, event: StepDone | Evaluated) -> Iterable[Decision]:
+    def _steps_known(self, trial_id: int) -> int:
+        return self._study.trajectory(trial_id).num_steps
+
+    def _record(self, events: Sequence[TrialEvent]) -> None:
+        """Observe and record what happened between two ticks."""
+        if events:
+            decisions = [decision for event in events for decision in self._observe(event)]
+            self._store.append(events, decisions)
+            self._on_tick(events, decisions)
+
+    def _observe(self, event: TrialEvent) -> Iterable[Decision]:
         decisions = self._study.observe(event)
         for decision in decisions:
             self._carry_out(decision)

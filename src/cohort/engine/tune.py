@@ -255,6 +255,7 @@ class _Run:
             time_spent=self._time_spent,
             on_tick=self._took,
             stop_requested=self._stop.is_set,
+            note=watcher.note,
         )
 
     def replay(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import CohortError
 from cohort.core.events import StepDone
 from cohort.data.order import SampleOrder
 from cohort.data.packing import SlotSample, pack, split_micro_batches
@@ -24,10 +25,14 @@ from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losse
 from cohort.training.objectives.sft import sample_loss_sums, token_losses, token_weights
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["Executor", "ExecutorSettings"]
+__all__ = ["Executor", "ExecutorSettings", "UnfinishedUpdateError"]
 
 # trials of a sweep share their seed as a rule, so a few ranks' fresh weights serve them all
 MOST_FRESH_WEIGHTS = 4
+
+
+class UnfinishedUpdateError(CohortError):
+    """An optimizer step broke off: weights and moments of the trials that were stepping are no longer known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +163,19 @@ class Executor:
         """Return the slot of a resident trial."""
         return self._residents[trial_id].slot
 
+    def steps_of(self, trial_id: int) -> int:
+        """Return the optimizer steps that a resident trial's state has seen."""
+        return self._residents[trial_id].step
+
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one optimizer step of each of ``trial_ids`` (default: all resident); return their events in slot order.
 
         The step is cut into micro-batches of at most ``token_budget`` tokens; losses are means over each trial's own
         trained tokens of its whole step, and the backward pass runs on their sum (algorithms.md 1).
+
+        Raises:
+            UnfinishedUpdateError: the update broke off; the trials need to be loaded anew. Any other exception leaves
+                all of them as they were before the step.
         """
         wanted = self._residents if trial_ids is None else trial_ids
         residents = [r for r in self._by_slot() if r.spec.trial_id in wanted]
@@ -183,11 +196,13 @@ class Executor:
                 sums.append(self._micro_batch([entries[i] for i in run], trained, fresh_slots=fresh & present))
                 fresh -= present
         except BaseException:
-            # gradients are zero between steps, or written by the next: a step that was not finished leaves none
-            for resident in residents:
-                self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
+            self._clear_gradients(residents)
             raise
-        norms = self._update(residents)
+        try:
+            norms = self._update(residents)
+        except Exception as error:
+            self._clear_gradients(residents)
+            raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
         # the only host reads of the step, after everything is launched
         loss_sums = torch.cat(sums).tolist()
         losses = dict.fromkeys(trained, 0.0)
@@ -227,6 +242,11 @@ class Executor:
             token_budget=self.settings.evaluation_token_budget,
             captured=self.captured,
         )
+
+    def _clear_gradients(self, residents: Sequence[_Resident]) -> None:
+        """Gradients are zero between steps, or written by the next: a step that was not finished leaves none."""
+        for resident in residents:
+            self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
 
     def _initial_weights(self, spec: TrialSpec) -> Tensor:
         """Return fresh weights, kept for the next trials: those of one seed differ in their rank alone."""
