@@ -92,12 +92,12 @@ def in_a_pass(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool
     """A micro-batch that holds the trial's samples raises, whoever is beside it."""
     pass_of = Executor._micro_batch
 
-    def bad_pass(self: Executor, entries: Sequence[Any], trained: Any) -> Any:
+    def bad_pass(self: Executor, entries: Sequence[Any], *rest: Any, **options: Any) -> Any:
         for resident in self._by_slot():
             present = any(entry.slot == resident.slot for entry in entries)
             if present and is_bad(resident.spec.trial_id, resident.step):
                 raise torch.OutOfMemoryError("a single sequence does not fit")
-        return pass_of(self, entries, trained)
+        return pass_of(self, entries, *rest, **options)
 
     monkeypatch.setattr(Executor, "_micro_batch", bad_pass)
 
