@@ -1,0 +1,130 @@
+"""Tables of the early-exit study in its page: between two marks stands what the last run found, and nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["renew_page"]
+
+Rows = Sequence[Mapping[str, Any]]
+MOST_SETTINGS = 12
+
+
+def renew_page(page: Path, tables: Mapping[str, Rows]) -> None:
+    """Replace what stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``, for every table of the page.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
+    text = page.read_text(encoding="utf-8")
+    for name, lines in {
+        "spreads": _spreads(tables["spreads"]),
+        "rules": _rules(tables["rules"]),
+        "ranks": _ranks(tables["ranks"]),
+        "settings": _settings(tables["settings"][:MOST_SETTINGS]),
+        "crossed": _crossed(tables["crossed"]),
+    }.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if begin not in text or end not in text:
+            raise ValueError(f"{page} lacks {begin} or {end}")
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}" + rest.partition(end)[2]
+    page.write_text(text, encoding="utf-8")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def _spreads(rows: Rows) -> list[str]:
+    head = ["set (model)", "seed", "base", "best", "median", "worst", "median over best", "best configuration"]
+    return _table(
+        head,
+        [
+            [
+                row["set"],
+                str(row["seed"]),
+                "not recorded" if row["base"] is None else f"{row['base']:.3f}",
+                f"{row['best']:.4f}",
+                f"{row['median']:.4f}",
+                f"{row['worst']:.4f}",
+                f"{row['median'] / row['best']:.3f}",
+                f"rate {row['best_learning_rate']:g}, r {row['best_r']}, batch {row['best_batch_size']}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _rules(rows: Rows) -> list[str]:
+    names = list(dict.fromkeys(row["rule"] for row in rows))
+    found = []
+    for name in names:
+        own = [row for row in rows if row["rule"] == name]
+        saved = [row["samples_saved_percent"] for row in own]
+        ratios = [row["best_loss_ratio"] for row in own]
+        within = sum(ratio <= 1.01 for ratio in ratios)
+        found.append(
+            [
+                name,
+                f"{min(saved):.1f}",
+                f"{statistics.fmean(saved):.1f}",
+                f"{statistics.median(ratios):.4f}",
+                f"{max(ratios):.4f}",
+                f"{within} of {len(own)}",
+                f"{sum(row['best_trial_went_on'] for row in own)} of {len(own)}",
+            ]
+        )
+    head = ["rule", "saved, least %", "saved, mean %", "ratio, median", "ratio, worst", "within 1 %", "best trial kept"]
+    return _table(head, found)
+
+
+def _ranks(rows: Rows) -> list[str]:
+    sets = sorted({row["set"] for row in rows})
+    found = []
+    for name in sets:
+        for share in sorted({row["share_percent"] for row in rows if row["set"] == name}):
+            own = [row for row in rows if row["set"] == name and row["share_percent"] == share]
+            mean = {key: statistics.fmean(float(row[key]) for row in own) for key in ("spearman", "coverage")}
+            found.append(
+                [
+                    name,
+                    f"{share:g} %",
+                    f"{mean['spearman']:.2f}",
+                    f"{100 * mean['coverage']:.0f} %",
+                    f"{sum(row['best_kept'] for row in own)} of {len(own)}",
+                    f"{max(row['ratio_of_kept'] for row in own):.4f}",
+                ]
+            )
+    head = ["set (model)", "after", "rank correlation", "best quarter covered", "best trial in it", "worst ratio"]
+    return _table(head, found)
+
+
+def _totals(row: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{row['saved_min']:.1f}",
+        f"{row['saved_mean']:.1f}",
+        f"{row['ratio_mean']:.4f}",
+        f"{row['ratio_max']:.4f}",
+        f"{100 * row['within_1_percent']:.0f} %",
+    ]
+
+
+TOTALS = ["saved, least %", "saved, mean %", "ratio, mean", "ratio, worst", "grids within 1 %"]
+
+
+def _settings(rows: Rows) -> list[str]:
+    return _table(["settings", *TOTALS], [[row["settings"], *_totals(row)] for row in rows])
+
+
+def _crossed(rows: Rows) -> list[str]:
+    if not rows:
+        return ["(one set alone: nothing to leave out)"]
+    return _table(
+        ["left out", "chosen on the others", *TOTALS],
+        [[row["left_out"], row["settings"], *_totals(row)] for row in rows],
+    )
