@@ -1,8 +1,6 @@
-"""Seconds by hand, the fit on exact and on noisy steps, and what is labelled analytic."""
+"""Seconds by hand, and what is labelled analytic."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
@@ -11,11 +9,10 @@ from cohort.scheduling.cost_model import (
     CostSource,
     Interconnect,
     Knee,
+    LaunchFloor,
     StepCost,
-    StepSample,
     TrialWork,
     derive_cost,
-    fit_step_cost,
     pack_seconds,
 )
 
@@ -45,56 +42,16 @@ def test_a_pack_is_summed_over_phases() -> None:
     assert pack_seconds(COST, []) == 0
 
 
-def packs(count: int, *, noise: float, seed: int = 1) -> list[StepSample]:
-    rng = random.Random(seed)
-    found = []
-    for _ in range(count):
-        pack = []
-        for _ in range(rng.randint(1, 12)):
-            lengths = [rng.randint(20, 1000) for _ in range(rng.choice([1, 2, 4]))]
-            pack.append(
-                TrialWork(
-                    r=rng.choice([8, 16, 32, 64]),
-                    num_tokens=sum(lengths),
-                    sum_squares=sum(length**2 for length in lengths),
-                )
-            )
-        true = StepCost(
-            fixed_seconds=0.03,
-            seconds_per_token=2e-5,
-            seconds_per_adapter=1e-3,
-            seconds_per_rank_token=2e-7,
-            seconds_per_square=2e-9,
-            knees=(Knee(at_tokens=4000, seconds_per_token=3e-5),),
-        )
-        seconds = true.step_seconds(pack) * (1 + rng.uniform(-noise, noise))
-        found.append(StepSample(pack=tuple(pack), seconds=seconds))
-    return found
+def test_what_the_host_launches_takes_at_least_its_launches() -> None:
+    floor = LaunchFloor(from_tokens=100, tokens_per_pass=200, seconds_per_pass=3.0, seconds_per_sequence=0.5)
+    cost = StepCost(fixed_seconds=1.0, seconds_per_token=0.01, launches=floor)
+    assert cost.step_seconds([TrialWork(r=8, num_tokens=99, num_sequences=1)]) == pytest.approx(1.99)
+    assert cost.step_seconds([TrialWork(r=8, num_tokens=100, num_sequences=2)]) == pytest.approx(4.0)
+    assert cost.step_seconds([TrialWork(r=8, num_tokens=201, num_sequences=2)]) == pytest.approx(7.0)
+    assert cost.step_seconds([TrialWork(r=8, num_tokens=2000, num_sequences=0)]) == pytest.approx(30.0)
 
 
-def test_the_fit_is_exact_where_the_model_is() -> None:
-    fit = fit_step_cost(packs(80, noise=0), knees=(4000,))
-    assert fit.held_out_worst_error_percent < 0.01
-    assert (fit.num_fitted, fit.num_held_out) == (60, 20)
-
-
-def test_the_held_out_error_is_that_of_the_noise() -> None:
-    fit = fit_step_cost(packs(160, noise=0.04))
-    # uniform noise of 4 % has a median of 2 %; the model adds little to it
-    assert 1 < fit.held_out_median_error_percent < 4
-    assert fit.held_out_worst_error_percent < 15
-
-
-def test_a_fit_of_a_different_truth_shows_its_error() -> None:
-    told = [StepSample(pack=sample.pack, seconds=1 + index % 5) for index, sample in enumerate(packs(60, noise=0))]
-    assert fit_step_cost(told).held_out_median_error_percent > 10
-
-
-def test_wrong_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="a fit needs 3 steps"):
-        fit_step_cost(packs(3, noise=0))
-    with pytest.raises(ValueError, match="seconds above 0"):
-        fit_step_cost([*packs(8, noise=0), StepSample(pack=(), seconds=1.0)])
+def test_wrong_coefficients_are_refused() -> None:
     with pytest.raises(ValueError, match="no coefficient may be negative"):
         StepCost(fixed_seconds=0, seconds_per_token=-1)
 

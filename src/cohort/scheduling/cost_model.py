@@ -6,32 +6,29 @@ A step's seconds are non-negative sums of what the pack holds:
     + sum over knees of max(0, tokens - knee)
 
 convex and increasing in the pack, so that the planners can optimise over it exactly. The knees let a step cost little
-below what saturates the GPU and its full price beyond. Coefficients are fitted on measured steps; for several GPUs
-they may be derived from those of one GPU, and are labelled so.
+below what saturates the GPU and its full price beyond. A step whose passes are launched kernel by kernel takes at least
+the host's time for that; such a cost predicts better, and is not convex: planners take the one without.
+Coefficients are fitted on measured steps (cost_fit); for several GPUs they may be derived from those of one GPU, and
+are labelled so.
 """
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-import numpy as np
-from scipy.optimize import nnls
-
 __all__ = [
-    "CostFit",
     "CostModel",
     "CostSource",
     "Interconnect",
     "Knee",
+    "LaunchFloor",
     "StepCost",
-    "StepSample",
     "TrialWork",
     "derive_cost",
-    "fit_step_cost",
     "pack_seconds",
 ]
 
@@ -69,8 +66,32 @@ class Knee:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchFloor:
+    """The host's time for passes that are launched kernel by kernel: a step takes at least so long.
+
+    Attributes:
+        from_tokens: Steps of fewer tokens are replayed as graphs and have no floor.
+        tokens_per_pass: A step of more tokens takes several passes.
+        seconds_per_pass: Of one pass.
+        seconds_per_sequence: More for each sequence of the step.
+    """
+
+    from_tokens: float
+    tokens_per_pass: float
+    seconds_per_pass: float
+    seconds_per_sequence: float = 0.0
+
+    def seconds(self, *, num_tokens: float, num_sequences: float) -> float:
+        """Return the least seconds of a step."""
+        if num_tokens < self.from_tokens:
+            return 0.0
+        passes = math.ceil(num_tokens / self.tokens_per_pass)
+        return passes * self.seconds_per_pass + num_sequences * self.seconds_per_sequence
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """Coefficients of a step's seconds, none of them negative."""
+    """Coefficients of a step's seconds, none of them negative; ``launches`` where passes are launched by the host."""
 
     fixed_seconds: float
     seconds_per_token: float
@@ -80,6 +101,7 @@ class StepCost:
     seconds_per_rank_token: float = 0.0
     seconds_per_square: float = 0.0
     knees: tuple[Knee, ...] = ()
+    launches: LaunchFloor | None = None
 
     def __post_init__(self) -> None:
         coefficients = [
@@ -111,7 +133,11 @@ class StepCost:
             return 0.0
         tokens = sum(work.num_tokens for work in pack)
         beyond = sum(knee.seconds_per_token * max(0.0, tokens - knee.at_tokens) for knee in self.knees)
-        return self.fixed_seconds + sum(self.own_seconds(work) for work in pack) + beyond
+        seconds = self.fixed_seconds + sum(self.own_seconds(work) for work in pack) + beyond
+        if self.launches is None:
+            return seconds
+        sequences = sum(work.num_sequences for work in pack)
+        return max(seconds, self.launches.seconds(num_tokens=tokens, num_sequences=sequences))
 
 
 def pack_seconds(cost: StepCost, pack: Sequence[TrialWork]) -> float:
@@ -128,101 +154,6 @@ class CostSource(Enum):
 
     MEASURED = "measured"
     ANALYTIC = "analytic"
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepSample:
-    """One measured step."""
-
-    pack: tuple[TrialWork, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostFit:
-    """Fitted coefficients and their errors in percent; held-out ones on packs the fit never saw."""
-
-    cost: StepCost
-    fit_median_error_percent: float
-    held_out_median_error_percent: float
-    held_out_worst_error_percent: float
-    num_fitted: int
-    num_held_out: int
-
-
-def fit_step_cost(
-    samples: Sequence[StepSample],
-    *,
-    held_out: Sequence[StepSample] | None = None,
-    knees: Sequence[float] = (),
-) -> CostFit:
-    """Fit a step's coefficients by non-negative least squares of relative errors.
-
-    Args:
-        samples: Measured steps of mixed packs.
-        held_out: Steps to judge the fit by; by default every fourth of ``samples`` is left out of the fit.
-        knees: Token counts where the price of a token may rise; by default the quartiles of the samples' tokens.
-
-    Raises:
-        ValueError: too few steps to fit or to judge by, or a step without seconds or trials.
-    """
-    if held_out is None:
-        held_out = samples[3::4]
-        samples = [sample for index, sample in enumerate(samples) if index % 4 != 3]
-    if len(samples) < 3 or not held_out:
-        raise ValueError(f"a fit needs 3 steps and 1 to judge it by, but has {len(samples)} and {len(held_out)}")
-    for sample in (*samples, *held_out):
-        if not sample.pack or not sample.seconds > 0:
-            raise ValueError(f"every measured step has trials and seconds above 0, but one is {sample}")
-    tokens = [sum(work.num_tokens for work in sample.pack) for sample in samples]
-    places = sorted(set(knees or (float(value) for value in np.quantile(tokens, [0.25, 0.5, 0.75]))))
-    seconds = np.array([sample.seconds for sample in samples])
-    relative = np.array([_features(sample.pack, knees=places) for sample in samples]) / seconds[:, None]
-    # columns differ by many orders of magnitude; scaled to one, so that the solver's tolerance means the same to each
-    scales = np.maximum(relative.max(axis=0), 1e-300)
-    solution, _ = nnls(relative / scales, np.ones(len(samples)))
-    values = [float(value) for value in solution / scales]
-    cost = StepCost(
-        fixed_seconds=values[0],
-        seconds_per_adapter=values[1],
-        seconds_per_rank_row=values[2],
-        seconds_per_token=values[3],
-        seconds_per_rank_token=values[4],
-        seconds_per_square=values[5],
-        seconds_per_sequence=values[6],
-        knees=tuple(
-            Knee(at_tokens=place, seconds_per_token=slope)
-            for place, slope in zip(places, values[7:], strict=True)
-            if slope > 0
-        ),
-    )
-    fitted, judged = _errors_percent(cost, samples), _errors_percent(cost, held_out)
-    return CostFit(
-        cost=cost,
-        fit_median_error_percent=statistics.median(fitted),
-        held_out_median_error_percent=statistics.median(judged),
-        held_out_worst_error_percent=max(judged),
-        num_fitted=len(samples),
-        num_held_out=len(held_out),
-    )
-
-
-def _features(pack: Sequence[TrialWork], *, knees: Sequence[float]) -> list[float]:
-    tokens = sum(work.num_tokens for work in pack)
-    return [
-        1.0,
-        float(len(pack)),
-        float(sum(work.r for work in pack)),
-        tokens,
-        sum(work.r * work.num_tokens for work in pack),
-        sum(work.sum_squares for work in pack),
-        sum(work.num_sequences for work in pack),
-        *(max(0.0, tokens - knee) for knee in knees),
-    ]
-
-
-def _errors_percent(cost: StepCost, samples: Sequence[StepSample]) -> list[float]:
-    return [100 * abs(cost.step_seconds(sample.pack) / sample.seconds - 1) for sample in samples]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,8 @@ class PackingProblem:
         ids = [trial.trial_id for trial in self.trials]
         if len(set(ids)) != len(ids):
             raise ValueError("two trials have the same id")
+        if any(cost.launches is not None for cost in self.cost.by_num_gpus.values()):
+            raise ValueError("the packing planner optimises convex costs; fit one without launches")
         for trial in self.trials:
             if not set(self.degrees) <= set(trial.state_bytes):
                 raise ValueError(f"trial {trial.trial_id} gives no state bytes for some of the degrees {self.degrees}")
