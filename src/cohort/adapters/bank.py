@@ -100,6 +100,11 @@ class AdapterBank:
         }
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of all its matrices."""
+        return sum(buffer.numel() * buffer.element_size() for buffer in self._unique_buffers())
+
+    @property
     def occupied(self) -> tuple[int, ...]:
         """Slots in use, ascending."""
         return tuple(sorted(self._specs))

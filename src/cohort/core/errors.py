@@ -8,8 +8,10 @@ from dataclasses import dataclass
 __all__ = [
     "CohortError",
     "InputError",
+    "MemoryLimitError",
     "Problem",
     "RunStateError",
+    "SampleTooLargeError",
     "SegmentError",
     "ShapeError",
     "StorageFullError",
@@ -51,6 +53,14 @@ class InputError(CohortError):
 
 class UnsupportedModelError(InputError):
     """The base model's architecture is not one of the supported families."""
+
+
+class MemoryLimitError(CohortError):
+    """More memory was asked for than the user's limit allows; on a GPU torch's own error takes this one's place."""
+
+
+class SampleTooLargeError(InputError):
+    """One row of one trial does not fit into memory even by itself."""
 
 
 class ShapeError(CohortError, ValueError):

@@ -26,6 +26,7 @@ from cohort.kernels.packed_linear import LaunchTables, SlotTable
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
+from cohort.training.device_memory import is_out_of_memory, release_cached
 from cohort.training.objectives.sft import token_losses
 
 __all__ = ["CapturedLosses", "CapturedPasses", "PassShape", "rounded_up"]
@@ -108,6 +109,14 @@ class CapturedPasses:
         self.capture_seconds = 0.0
         self.num_replays = 0
 
+    def give_up(self) -> bool:
+        """Free what the graphs hold and record no more; False when there was nothing to give up."""
+        held = self._most_rows > 0
+        self._most_rows = 0
+        self._graphs.clear()
+        self._pool = None
+        return held
+
     def run(
         self,
         entries: Sequence[SlotSample],
@@ -156,12 +165,24 @@ class CapturedPasses:
         begun = time.perf_counter()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        recorded.append(
-            _CapturedPass(own, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains, pool=self._pool)
-        )
+        graph = None
+        try:
+            graph = _CapturedPass(
+                own, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains, pool=self._pool
+            )
+        except RuntimeError as error:
+            # a recording that runs out of memory may also end as an error of the recording itself
+            if not is_out_of_memory(error) and "captur" not in str(error).lower():
+                raise
+        if graph is None:
+            # larger passes do without from now on; what is recorded stays
+            self._most_rows = min(self._most_rows, need.num_rows)
+            release_cached(self._bank.weights_RD.device)
+            return best
+        recorded.append(graph)
         torch.cuda.synchronize()
         self.capture_seconds += time.perf_counter() - begun
-        return recorded[-1]
+        return graph
 
 
 class _CapturedPass:

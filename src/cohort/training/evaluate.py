@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from cohort.adapters.bank import AdapterBank
-from cohort.data.packing import SlotSample, pack, split_micro_batches
+from cohort.core.memory_records import PassKind
+from cohort.data.packing import SlotSample, pack
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
+from cohort.training.device_memory import DeviceMemory
+from cohort.training.micro_batches import MicroBatches, pass_size
 from cohort.training.objectives.sft import sample_loss_sums, token_losses
 
 __all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses"]
@@ -41,27 +45,40 @@ def evaluation_losses(
     slots: Sequence[int],
     rows: TokenisedRows,
     row_ids: Sequence[int],
-    token_budget: int,
+    micro_batches: MicroBatches,
+    memory: DeviceMemory,
+    too_large: Callable[[SlotSample, str], Exception],
     captured: CapturedPasses | None = None,
 ) -> dict[int, EvaluationLoss]:
     """Return the loss of each of ``slots`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
 
     All slots share the packed streams. Sums run sample by sample in row order, so that an adapter's loss has the
-    same bits whoever is evaluated beside it. ``captured`` runs the passes it has graphs for.
+    same bits whoever is evaluated beside it.
+
+    Args:
+        decoder, bank: The model and its adapters.
+        slots: Whose losses.
+        rows, row_ids: What they are measured on.
+        micro_batches: Cuts the rows into passes.
+        memory: Watches the passes.
+        too_large: The error for a row that does not fit into memory alone.
+        captured: Runs the passes it has graphs for.
     """
     order = sorted(slots, key=lambda slot: (slot == BASE_SLOT, slot))
     samples = [rows.sample(row_id) for row_id in row_ids]
     entries = [SlotSample(slot=slot, sample=sample) for slot in order for sample in samples]
-    sums: list[float] = []
-    for run in split_micro_batches([len(entry.sample.tokens) for entry in entries], token_budget=token_budget):
-        present = [entries[i] for i in run]
+
+    def one_pass(present: Sequence[SlotSample]) -> list[float]:
         replayed = None if captured is None else captured.run(present)
         if replayed is not None:
-            sums += sample_loss_sums(replayed.losses_T, replayed.sequence_offsets).tolist()
-            continue
+            return list(sample_loss_sums(replayed.losses_T, replayed.sequence_offsets).tolist())
         batch = pack(present, num_slots=bank.num_slots, device=bank.weights_RD.device)
-        losses_T = token_losses(decoder, batch, bank.context(batch.segments))
-        sums += sample_loss_sums(losses_T, batch.sequence_offsets).tolist()
+        lora = bank.context(batch.segments)
+        with memory.observe(PassKind.EVALUATE, pass_size(batch, lora, decoder=decoder)):
+            losses_T = token_losses(decoder, batch, lora)
+        return list(sample_loss_sums(losses_T, batch.sequence_offsets).tolist())
+
+    sums = list(itertools.chain.from_iterable(micro_batches.run(entries, one_pass, too_large=too_large)))
     trained = sum(int(sample.trained.sum()) for sample in samples)
     num_tokens = sum(len(sample.tokens) for sample in samples)
     return {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,17 +13,20 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.errors import CohortError
+from cohort.core.errors import CohortError, SampleTooLargeError
 from cohort.core.events import StepDone
+from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.order import SampleOrder
-from cohort.data.packing import SlotSample, pack, split_micro_batches
+from cohort.data.packing import SlotSample, pack
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.adamw import SlotUpdate, adamw_step
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import row_keys
 from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
+from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
+from cohort.training.micro_batches import MicroBatches, pass_size, too_large
 from cohort.training.objectives.sft import sample_loss_sums, token_losses, token_weights
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -29,6 +34,8 @@ __all__ = ["Executor", "ExecutorSettings", "UnfinishedUpdateError"]
 
 # trials of a sweep share their seed as a rule, so a few ranks' fresh weights serve them all
 MOST_FRESH_WEIGHTS = 4
+
+_T = TypeVar("_T")
 
 
 class UnfinishedUpdateError(CohortError):
@@ -85,6 +92,7 @@ class Executor:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         compute_dtype: torch.dtype | None = None,
+        memory_limit_bytes: int | None = None,
     ) -> None:
         """Allocate the bank beside ``decoder``.
 
@@ -96,6 +104,7 @@ class Executor:
             device: Of the bank; the decoder's.
             dtype: Of master weights and moments.
             compute_dtype: Of the factors in products; the decoder's.
+            memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
         """
         self.decoder = decoder
         self.train_rows = train_rows
@@ -113,6 +122,28 @@ class Executor:
         records = records and choose_backend(self.bank.compute_RD) is Backend.TRITON
         self.captured = CapturedPasses(decoder, self.bank, most_rows=settings.graph_tokens) if records else None
         self._fresh_weights: dict[tuple[int, int], Tensor] = {}
+        self.memory = DeviceMemory(
+            device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
+        )
+        self._training, self._evaluation = (
+            MicroBatches(kind, token_budget=budget, memory=self.memory, make_room=self._make_room)
+            for kind, budget in (
+                (PassKind.TRAIN, settings.token_budget),
+                (PassKind.EVALUATE, settings.evaluation_token_budget),
+            )
+        )
+
+    @property
+    def token_budgets(self) -> dict[PassKind, int]:
+        """Most tokens of a micro-batch now: as set, or less where memory has run out."""
+        return {
+            PassKind.TRAIN: self._training.token_budget,
+            PassKind.EVALUATE: self._evaluation.token_budget,
+        }
+
+    def take_shortages(self) -> tuple[MemoryShortage, ...]:
+        """Return what ran out of memory since the last call; it has been done again and lost nothing."""
+        return (*self._training.take_shortages(), *self._evaluation.take_shortages())
 
     @property
     def resident(self) -> tuple[int, ...]:
@@ -140,14 +171,23 @@ class Executor:
         return slot
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Return a copy of where a resident trial stands, on the host unless ``on_device``."""
+        """Return a copy of where a resident trial stands, on the host unless ``on_device`` and there is room."""
         resident = self._residents[trial_id]
-        return TrialState(adapter=self.bank.read(resident.slot, on_device=on_device), step=resident.step)
+        adapter = self._copy(lambda there: self.bank.read(resident.slot, on_device=there), on_device=on_device)
+        return TrialState(adapter=adapter, step=resident.step)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
-        """Return a copy of a resident trial's weights [r, D], on the host unless ``on_device``."""
+        """Return a copy of a resident trial's weights [r, D], on the host unless ``on_device`` and there is room."""
         weights_rD = self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)]
-        return weights_rD.clone() if on_device else weights_rD.to("cpu", copy=True)
+        return self._copy(
+            lambda there: weights_rD.clone() if there else weights_rD.to("cpu", copy=True), on_device=on_device
+        )
+
+    def _copy(self, copy: Callable[[bool], _T], *, on_device: bool) -> _T:
+        if on_device:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                return copy(True)
+        return copy(False)
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """Take a trial out of the bank and return where it stands; :meth:`load` continues there bit for bit."""
@@ -170,10 +210,12 @@ class Executor:
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one optimizer step of each of ``trial_ids`` (default: all resident); return their events in slot order.
 
-        The step is cut into micro-batches of at most ``token_budget`` tokens; losses are means over each trial's own
-        trained tokens of its whole step, and the backward pass runs on their sum (algorithms.md 1).
+        The step is cut into micro-batches of at most ``token_budget`` tokens, smaller where memory runs out; losses are
+        means over each trial's own trained tokens of its whole step, and the backward pass runs on their sum
+        (algorithms.md 1).
 
         Raises:
+            SampleTooLargeError: one row does not fit into memory even alone.
             UnfinishedUpdateError: the update broke off; the trials need to be loaded anew. Any other exception leaves
                 all of them as they were before the step.
         """
@@ -187,14 +229,29 @@ class Executor:
         for entry in entries:
             trained[entry.slot] = trained.get(entry.slot, 0) + int(entry.sample.trained.sum())
             num_tokens[entry.slot] = num_tokens.get(entry.slot, 0) + len(entry.sample.tokens)
-        sums: list[Tensor] = []
-        lengths = [len(entry.sample.tokens) for entry in entries]
-        fresh = set(trained) if self.bank.writes_gradients else set()
+        fresh: set[int] = set()
+
+        def begin() -> None:
+            fresh.update(trained if self.bank.writes_gradients else ())
+
+        def begin_again() -> None:
+            self._clear_gradients(residents)
+            begin()
+
+        def one_pass(part: Sequence[SlotSample]) -> Tensor:
+            present = {entry.slot for entry in part}
+            sums = self._micro_batch(part, trained, fresh_slots=fresh & present)
+            fresh.difference_update(present)
+            return sums
+
+        begin()
         try:
-            for run in split_micro_batches(lengths, token_budget=self.settings.token_budget):
-                present = {entries[i].slot for i in run}
-                sums.append(self._micro_batch([entries[i] for i in run], trained, fresh_slots=fresh & present))
-                fresh -= present
+            sums = self._training.run(
+                entries,
+                one_pass,
+                too_large=lambda entry, words: self._too_large(entry, words, rows=self.train_rows),
+                restart=begin_again,
+            )
         except BaseException:
             self._clear_gradients(residents)
             raise
@@ -239,7 +296,9 @@ class Executor:
             slots=slots,
             rows=rows,
             row_ids=row_ids,
-            token_budget=self.settings.evaluation_token_budget,
+            micro_batches=self._evaluation,
+            memory=self.memory,
+            too_large=lambda entry, words: self._too_large(entry, words, rows=rows),
             captured=self.captured,
         )
 
@@ -247,6 +306,14 @@ class Executor:
         """Gradients are zero between steps, or written by the next: a step that was not finished leaves none."""
         for resident in residents:
             self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
+
+    def _make_room(self) -> bool:
+        return self.captured is not None and self.captured.give_up()
+
+    def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows) -> SampleTooLargeError:
+        trial = next((r.spec for r in self._residents.values() if r.slot == entry.slot), None)
+        whose = "the base model" if trial is None else f"trial {trial.trial_id} (r = {trial.adapter.r})"
+        return too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id])
 
     def _initial_weights(self, spec: TrialSpec) -> Tensor:
         """Return fresh weights, kept for the next trials: those of one seed differ in their rank alone."""
@@ -282,8 +349,10 @@ class Executor:
                 return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
         batch = pack(entries, num_slots=self.bank.num_slots, device=self.bank.weights_RD.device)
         lora = self.bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
-        losses_T = token_losses(self.decoder, batch, lora)
-        losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
+        with self.memory.observe(PassKind.TRAIN, pass_size(batch, lora, decoder=self.decoder)) as observed:
+            losses_T = token_losses(self.decoder, batch, lora)
+            observed.forward_done()
+            losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
         return sample_loss_sums(losses_T.detach(), batch.sequence_offsets)
 
     def _update(self, residents: Sequence[_Resident]) -> Tensor:

@@ -10,7 +10,7 @@ from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.cross_entropy.autograd import LEAST_ROWS, ROW_MULTIPLE, LinearCrossEntropyFunction
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 
-__all__ = ["linear_cross_entropy"]
+__all__ = ["linear_cross_entropy", "logits_bytes"]
 
 # Bytes of one chunk's logits. GPU: 4096 rows of 128k bf16 entries, enough for the products to run at full rate.
 # CPU: a chunk that stays near the caches.
@@ -52,7 +52,11 @@ def linear_cross_entropy(
         )
     rows_M = (targets_T != -100).nonzero().squeeze(1) if trained_rows_M is None else trained_rows_M
     if chunk_rows is None:
-        chunk_rows = _default_chunk_rows(rows_M.shape[0], vocabulary=head.out_features, hidden_TD=hidden_TD)
+        chunk_rows = _default_chunk_rows(
+            rows_M.shape[0],
+            row_bytes=head.out_features * hidden_TD.element_size(),
+            on_gpu=hidden_TD.is_cuda,
+        )
     elif chunk_rows < LEAST_ROWS:
         raise ShapeError(f"chunk_rows is {chunk_rows}; at least {LEAST_ROWS} rows go through the head at a time")
     result: Tensor = LinearCrossEntropyFunction.apply(
@@ -67,11 +71,17 @@ def linear_cross_entropy(
     return result
 
 
-def _default_chunk_rows(num_rows: int, *, vocabulary: int, hidden_TD: Tensor) -> int:
+def logits_bytes(num_rows: int, *, vocabulary: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Return the bytes of one chunk of logits when ``num_rows`` rows are trained: all that exists of them at a time."""
+    row_bytes = vocabulary * dtype.itemsize
+    chunk = min(num_rows, _default_chunk_rows(num_rows, row_bytes=row_bytes, on_gpu=device.type == "cuda"))
+    return max(LEAST_ROWS, -(-chunk // ROW_MULTIPLE) * ROW_MULTIPLE) * row_bytes if num_rows else 0
+
+
+def _default_chunk_rows(num_rows: int, *, row_bytes: int, on_gpu: bool) -> int:
     """Return the rows of equal chunks that each fit the workspace, in steps that suit the products."""
-    on_gpu = hidden_TD.is_cuda
     budget, multiple = (GPU_CHUNK_BYTES, 256) if on_gpu else (CPU_CHUNK_BYTES, ROW_MULTIPLE)
-    most = max(LEAST_ROWS, budget // (vocabulary * hidden_TD.element_size()) // multiple * multiple)
+    most = max(LEAST_ROWS, budget // row_bytes // multiple * multiple)
     num_chunks = max(1, -(-num_rows // most))
     even = -(-num_rows // num_chunks)
     return min(most, max(LEAST_ROWS, -(-even // multiple) * multiple))

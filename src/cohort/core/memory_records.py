@@ -1,0 +1,71 @@
+"""What passes took of a device's memory and what was changed when it ran out, as immutable records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["MemoryShortage", "PassKind", "PassPeak", "PassSize"]
+
+
+class PassKind(StrEnum):
+    """What a pass is for."""
+
+    TRAIN = "training"
+    EVALUATE = "evaluation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassSize:
+    """What the memory of a pass depends on.
+
+    Attributes:
+        num_rows: Rows of the stream, filler included.
+        num_trained: Rows whose loss is taken.
+        rank_entries: Entries of one linear's ``S = X A^T``, as the kernels lay it out.
+        head_bytes: One chunk of logits, which is all that ever exists of them.
+        sum_squares: Sum of squared sequence lengths.
+    """
+
+    num_rows: int
+    num_trained: int
+    rank_entries: int
+    head_bytes: int
+    sum_squares: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassPeak:
+    """The allocator's own maximum during one pass, beyond what was allocated when it began.
+
+    Attributes:
+        forward_bytes: From its beginning to its losses.
+        backward_bytes: From there to its gradients; 0 where the pass only measures.
+    """
+
+    kind: PassKind
+    size: PassSize
+    forward_bytes: int
+    backward_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """The maximum of the whole pass."""
+        return max(self.forward_bytes, self.backward_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryShortage:
+    """A pass ran out of memory and was done again in smaller ones.
+
+    Attributes:
+        num_tokens: Tokens of the pass that did not fit.
+        budget_before, budget_after: Most tokens of a micro-batch of this kind, then and from now on.
+        message: What the allocator said.
+    """
+
+    kind: PassKind
+    num_tokens: int
+    budget_before: int
+    budget_after: int
+    message: str

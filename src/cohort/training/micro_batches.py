@@ -1,0 +1,158 @@
+"""The micro-batches of one kind of pass: as large as the budget allows, smaller once memory has run out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from cohort.adapters.linear import LoraContext
+from cohort.core.errors import Problem, SampleTooLargeError
+from cohort.core.memory_records import MemoryShortage, PassKind, PassSize
+from cohort.data.packing import PackedBatch, SlotSample, split_micro_batches
+from cohort.data.tokenised import Sample
+from cohort.kernels.cross_entropy import logits_bytes
+from cohort.models.decoder import Decoder
+from cohort.training.device_memory import DeviceMemory, is_out_of_memory, release_cached
+
+__all__ = ["MicroBatches", "pass_size", "too_large"]
+
+T = TypeVar("T")
+
+
+class MicroBatches:
+    """Cuts samples into passes and runs them. A pass that runs out of memory is done again in smaller ones.
+
+    A split changes no number, so neither does a shortage: what a failed attempt left behind is dropped before the next
+    (``restart``), and the budget stays lowered, so that the same shortage does not come again at every step.
+
+    Attributes:
+        token_budget: Most tokens of a pass; a longer sample stands alone.
+    """
+
+    def __init__(
+        self, kind: PassKind, *, token_budget: int, memory: DeviceMemory, make_room: Callable[[], bool]
+    ) -> None:
+        """Begin with ``token_budget``.
+
+        Args:
+            kind: Of the passes.
+            token_budget: Most tokens of a pass.
+            memory: Of the device.
+            make_room: Gives up what only saves time; False when there was nothing to give up. Asked before a sample is
+                said not to fit.
+        """
+        self._kind, self._memory, self._make_room = kind, memory, make_room
+        self.token_budget = token_budget
+        self._shortages: list[MemoryShortage] = []
+
+    def take_shortages(self) -> tuple[MemoryShortage, ...]:
+        """Return what ran out of memory since the last call."""
+        taken = tuple(self._shortages)
+        self._shortages.clear()
+        return taken
+
+    def run(
+        self,
+        entries: Sequence[SlotSample],
+        one_pass: Callable[[Sequence[SlotSample]], T],
+        *,
+        too_large: Callable[[SlotSample, str], Exception],
+        restart: Callable[[], None] | None = None,
+    ) -> list[T]:
+        """Return what ``one_pass`` returns for each micro-batch, in order.
+
+        Args:
+            entries: Samples in the order they are packed in.
+            one_pass: Runs one micro-batch.
+            too_large: The error for a sample that does not fit alone, from it and the allocator's words.
+            restart: Undoes every pass since the beginning; all of them are then run again. None: a pass leaves nothing
+                behind, and only the failed one is run again.
+
+        Raises:
+            Exception: that of ``too_large``, or anything from ``one_pass`` that is no shortage of memory.
+        """
+        done: list[T] = []
+        start = 0
+        while start < len(entries):
+            lengths = [len(entry.sample.tokens) for entry in entries[start:]]
+            for run in split_micro_batches(lengths, token_budget=self.token_budget):
+                part, message = entries[start + run.start : start + run.stop], None
+                try:
+                    done.append(one_pass(part))
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    message = str(error)
+                # not in the handler: the exception holds the frames of the pass and with them what it allocated
+                if message is not None:
+                    if restart is not None:
+                        restart()
+                        done, start = [], 0
+                    else:
+                        start += run.start
+                    self._lower(part, message, too_large)
+                    break
+            else:
+                break
+        return done
+
+    def _lower(
+        self, part: Sequence[SlotSample], message: str, too_large: Callable[[SlotSample, str], Exception]
+    ) -> None:
+        release_cached(self._memory.device)
+        if len(part) == 1:
+            if self._make_room():
+                return
+            raise too_large(part[0], message)
+        num_tokens = sum(len(entry.sample.tokens) for entry in part)
+        shortage = MemoryShortage(
+            kind=self._kind,
+            num_tokens=num_tokens,
+            budget_before=self.token_budget,
+            budget_after=max(1, num_tokens // 2),
+            message=message,
+        )
+        self.token_budget = shortage.budget_after
+        self._shortages.append(shortage)
+
+
+def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder) -> PassSize:
+    """Return what the memory of a pass over ``batch`` depends on."""
+    bounds = batch.sequence_offsets
+    num_trained = batch.trained_rows_M.shape[0]
+    if lora.tables is not None:
+        rank_entries = lora.tables.num_columns * batch.num_rows
+    else:
+        rows = (batch.segments.rows(slot) for slot in range(lora.slots.num_slots))
+        rank_entries = sum((own.stop - own.start) * r for own, r in zip(rows, lora.slots.ranks, strict=True))
+    return PassSize(
+        num_rows=batch.num_rows,
+        num_trained=num_trained,
+        rank_entries=rank_entries,
+        head_bytes=logits_bytes(
+            num_trained, vocabulary=decoder.config.vocab_size, dtype=decoder.dtype, device=batch.tokens_T.device
+        ),
+        sum_squares=sum((stop - begin) ** 2 for begin, stop in itertools.pairwise(bounds)),
+    )
+
+
+def too_large(sample: Sample, words: str, *, whose: str, source: str) -> SampleTooLargeError:
+    """Return the error for a row that does not fit into memory alone.
+
+    Args:
+        sample: The row.
+        words: What the allocator said.
+        whose: The trial that it belongs to, in words.
+        source: ``file:line`` of the row.
+    """
+    length = len(sample.tokens)
+    return SampleTooLargeError(
+        Problem(
+            where=source,
+            found=f"a row of {length:,} tokens of {whose}, which does not fit into memory even in a pass of its own",
+            allowed=f"rows that fit beside the base model and the adapters ({words})",
+            mend=f"Set dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
+            "memory.limit where it is set, or take a device with more memory.",
+        )
+    )
