@@ -147,12 +147,13 @@ def too_large(sample: Sample, words: str, *, whose: str, source: str) -> SampleT
         source: ``file:line`` of the row.
     """
     length = len(sample.tokens)
+    said = " ".join(words.split())
     return SampleTooLargeError(
         Problem(
             where=source,
             found=f"a row of {length:,} tokens of {whose}, which does not fit into memory even in a pass of its own",
-            allowed=f"rows that fit beside the base model and the adapters ({words})",
+            allowed="what fits beside the base model and the adapters",
             mend=f"Set dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
-            "memory.limit where it is set, or take a device with more memory.",
+            f"memory.limit where it is set, or take a device with more memory ({said[:100]}).",
         )
     )
