@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,10 @@ import pytest
 # Set before any test module imports transformers: a test that would reach for the hub must fail at once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# no test reads or leaves anything in the user's caches; processes that tests start share the folder
+if "COHORT_CACHE_DIR" not in os.environ:
+    os.environ["COHORT_CACHE_DIR"] = tempfile.mkdtemp(prefix="cohort-tests-")
+    atexit.register(shutil.rmtree, os.environ["COHORT_CACHE_DIR"], ignore_errors=True)
 # Triton decides once, when it is first imported (transformers does that), whether kernels run as Python: they do where
 # there is no GPU driver, so that every kernel is tested everywhere.
 if not Path("/dev/nvidiactl").exists():

@@ -4,9 +4,15 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.engine.machine import Machine
+from cohort.engine.cost_cache import RunCosts, write_costs
+from cohort.engine.machine import Machine, choose_machine
+from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_estimates import estimate_task, hardware_of
-from cohort.scheduling.cost_model import CostSource
+from cohort.engine.task_inputs import read_inputs
+from cohort.engine.task_sketch import cost_key
+from cohort.engine.tune import tune
+from cohort.scheduling.cost_fit import StepSample
+from cohort.scheduling.cost_model import CostSource, StepCost, TrialWork
 from cohort.scheduling.hardware import KNOWN_GPUS, Hardware
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -23,10 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_estimate_says_what_a_task_takes_and_where_the_figure_comes_from(folder: Path) -> None:
     estimate = estimate_task(tiny_task(folder), CPU)
     (option,) = estimate.options
-    assert (estimate.num_gpus, estimate.num_trials, len(estimate.trials)) == (1, 6, 6)
+    assert (estimate.num_gpus, estimate.num_trials) == (1, 6)
     assert option.step_source is CostSource.ANALYTIC
-    parts = estimate.training_seconds + estimate.evaluation_seconds + estimate.start_seconds
-    assert option.seconds == pytest.approx(parts)
+    time = option.time
+    assert option.seconds == pytest.approx(time.training + time.evaluation + time.start + time.rest)
     assert 0 < option.memory_bytes < CPU.memory_bytes
     request = estimate.request("tiny", arrival_seconds=3.0)
     assert (request.task_id, request.arrival_seconds, request.seconds_on(1)) == ("tiny", 3.0, option.seconds)
@@ -36,8 +42,9 @@ def test_more_work_takes_longer(folder: Path) -> None:
     short = estimate_task(tiny_task(folder), CPU)
     longer = estimate_task(tiny_task(folder, training={"max_steps": 32, "batch_size": 2}), CPU)
     wider = estimate_task(tiny_task(folder, training={"max_steps": 8, "batch_size": 8}), CPU)
-    assert longer.training_seconds == pytest.approx(4 * short.training_seconds)
-    assert wider.training_seconds > short.training_seconds
+    trained = [estimate.options[0].time.training for estimate in (short, longer, wider)]
+    assert trained[1] == pytest.approx(4 * trained[0])
+    assert trained[2] > trained[0]
 
 
 def test_trials_that_a_sampler_proposes_later_count(folder: Path) -> None:
@@ -66,10 +73,47 @@ def test_ranks_that_fit_no_gpu_are_refused(folder: Path) -> None:
     with pytest.raises(InputError) as caught:
         estimate_task(task, small)
     (problem,) = caught.value.problems
-    assert problem.where.endswith("search.space.r")
+    assert "search.space.r" in problem.where
     assert "toy" in problem.allowed
 
 
 def test_a_task_for_the_cpu_is_not_planned_on_gpus(folder: Path) -> None:
     with pytest.raises(InputError, match="num_gpus"):
         estimate_task(tiny_task(folder), KNOWN_GPUS["H200"])
+
+
+def test_a_run_teaches_the_next_estimate(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
+    task = tiny_task(folder, early_exit="none", training={"max_steps": 12, "batch_size": 2})
+    here = hardware_of(choose_machine(0, where="num_gpus"))
+    assert estimate_task(task, here).options[0].step_source is CostSource.ANALYTIC
+    tune(task, tmp_path / "run")
+    (option,) = estimate_task(task, here).options
+    assert option.step_source is CostSource.SCALED
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        facts = reader.facts()
+    measured = facts["train_seconds"]
+    assert isinstance(measured, float)
+    # the first steps warm up, and other programs may take turns on this machine
+    assert 0.2 * measured < option.time.training < 5 * measured
+    other = tiny_task(folder, early_exit="none", lora={"target_modules": ["q_proj"], "lora_alpha": "2r"})
+    assert estimate_task(other, here).options[0].step_source is CostSource.ANALYTIC
+
+
+def test_eight_measured_packs_need_no_data_sheet(folder: Path, tmp_path: Path) -> None:
+    task = tiny_task(folder)
+    true = StepCost(fixed_seconds=0.5, seconds_per_token=0.01, seconds_per_adapter=0.1)
+    packs = [
+        tuple(TrialWork(r=16, num_tokens=8.0 * size, sum_squares=50.0, num_sequences=2) for _ in range(count))
+        for count in (1, 2, 4)
+        for size in (1, 2, 3)
+    ]
+    samples = tuple(StepSample(pack=pack, seconds=true.step_seconds(pack)) for pack in packs)
+    runs = RunCosts(samples=samples, evaluated_tokens=100, evaluation_seconds=3.0, steps=9, start_seconds=2.0)
+    write_costs(cost_key(read_inputs(task), CPU), runs, directory=tmp_path)
+    estimate = estimate_task(task, CPU, cache_directory=tmp_path)
+    (option,) = estimate.options
+    assert option.step_source is CostSource.MEASURED
+    # six trials of one batch size step together, eight times
+    assert option.time.training == pytest.approx(8 * (0.5 + 6 * 0.1 + 6 * 2 * 0.01 * 4), rel=0.35)
+    assert option.time.start > 2.0

@@ -4,7 +4,7 @@ from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.analytic_cost import ModelWork, analytic_interconnect, analytic_step_cost
 from cohort.scheduling.cost_model import StepCost, TrialWork, derive_cost
 from cohort.scheduling.hardware import KNOWN_GPUS
-from cohort.scheduling.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_seconds
+from cohort.scheduling.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_time
 
 COST = StepCost(fixed_seconds=1.0, seconds_per_token=0.1)
 
@@ -23,21 +23,23 @@ def capacity(num_slots: int) -> Capacity:
 def test_residents_step_together_and_pay_the_fixed_part_once() -> None:
     both = [trial(0, steps=3), trial(1, steps=5)]
     # three steps of two trials, two of one
-    assert training_seconds(both, capacity=capacity(2), cost=COST) == pytest.approx(3 * 3.0 + 2 * 2.0)
+    assert training_time(both, capacity=capacity(2), cost=COST).seconds == pytest.approx(3 * 3.0 + 2 * 2.0)
     # one after the other
-    assert training_seconds(both, capacity=capacity(1), cost=COST) == pytest.approx(8 * 2.0)
+    assert training_time(both, capacity=capacity(1), cost=COST).seconds == pytest.approx(8 * 2.0)
 
 
 def test_who_leaves_makes_room_for_who_waits() -> None:
     three = [trial(0, steps=2), trial(1, steps=4), trial(2, steps=2)]
     # 0 and 1, then 1 and 2
-    assert training_seconds(three, capacity=capacity(2), cost=COST) == pytest.approx(4 * 3.0)
+    time = training_time(three, capacity=capacity(2), cost=COST)
+    assert time.seconds == pytest.approx(4 * 3.0)
+    assert time.num_steps == 4
 
 
 def test_a_long_queue_is_timed_quickly_and_in_full() -> None:
     many = [trial(number, steps=1 + number % 7, batch_size=1 << number % 3) for number in range(400)]
     alone = sum(item.work.num_steps * COST.step_seconds([item.work]) for item in many)
-    packed = training_seconds(many, capacity=capacity(16), cost=COST)
+    packed = training_time(many, capacity=capacity(16), cost=COST).seconds
     tokens = sum(item.work.num_steps * item.work.num_tokens for item in many)
     assert 0.1 * tokens < packed < alone
 

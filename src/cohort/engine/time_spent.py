@@ -25,6 +25,7 @@ class TimeSpent:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seconds: dict[str, float] = {}
+        self._totals: dict[str, float] = {}
         self._active: list[Activity] = []
         self._since = 0.0
 
@@ -45,9 +46,14 @@ class TimeSpent:
         taken, self._seconds = self._seconds, {}
         return taken
 
+    def total(self, activity: Activity) -> float:
+        """Return the seconds spent on ``activity`` so far, whatever was taken."""
+        return self._totals.get(activity.value, 0.0)
+
     def _credit(self) -> None:
         now = self._clock.monotonic()
         if self._active:
             fact = self._active[-1].value
-            self._seconds[fact] = self._seconds.get(fact, 0.0) + now - self._since
+            for seconds in (self._seconds, self._totals):
+                seconds[fact] = seconds.get(fact, 0.0) + now - self._since
         self._since = now

@@ -29,6 +29,7 @@ from cohort.engine.run_store_records import JsonValue, LoggedEvent
 from cohort.engine.same_inputs import identity_facts, require_same_inputs, require_same_task, surroundings_warning
 from cohort.engine.sizing import SizeWish
 from cohort.engine.state_shelf import StateShelf
+from cohort.engine.step_recording import StepRecorder
 from cohort.engine.stopping import stopping_gently
 from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
 from cohort.engine.task_file import load_task
@@ -220,6 +221,7 @@ class _Run:
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
         self._study = Study([trial.candidate for trial in first], early_exit, metric=objective_metric(task))
         self._time_spent = TimeSpent(clock)
+        self._steps = StepRecorder(preparation, specs=self._specs, time_spent=self._time_spent, clock=clock)
         self._evaluator = RunEvaluator(preparation, executor, time_spent=self._time_spent)
         self._tracker = ProgressTracker(
             watcher,
@@ -322,9 +324,11 @@ class _Run:
             shelf=self._shelf,
             directory=self._directory,
         )
+        self._steps.keep()
 
     def _took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
         """Tell all observers what was recorded, and put new trials in the place of those that ended."""
+        self._steps.took(events)
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
         trials = self._preparation.proposals.after(self._study)

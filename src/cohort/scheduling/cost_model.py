@@ -153,7 +153,11 @@ class CostSource(Enum):
     """Where coefficients come from."""
 
     MEASURED = "measured"
+    """Fitted on at least eight measured packs."""
+    SCALED = "scaled"
+    """Analytic, corrected by the few packs that were measured."""
     ANALYTIC = "analytic"
+    """From sizes and data sheets alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

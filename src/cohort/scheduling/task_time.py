@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.scheduling.cost_model import StepCost, TrialWork
 
-__all__ = ["EvaluationWork", "WaitingTrial", "evaluation_seconds", "training_seconds"]
+__all__ = ["EvaluationWork", "TrainingTime", "WaitingTrial", "evaluation_seconds", "training_time"]
 
 # an evaluated token is a forward pass only
 EVALUATION_SHARE = 0.5
@@ -37,8 +37,16 @@ class EvaluationWork:
     num_sequences: int
 
 
-def training_seconds(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: StepCost) -> float:
-    """Return the seconds until the last of ``trials`` ends, when residents step together and leavers make room.
+@dataclass(frozen=True, kw_only=True)
+class TrainingTime:
+    """Seconds of all steps, and how many steps the executor takes for them."""
+
+    seconds: float
+    num_steps: int
+
+
+def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: StepCost) -> TrainingTime:
+    """Return the time until the last of ``trials`` ends, when residents step together and leavers make room.
 
     Raises:
         InputError: a trial does not fit even alone.
@@ -48,7 +56,7 @@ def training_seconds(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost
     waiting = sorted((trial.request for trial in trials), key=lambda r: (-r.priority, -r.batch_size))
     resident: list[Request] = []
     vacated: list[int] = []
-    seconds = 0.0
+    seconds, num_steps = 0.0, 0
     while waiting or resident:
         # the first in order decide; the rest of a long queue cannot be admitted now
         admission = admit(waiting[: 4 * capacity.num_slots], resident, capacity, vacated_batch_sizes=vacated)
@@ -57,11 +65,12 @@ def training_seconds(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost
         waiting = [request for request in waiting if request.trial_id not in admitted]
         steps = min(left[request.trial_id] for request in resident)
         seconds += steps * cost.step_seconds([works[request.trial_id] for request in resident])
+        num_steps += steps
         for request in resident:
             left[request.trial_id] -= steps
         vacated = [request.batch_size for request in resident if not left[request.trial_id]]
         resident = [request for request in resident if left[request.trial_id]]
-    return seconds
+    return TrainingTime(seconds=seconds, num_steps=num_steps)
 
 
 def evaluation_seconds(
