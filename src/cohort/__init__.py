@@ -53,6 +53,7 @@ _HOMES = {
 # lower layers are public as well: `cohort.adapters.AdapterBank` works after `import cohort`
 _LAYERS = (
     "adapters",
+    "cluster",
     "data",
     "engine",
     "integrations",

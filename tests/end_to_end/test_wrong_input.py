@@ -134,7 +134,6 @@ def test_chat_rows_without_a_chat_template(folder: Path, capsys: pytest.CaptureF
     [
         ("objective", "dpo", "Write objective: sft."),
         ("num_gpus", 4, "Write num_gpus: auto."),
-        ("priority", 1, "Remove priority"),
         ("dataset", {"format": "preference"}, "Use rows with a prompt and a completion."),
     ],
 )

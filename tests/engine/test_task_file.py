@@ -231,7 +231,6 @@ def test_a_mistake_in_the_data_section(folder: Path, dataset: str, found: str, m
     [
         ("objective: dpo", "objective"),
         ("num_gpus: 2", "num_gpus"),
-        ("priority: 1", "priority"),
     ],
 )
 def test_what_is_documented_but_not_built_says_so(folder: Path, addition: str, key: str) -> None:

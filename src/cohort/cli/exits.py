@@ -68,7 +68,8 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
     Args:
         as_json: Print errors as JSON on stdout.
         debug: Show tracebacks.
-        resume: The run directory, for verbs that can be resumed: an interruption then names the line to type.
+        resume: The directory of the run or queue, for verbs that can be resumed: an interruption then names the line to
+            type.
     """
     try:
         yield
@@ -81,7 +82,7 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         raise _report(error, f"error: {error}", code=EXIT_FAILED, as_json=as_json, debug=debug) from None
     except KeyboardInterrupt as error:
         text = "interrupted"
-        if resume is not None and (resume / "run.db").exists():
+        if resume is not None and any((resume / name).exists() for name in ("run.db", "queue.db")):
             text = f"interrupted; the state is saved. To go on:\n\n    cohort resume {resume}\n"
         raise _report(error, text, code=EXIT_INTERRUPTED, as_json=as_json, debug=debug) from None
     except BrokenPipeError:

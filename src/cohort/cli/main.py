@@ -15,6 +15,7 @@ from cohort.cli.export import export
 from cohort.cli.generate import generate
 from cohort.cli.override_arguments import take_overrides
 from cohort.cli.plan import plan
+from cohort.cli.queue import build_queue_app
 from cohort.cli.report import report
 from cohort.cli.resume import resume
 from cohort.cli.run import run
@@ -52,8 +53,10 @@ def build_app() -> typer.Typer:
     app.callback()(_root)
     for verb in (tune, run, plan, resume, status, report, export, generate, check, doctor):
         # what is not built yet says so, whatever it is given
-        anything = {"allow_extra_args": True, "ignore_unknown_options": True} if verb in (run, plan) else None
+        anything = {"allow_extra_args": True, "ignore_unknown_options": True} if verb is plan else None
         app.command(context_settings=anything)(verb)
+        if verb is run:
+            app.add_typer(build_queue_app(), name="queue")
     return app
 
 

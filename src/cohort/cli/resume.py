@@ -9,8 +9,25 @@ __all__ = ["resume"]
 
 
 def resume(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Go on with a run after Ctrl-C, a kill or a reboot; a finished run shows its result."""
+    """Go on with a run or a queue after Ctrl-C, a kill or a reboot; a finished one shows its result."""
     with exits(as_json=as_json, debug=debug, resume=run_dir):
+        from cohort.engine.task_queue.working import find_queue, open_queue
+
+        if find_queue(run_dir):
+            from cohort.cli.run import Policy, go_on
+
+            with open_queue(run_dir) as store:
+                wish = store.facts().get("wish", {})
+            go_on(
+                run_dir,
+                gpus=wish.get("gpus"),
+                workers=wish.get("workers"),
+                policy=Policy(wish.get("policy", Policy.PLANNED.value)),
+                keep_open=False,
+                stall_limit=wish.get("stall_limit", 900.0),
+                as_json=as_json,
+            )
+            return
         from cohort.engine.run_directory import RunDirectory
 
         RunDirectory.open(run_dir)

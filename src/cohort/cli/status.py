@@ -1,4 +1,4 @@
-"""``cohort status``: where a run stands, as a table."""
+"""``cohort status``: where a run or a queue stands, as a table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ __all__ = ["status"]
 
 
 def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show where a run stands: its trials, best first, and what is left to do."""
+    """Show where a run stands: its trials, best first, and what is left to do; or the tasks of a queue."""
     with exits(as_json=as_json, debug=debug):
+        from cohort.engine.task_queue.working import find_queue
+
+        if find_queue(run_dir):
+            from cohort.cli.queue_table import print_queue
+            from cohort.engine.task_queue.queue_status import read_queue_status
+
+            print_queue(read_queue_status(run_dir), as_json=as_json)
+            return
         from cohort.cli.run_results import print_status
         from cohort.engine.run_directory import RunDirectory
         from cohort.engine.status import read_status

@@ -64,17 +64,9 @@ NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
         allowed="auto | 0 (CPU) | 1",
         mend="Write num_gpus: auto.",
     ),
-    NotBuilt(
-        key="priority",
-        asks=lambda value: isinstance(value, int) and not isinstance(value, bool) and value != 0,
-        feature="priorities between tasks",
-        allowed="0",
-        mend="Remove priority; one task runs at a time.",
-    ),
 )
 
 NOT_BUILT_VERBS: Mapping[str, str] = {
-    "run": "placing several tasks on the GPUs there are",
     "plan": "predicting a schedule without training",
 }
 

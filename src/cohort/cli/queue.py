@@ -1,0 +1,71 @@
+"""``cohort queue``: adds tasks to a queue, removes them, lists them, while it is worked off or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cohort.cli.exits import exits
+from cohort.cli.options import DebugOption, JsonOption, QueueDirOption
+
+__all__ = ["build_queue_app"]
+
+
+def add(
+    tasks: Annotated[list[Path], typer.Argument(metavar="TASK.yaml...", help="Task files.", show_default=False)],
+    output: QueueDirOption = Path("runs"),
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Check tasks and add them to a queue. A `cohort run` that works it off takes them in at once."""
+    with exits(as_json=as_json, debug=debug):
+        from cohort.engine.task_queue.working import add_to_queue, queue_holder
+
+        added = add_to_queue(tasks, output)
+        holder = queue_holder(output)
+        if as_json:
+            print(json.dumps({"added": [task.name for task in added], "holder": holder}))
+            return
+        for task in added:
+            print(f"added {task.name}" + (f", priority {task.priority}" if task.priority else ""))
+        if not added:
+            print("nothing to add: the queue has these tasks already")
+        print(f"{holder} works the queue off" if holder else f"to work it off: cohort run -o {output}")
+
+
+def remove(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tasks of the queue.", show_default=False)],
+    output: QueueDirOption = Path("runs"),
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Take tasks off a queue; one that runs saves its state and stops. Run directories stay."""
+    with exits(as_json=as_json, debug=debug):
+        from cohort.engine.task_queue.working import remove_from_queue
+
+        remove_from_queue(names, output)
+        print(json.dumps({"removed": names}) if as_json else "\n".join(f"removed {name}" for name in names))
+
+
+def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show the tasks of a queue and where they stand, as `cohort status` does."""
+    with exits(as_json=as_json, debug=debug):
+        from cohort.cli.queue_table import print_queue
+        from cohort.engine.task_queue.queue_status import read_queue_status
+
+        print_queue(read_queue_status(output), as_json=as_json)
+
+
+def build_queue_app() -> typer.Typer:
+    """Return the command with its verbs."""
+    app = typer.Typer(
+        help="Add tasks to a queue, remove them, list them, while it is worked off or not.",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, verb in (("add", add), ("remove", remove), ("list", list_tasks)):
+        app.command(name)(verb)
+    return app

@@ -1,0 +1,111 @@
+"""Tables of a queue's tasks, for a terminal or for plain text."""
+
+from __future__ import annotations
+
+import json
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cohort.cli.trial_table import format_value, print_facts
+from cohort.core.units import format_duration
+from cohort.engine.task_queue.queue_progress import QueueProgress, TaskView
+from cohort.engine.task_queue.queue_status import QueueStatus, queue_status_json
+from cohort.engine.task_queue.records import TaskState
+
+__all__ = ["STYLES", "count_states", "print_queue", "task_table"]
+
+STYLES = {
+    TaskState.RUNNING: "cyan",
+    TaskState.DONE: "green",
+    TaskState.FAILED: "red",
+    TaskState.HELD: "yellow",
+    TaskState.REMOVED: "dim",
+    TaskState.QUEUED: "dim",
+}
+
+
+def count_states(progress: QueueProgress) -> str:
+    """Return ``2 running, 3 queued, 1 done``."""
+    order = (
+        TaskState.RUNNING,
+        TaskState.QUEUED,
+        TaskState.DONE,
+        TaskState.FAILED,
+        TaskState.HELD,
+        TaskState.REMOVED,
+    )
+    return ", ".join(f"{progress.count(state)} {state.value}" for state in order if progress.count(state)) or "no tasks"
+
+
+def _span(start: float | None, end: float | None) -> str:
+    if start is None:
+        return "-"
+    return f"{format_duration(start)} to {format_duration(end) if end is not None else '...'}"
+
+
+def _trials(task: TaskView) -> str:
+    if not task.num_trials:
+        return "-"
+    early = f", {task.num_early} early" if task.num_early else ""
+    return f"{task.num_ended}/{task.num_trials} ended{early}"
+
+
+def task_table(progress: QueueProgress) -> Table:
+    """Return the tasks in the order they were added, planned times beside actual ones."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    with_priority = any(task.priority for task in progress.tasks)
+    table.add_column("task", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    if with_priority:
+        table.add_column("priority", justify="right")
+    for heading in ("where", "trials", "steps", "best"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in ("steps", "best") else "left")
+    table.add_column("first planned", no_wrap=True)
+    table.add_column("actual", no_wrap=True)
+    for task in progress.tasks:
+        actual = (task.actual_start, task.actual_end)
+        if not task.state.is_final and task.expected_end is not None:
+            actual = (task.actual_start or task.expected_start, task.expected_end)
+        expected = "" if task.state.is_final else "about "
+        table.add_row(
+            task.name,
+            Text(task.state.value, style=STYLES[task.state]),
+            *([str(task.priority)] if with_priority else []),
+            task.device or "-",
+            _trials(task),
+            "-" if task.share_done is None else f"{100 * task.share_done:.0f} %",
+            format_value(task.best_value),
+            _span(task.planned_start, task.planned_end),
+            (expected if actual[0] is not None else "") + _span(*actual),
+        )
+    return table
+
+
+def print_queue(status: QueueStatus, *, as_json: bool) -> None:
+    """Print where a queue stands, or what its tasks came to."""
+    if as_json:
+        print(json.dumps(queue_status_json(status), indent=2))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=180, no_color=True)
+    progress = status.progress
+    console.print(task_table(progress))
+    facts = {"queue": f"{count_states(progress)}" + (f" ({status.holder})" if status.holder else "")}
+    if status.holder and progress.end_seconds is not None:
+        facts["left"] = f"about {format_duration(max(progress.end_seconds - progress.now_seconds, 0))}"
+    planned = [task.planned_end for task in progress.tasks if task.planned_end is not None]
+    ended = [task.actual_end for task in progress.tasks if task.actual_end is not None]
+    if planned and ended and all(task.state.is_final for task in progress.tasks):
+        facts["planned"] = f"all done after {format_duration(max(planned))} at worst, without early exit"
+        facts["actual"] = f"{format_duration(max(ended))}, with {progress.num_plans} plans"
+    facts["adapters"] = f"{status.directory}/TASK/best"
+    print_facts(console, facts)
+    for task in progress.tasks:
+        if task.state in (TaskState.FAILED, TaskState.HELD):
+            console.print(Text(f"\n{task.name} {task.state.value}: {task.reason}"), soft_wrap=True)
+    if not status.holder and any(not task.state.is_final for task in progress.tasks):
+        console.print(Text(f"\nto go on: cohort resume {status.directory}"), soft_wrap=True)

@@ -1,0 +1,78 @@
+"""Messages between head and worker over a socket: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+from cohort.cluster.worker_pool import Message
+
+__all__ = ["LineChannel"]
+
+_CHUNK_BYTES = 1 << 16
+
+
+class LineChannel:
+    """One end of a socket; sending is safe from any thread, receiving from one at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._sending = threading.Lock()
+        self._received = b""
+        self._is_open = True
+
+    def fileno(self) -> int:
+        """Return the descriptor, for ``select``."""
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send a message; dropped where the other end is gone, which its reader is told."""
+        line = json.dumps(message).encode() + b"\n"
+        with self._sending:
+            try:
+                self._socket.sendall(line)
+            except (BrokenPipeError, ConnectionResetError, TimeoutError, OSError):
+                return
+
+    def receive(self) -> Message | None:
+        """Wait for a message and return it; None when the other end is gone."""
+        while True:
+            line, found, rest = self._received.partition(b"\n")
+            if found:
+                self._received = rest
+                message: Message = json.loads(line)
+                return message
+            if not self._read():
+                return None
+
+    def receive_available(self) -> list[Message]:
+        """Return the whole messages that are there, without waiting; half a line of a killed sender is dropped."""
+        while self._is_open and self._read(flags=socket.MSG_DONTWAIT):
+            pass
+        *lines, self._received = self._received.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the other end was there at the last look."""
+        return self._is_open
+
+    def close(self) -> None:
+        """Close this end."""
+        self._is_open = False
+        self._socket.close()
+
+    def _read(self, *, flags: int = 0) -> bool:
+        """Read what is there; return whether anything came."""
+        try:
+            chunk = self._socket.recv(_CHUNK_BYTES, flags)
+        except BlockingIOError:
+            return False
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self._is_open = False
+            return False
+        self._received += chunk
+        return True

@@ -1,0 +1,92 @@
+"""What a task queue holds, as immutable records. Times are seconds of the queue's own clock, from its first head on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = ["QueuedTask", "RunStretch", "TaskDecision", "TaskState"]
+
+
+class TaskState(Enum):
+    """Where a task of a queue stands."""
+
+    QUEUED = "queued"
+    """Waits for a slot; it may have run before."""
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """Given up; its reason says why."""
+    HELD = "held"
+    """Not begun, because its file or data are no longer what was added."""
+    REMOVED = "removed"
+    """Taken off the queue by the user."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self not in (TaskState.QUEUED, TaskState.RUNNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedTask:
+    """A task of a queue.
+
+    Attributes:
+        name: Of the task and its run directory.
+        source: The task file as it was added, absolute.
+        task: The resolved task.
+        digests: SHA-256 of the task file and of every local data file, by absolute path.
+        priority: Higher goes first.
+        added_at: Wall clock, ISO 8601.
+        state: Where it stands.
+        reason: Why it failed, is held, or waits again; empty otherwise.
+        is_withdrawn: The user wants it off the queue.
+        expected_seconds: Predicted before it first ran, without early exit; None until then.
+        attempts: Times it was begun and ended by a fault, since it last came further.
+    """
+
+    name: str
+    source: str
+    task: Mapping[str, Any]
+    digests: Mapping[str, str]
+    priority: int
+    added_at: str
+    state: TaskState = TaskState.QUEUED
+    reason: str = ""
+    is_withdrawn: bool = False
+    expected_seconds: float | None = None
+    attempts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStretch:
+    """A stretch of time in which a task held a slot; ``outcome`` is empty while it lasts."""
+
+    task: str
+    slot_id: int
+    device: str
+    start_seconds: float
+    end_seconds: float | None = None
+    outcome: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDecision:
+    """Something that the head noticed or decided.
+
+    Attributes:
+        seconds: When.
+        kind: ``plan``, ``start``, ``preempt``, ``end``, ``fail``, ``hold``, ``remove``, ``worker``, ``head``, ``note``.
+        task: Which task it is about; empty when it is about none.
+        text: In words.
+        numbers: What it rests on, JSON.
+    """
+
+    seconds: float
+    kind: str
+    task: str
+    text: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)

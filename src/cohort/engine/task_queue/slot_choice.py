@@ -1,0 +1,70 @@
+"""Which slots of this machine a queue works in."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from cohort.cluster.local import LocalSlot, cpu_slots, gpu_slots
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["choose_slots"]
+
+
+def choose_slots(*, gpus: int | None, workers: int | None) -> tuple[LocalSlot, ...]:
+    """Return one slot per GPU, or per CPU worker.
+
+    Args:
+        gpus: GPUs to use; None: all there are, or one CPU worker where there are none.
+        workers: CPU workers to use instead of GPUs.
+
+    Raises:
+        InputError: there are fewer GPUs, or no slot is asked for.
+    """
+    if gpus is not None and workers is not None:
+        raise InputError(
+            Problem(
+                where="--gpus, --workers",
+                found=f"--gpus {gpus} and --workers {workers}",
+                allowed="one of the two: GPUs, or workers on the CPU",
+                mend="Leave one out.",
+            )
+        )
+    if workers is not None:
+        if workers < 1:
+            raise InputError(_too_few("--workers", workers))
+        return _cpu(workers)
+    names = _visible_gpus()
+    if gpus is None:
+        return gpu_slots(names, num_threads=_share_of_cores(len(names))) if names else _cpu(1)
+    if gpus < 1:
+        raise InputError(_too_few("--gpus", gpus))
+    if gpus > len(names):
+        found = f"{gpus}, but torch can use {len(names) or 'none'} here"
+        allowed = f"1 to {len(names)}" if names else "--workers N, for the CPU"
+        mend = f"Write --gpus {len(names)}." if names else "Write --workers 1, or install a torch build for your GPU."
+        raise InputError(Problem(where="--gpus", found=found, allowed=allowed, mend=mend))
+    return gpu_slots(names[:gpus], num_threads=_share_of_cores(gpus))
+
+
+def _too_few(option: str, found: int) -> Problem:
+    other = " For the CPU, write --workers N." if option == "--gpus" else ""
+    return Problem(where=option, found=str(found), allowed="1 or more", mend=f"Leave {option} out, or write 1.{other}")
+
+
+def _cpu(workers: int) -> tuple[LocalSlot, ...]:
+    return cpu_slots(workers, num_threads=_share_of_cores(workers))
+
+
+def _share_of_cores(workers: int) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(index) for index in range(count)]
+    return [name.strip() for name in visible.split(",") if name.strip()][:count]

@@ -1,0 +1,144 @@
+"""``cohort queue`` and the ways in which ``cohort run`` refuses: no worker is started here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cohort.cli.main import main
+from tests.cli.tiny_task import TASK, write_tiny_task
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return write_tiny_task(tmp_path)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> str:
+    return str(tmp_path / "runs")
+
+
+def cohort(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr of ``cohort`` with these words."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    shown = capsys.readouterr()
+    return int(caught.value.code or 0), shown.out, shown.err
+
+
+def test_tasks_are_added_listed_and_removed(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:
+    urgent = task.with_name("urgent.yaml")
+    urgent.write_text(TASK + "priority: 3\n")
+    code, out, err = cohort(capsys, "queue", "add", str(task), str(urgent), "-o", queue)
+    assert (code, err) == (0, "")
+    assert out == f"added task\nadded urgent, priority 3\nto work it off: cohort run -o {queue}\n"
+
+    # the same files again are the same tasks
+    _, out, _ = cohort(capsys, "queue", "add", str(task), "-o", queue)
+    assert "nothing to add" in out
+
+    code, out, _ = cohort(capsys, "queue", "remove", "task", "-o", queue)
+    assert (code, out) == (0, "removed task\n")
+    code, _, err = cohort(capsys, "queue", "remove", "task", "missing", "-o", queue)
+    assert code == 2
+    assert "a task that is removed" in err
+    assert "no task of that name" in err
+
+    code, out, _ = cohort(capsys, "status", queue)
+    assert code == 0
+    assert "1 queued, 1 removed" in out
+    assert f"to go on: cohort resume {queue}" in out
+    _, out, _ = cohort(capsys, "queue", "list", "-o", queue, "--json")
+    listed = {entry["name"]: entry for entry in json.loads(out)["tasks"]}
+    assert listed["urgent"]["state"] == "queued"
+    assert listed["urgent"]["priority"] == 3
+    assert listed["urgent"]["expected_seconds"] > 0
+
+    # whoever names a removed task wants it back
+    _, out, _ = cohort(capsys, "queue", "add", str(task), "-o", queue)
+    assert out.startswith("added task\n")
+
+
+def test_tasks_of_one_name_get_their_folders_names(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = task.parent / "other"
+    folder.mkdir()
+    (folder / "task.yaml").write_text(TASK.replace("model\n", "../model\n").replace("train.jsonl", "../train.jsonl"))
+    _, out, _ = cohort(capsys, "queue", "add", str(task), str(folder / "task.yaml"), "-o", queue)
+    assert out.startswith("added task\nadded other-task\n")
+
+
+def test_every_problem_of_every_file_is_named_and_nothing_is_added(
+    task: Path, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong, no_rows = task.with_name("wrong.yaml"), task.with_name("no_rows.yaml")
+    wrong.write_text(TASK + "prority: 3\n")
+    task.with_name("bad.jsonl").write_text('{"prompt": "1"}\n')
+    no_rows.write_text(TASK.replace("train.jsonl", "bad.jsonl"))
+    code, out, err = cohort(
+        capsys, "run", str(wrong), str(no_rows), str(task), str(task), "--workers", "1", "-o", queue
+    )
+    assert (code, out) == (2, "")
+    assert "did you mean priority" in err.lower()
+    assert "the same file twice" in err
+    assert not Path(queue).exists()
+    code, _, err = cohort(capsys, "run", str(no_rows), "--workers", "1", "-o", queue)
+    assert code == 2
+    assert "bad.jsonl:1" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpus", "0"], "For the CPU, write --workers N."),
+        (["--workers", "0"], "1 or more"),
+        (["--gpus", "1", "--workers", "1"], "one of the two"),
+        (["--gpus", "64"], "64, but torch can use"),
+        (["--workers", "1", "--stall-limit", "0"], "above 0"),
+    ],
+)
+def test_no_slots_no_run(
+    task: Path, queue: str, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    code, _, err = cohort(capsys, "run", str(task), "-o", queue, *arguments)
+    assert code == 2
+    assert said in err
+    assert not Path(queue).exists()
+
+
+def test_without_tasks_there_must_be_a_queue(queue: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = cohort(capsys, "run", "-o", queue, "--workers", "1")
+    assert code == 2
+    assert "cohort run TASK.yaml ..." in err
+    code, _, err = cohort(capsys, "queue", "list", "-o", queue)
+    assert code == 2
+    assert "cohort run` or `cohort queue add" in err
+
+
+def test_a_task_file_that_changed_is_refused_with_the_difference(
+    task: Path, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cohort(capsys, "queue", "add", str(task), "-o", queue)
+    # a comment is no difference
+    task.write_text("# mine\n" + TASK)
+    assert cohort(capsys, "queue", "add", str(task), "-o", queue)[0] == 0
+    task.write_text(TASK.replace("max_steps: 6", "max_steps: 7"))
+    with (task.parent / "train.jsonl").open("a") as rows:
+        rows.write('{"prompt": "1+1=", "completion": "2"}\n')
+    code, _, err = cohort(capsys, "run", str(task), "--workers", "1", "-o", queue)
+    assert code == 2
+    assert "training.max_steps" in err
+    assert "6, as when it was added" in err
+    assert "train.jsonl" in err
+    assert "cohort queue remove task" in err
+
+
+def test_a_directory_of_another_run_is_refused(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(queue) / "task"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    code, _, err = cohort(capsys, "queue", "add", str(task), "-o", queue)
+    assert code == 2
+    assert "files that are not a run's: notes.txt" in err

@@ -1,0 +1,31 @@
+"""A worker for tests of pools: answers, hangs, dies, or starts a child, as it is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from cohort.cluster.worker_pool import WorkerChannel
+
+
+def serve(channel: WorkerChannel) -> None:
+    """Work until the head is gone."""
+    channel.send({"ready": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")})
+    while (message := channel.receive()) is not None:
+        match message["do"]:
+            case "echo":
+                channel.send({"echo": message["text"]})
+            case "fail":
+                raise ValueError("it was told to")
+            case "start a child":
+                child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+                channel.send({"child": child.pid})
+            case "sleep":
+                time.sleep(60)
+
+
+def refuse(channel: WorkerChannel) -> None:
+    """End before a word was said."""
+    sys.exit("no such device")

@@ -1,0 +1,159 @@
+"""Real tasks on real workers: whatever happens to workers and head, each ends as it would have alone, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cohort.cluster.local import LocalPool, cpu_slots
+from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
+from cohort.core.errors import CohortError
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.task_queue.head import HeadSettings
+from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
+from cohort.engine.task_queue.records import RunStretch, TaskState
+from cohort.engine.task_queue.seats import Limits
+from cohort.engine.task_queue.working import WORKER_TARGET, add_to_queue, work_off
+from cohort.engine.tune import tune
+from tests.cli.tiny_task import write_rows
+from tests.conftest import REPOSITORY
+from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, tiny_task, write_inputs
+
+SPACE = {"learning_rate": [1e-3, 3e-2]}
+TASKS: dict[str, dict[str, Any]] = {
+    "low": {"training": {"max_steps": 24}, "search": {"space": {**SPACE, "r": [2, 4]}}},
+    "other_rows": {
+        "training": {"max_steps": 16},
+        "dataset": {"train": "more.jsonl"},
+        "search": {"space": {**SPACE, "r": [8]}},
+    },
+    "middle": {"training": {"max_steps": 12, "seed": 3}, "search": {"space": {**SPACE, "r": [3]}}, "priority": 1},
+    "long": {"training": {"max_steps": 20, "batch_size": 1}, "search": {"space": {**SPACE, "r": [4]}}},
+    "urgent": {"training": {"max_steps": 6}, "search": {"space": {**SPACE, "r": [2]}}, "priority": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs, task files, and what each task comes to alone."""
+    folder = write_inputs(tmp_path_factory.mktemp("queue") / "in")
+    write_rows(folder / "more.jsonl", count=40)
+    torch.set_num_threads(1)
+    for name, sections in TASKS.items():
+        (folder / f"{name}.yaml").write_text(json.dumps(tiny_data(**sections)))
+        tune(tiny_task(folder, **sections), folder / "alone" / name)
+    return folder
+
+
+def wait_for(condition: Callable[[], bool], *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def has_steps(run: Path, *, at_least: int = 2) -> bool:
+    try:
+        with RunReader.open(run / "run.db") as reader:
+            return len(reader.steps()) >= at_least
+    except CohortError:
+        return False
+
+
+def assert_as_alone(folder: Path, runs: Path) -> None:
+    for name in TASKS:
+        found, expected = outcome_of(runs / name), outcome_of(folder / "alone" / name)
+        for part, value in expected.items():
+            assert found[part] == value, (name, part)
+
+
+def workers_of(head: int) -> list[int]:
+    listed = subprocess.run(["ps", "--ppid", str(head), "-o", "pid="], capture_output=True, text=True, check=False)
+    return [int(word) for word in listed.stdout.split()]
+
+
+def is_gone(process_id: int) -> bool:
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def what_happened(runs: Path) -> tuple[str, tuple[RunStretch, ...]]:
+    with QueueStore.open(runs / QUEUE_DATABASE) as store:
+        return " ".join(decision.text for decision in store.decisions()), store.stretches()
+
+
+class DisturbedPool(LocalPool):
+    """Two workers; does something to one after the other, each time while a task is half done."""
+
+    def __init__(self, runs: Path, disturbances: list[Callable[[int], None]]) -> None:
+        slots = cpu_slots(2, num_threads=1)
+        super().__init__(slots, target=WORKER_TARGET, log_directory=runs / "workers")
+        self.disturbances = disturbances
+        self._disturbed: set[int] = set()
+
+    def wait(self, timeout_seconds: float) -> list[PoolEvent]:
+        events = super().wait(timeout_seconds)
+        for event in events:
+            if not isinstance(event, WorkerMessage) or event.slot_id in self._disturbed or not self.disturbances:
+                continue
+            process_id = self.process_id(event.slot_id)
+            if event.message.get("steps_done", 0) > 4 and process_id is not None:
+                self._disturbed.add(event.slot_id)
+                self.disturbances.pop(0)(process_id)
+        return events
+
+
+def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    files = [str(folder / f"{name}.yaml") for name in TASKS if name != "urgent"]
+    command = [sys.executable, "-m", "cohort", "run", *files, "--workers", "2", "-o", str(runs)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
+    head = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_for(lambda: any(has_steps(runs / name) for name in TASKS))
+    workers = workers_of(head.pid)
+    assert len(workers) == 2
+    head.kill()
+    head.wait()
+    wait_for(lambda: all(is_gone(worker) for worker in workers))
+
+    # another head goes on; a worker is killed, and a task arrives that is more urgent than all
+    def kill(process_id: int) -> None:
+        os.kill(process_id, signal.SIGKILL)
+        add_to_queue([folder / "urgent.yaml"], runs)
+
+    pool = DisturbedPool(runs, [kill])
+    tasks = work_off(runs, pool=pool, settings=HeadSettings(checkpoint_seconds=0.0))
+    assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
+    assert pool.disturbances == []
+    said, stretches = what_happened(runs)
+    assert "died: killed by SIGKILL" in said
+    assert "gives way to urgent" in said
+    assert len({stretch.slot_id for stretch in stretches}) == 2
+    first = {stretch.task: stretch.start_seconds for stretch in reversed(stretches)}
+    assert first["urgent"] < max(first.values())
+    assert_as_alone(folder, runs)
+
+
+@pytest.mark.slow
+def test_soak_workers_that_hang_again_and_again(folder: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    add_to_queue([folder / f"{name}.yaml" for name in TASKS], runs)
+    pool = DisturbedPool(runs, [lambda process_id: os.kill(process_id, signal.SIGSTOP)] * 2)
+    settings = HeadSettings(checkpoint_seconds=0.0, limits=Limits(silent_seconds=3.0))
+    tasks = work_off(runs, pool=pool, settings=settings)
+    assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
+    assert pool.disturbances == []
+    assert what_happened(runs)[0].count("died: silent for") == 2
+    assert_as_alone(folder, runs)
