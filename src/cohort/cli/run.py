@@ -57,6 +57,7 @@ def run(
     """
     with exits(as_json=as_json, debug=debug, resume=output):
         from cohort.core.errors import InputError, Problem
+        from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
         from cohort.engine.task_queue.slot_choice import choose_slots
         from cohort.engine.task_queue.working import add_to_queue, find_queue
 
@@ -64,14 +65,15 @@ def run(
             raise InputError(
                 Problem(where="--stall-limit", found=f"{stall_limit:g}", allowed="above 0", mend="Leave it out.")
             )
-        choose_slots(gpus=gpus, workers=workers)
+        slots = choose_slots(gpus=gpus, workers=workers)
+        expect = Expectation(output, hardware_of_slots(slots))
         if tasks or not find_queue(output):
             if not tasks:
                 mend = "Name the task files: cohort run TASK.yaml ..."
                 raise InputError(
                     Problem(where="cohort run", found="no task", allowed="one or more task files", mend=mend)
                 )
-            add_to_queue(tasks, output)
+            add_to_queue(tasks, output, expect=expect)
         go_on(
             output,
             gpus=gpus,

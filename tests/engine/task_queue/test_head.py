@@ -51,6 +51,9 @@ class Scene:
             ]
         )
 
+    def withdraw(self, name: str) -> None:
+        self.store.update(name, is_withdrawn=True)
+
     def at(self, seconds: float, action: Callable[[], None]) -> None:
         self.actions.append((seconds, action))
 
@@ -204,8 +207,8 @@ def test_tasks_come_and_go_while_the_queue_is_worked_off(tmp_path: Path) -> None
     for name in ("a", "b", "unwanted"):
         scene.add(name)
     scene.at(5, lambda: scene.add("late"))
-    scene.at(5, lambda: scene.store.update("unwanted", is_withdrawn=True) and None)
-    scene.at(8, lambda: scene.store.update("a", is_withdrawn=True) and None)
+    scene.at(5, lambda: scene.withdraw("unwanted"))
+    scene.at(8, lambda: scene.withdraw("a"))
     scene.at(
         9, lambda: scene.store.add([QueuedTask(name="unfit", source="", task={}, digests={}, priority=0, added_at="")])
     )

@@ -2,38 +2,89 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from cohort.core.errors import CohortError
+from cohort.cluster.local import LocalSlot
+from cohort.core.errors import CohortError, InputError, Problem, RunStateError
+from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.status import read_status
-from cohort.engine.task_file import TaskFile
-from cohort.engine.task_inputs import read_inputs
+from cohort.engine.task_estimates import GPU_START_SECONDS, START_SECONDS, estimate_task, hardware_of
 from cohort.engine.task_queue.records import QueuedTask
 from cohort.engine.task_queue.submission import task_of
-from cohort.engine.trial_proposals import TrialProposals
-from cohort.models.counts import count_model
+from cohort.scheduling.hardware import Hardware
 
-__all__ = ["Expectation"]
+__all__ = ["Expectation", "hardware_of_slots"]
 
-# what a worker does for sure, products of a small model on one core: only the order of tasks rests on it
-_FLOPS_PER_SECOND = 2e10
+_PROBE = (
+    "import json, dataclasses; from cohort.engine.machine import choose_machine; "
+    "from cohort.engine.task_estimates import hardware_of; "
+    "print(json.dumps(dataclasses.asdict(hardware_of(choose_machine('auto', where='num_gpus')))))"
+)
+
+
+def hardware_of_slots(slots: Sequence[LocalSlot]) -> Hardware:
+    """Return what one slot has; all are taken to be like the first.
+
+    A GPU is asked in a process of its own: the head itself must not hold memory of any.
+
+    Raises:
+        RunStateError: the GPU cannot be used.
+    """
+    environment = slots[0].environment
+    if not environment.get("CUDA_VISIBLE_DEVICES"):
+        whole = choose_machine(0, where="num_gpus")
+        threads = int(environment.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", whole.threads)))
+        return hardware_of(replace(whole, threads=threads, memory_bytes=whole.memory_bytes // len(slots)))
+    asked = subprocess.run(
+        [sys.executable, "-c", _PROBE],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        return Hardware(**json.loads(asked.stdout.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError) as error:
+        said = asked.stderr.strip()[-2000:] or asked.stdout
+        raise RunStateError(f"{slots[0].slot.device} cannot be used: {said}; see `cohort doctor`") from error
 
 
 class Expectation:
     """Predicts tasks of one queue."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, hardware: Hardware) -> None:
+        """Predict tasks of the queue in ``directory`` for workers that each have ``hardware``."""
+        self._directory, self._hardware = directory, hardware
 
     def __call__(self, queued: QueuedTask) -> float:
-        """Return the seconds that a task has left at worst: no trial exits early.
+        """Return the seconds that a task has left; at worst, without early exit, where it has not begun.
 
         Raises:
             InputError: something is wrong with what the task names, or it fits no slot.
         """
         left = self._seconds_left(queued.name)
-        return left if left is not None else _worst_case_seconds(task_of(queued))
+        if left is not None:
+            return left
+        task = task_of(queued)
+        if task.num_gpus != "auto" and task.num_gpus > 0 and not self._hardware.is_gpu:
+            raise InputError(
+                Problem(
+                    where=task.where("num_gpus"),
+                    found=f"{task.num_gpus}, but the workers of this queue are on the CPU",
+                    allowed="auto | 0 (CPU)",
+                    mend="Write num_gpus: auto, or work the queue off with --gpus N.",
+                )
+            )
+        # a worker starts once and then runs one task after the other
+        start = GPU_START_SECONDS if self._hardware.is_gpu else START_SECONDS
+        return max(estimate_task(task, self._hardware).seconds - start, 1e-3)
 
     def _seconds_left(self, name: str) -> float | None:
         """Return what a run that has begun says itself; None for one that cannot tell yet."""
@@ -44,11 +95,3 @@ class Expectation:
             return read_status(directory).seconds_left
         except CohortError:
             return None
-
-
-def _worst_case_seconds(task: TaskFile) -> float:
-    inputs = read_inputs(task)
-    train = inputs.data.train
-    proposals = TrialProposals(task, num_rows=len(train), num_tokens=int(train.offsets[-1]))
-    tokens = sum(trial.planned_tokens for trial in proposals.first)
-    return 6.0 * count_model(inputs.config).parameters * tokens / _FLOPS_PER_SECOND

@@ -7,18 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cohort.cluster.local import LocalPool, LocalSlot
+from cohort.cluster.local import LocalPool, LocalSlot, cpu_slots
 from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.engine.run_lock import RunLock
 from cohort.engine.stopping import stopping_gently
-from cohort.engine.task_queue.expectation import Expectation
+from cohort.engine.task_inputs import read_inputs
+from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
 from cohort.engine.task_queue.head import Head, HeadSettings
 from cohort.engine.task_queue.queue_progress import QueueWatcher, SilentQueueWatcher
 from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
 from cohort.engine.task_queue.records import QueuedTask, TaskState
-from cohort.engine.task_queue.submission import read_submissions
+from cohort.engine.task_queue.submission import read_submissions, task_of
 
 __all__ = ["add_to_queue", "find_queue", "open_queue", "queue_holder", "remove_from_queue", "work_off"]
 
@@ -69,7 +70,8 @@ def add_to_queue(
     Args:
         files: Task files.
         directory: Of the queue; made where there is none.
-        expect: Predicts tasks, and refuses those that cannot run; by what they name when None.
+        expect: Predicts tasks, and refuses those that cannot run; when None, what they name is checked, and whoever
+            works the queue off predicts them.
         clock: For the time of adding.
 
     Raises:
@@ -81,7 +83,7 @@ def add_to_queue(
         with open_queue(directory) as store:
             known = store.tasks()
     new, again = read_submissions(files, known=known, directory=directory, clock=clock or SystemClock())
-    new = _predict(new, expect or Expectation(directory))
+    new = _checked(new, expect)
     directory.mkdir(parents=True, exist_ok=True)
     with QueueStore.open(directory / QUEUE_DATABASE, create=True) as store:
         store.add(new)
@@ -91,22 +93,26 @@ def add_to_queue(
     return [*new, *back]
 
 
-def _predict(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float]) -> list[QueuedTask]:
-    """Return the tasks with their expected seconds.
+def _checked(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float] | None) -> list[QueuedTask]:
+    """Return the tasks, with their expected seconds where somebody predicts them.
 
     Raises:
         InputError: every problem of what they name.
     """
     problems: list[Problem] = []
-    predicted: list[QueuedTask] = []
+    checked: list[QueuedTask] = []
     for task in tasks:
         try:
-            predicted.append(replace(task, expected_seconds=expect(task)))
+            if expect is None:
+                read_inputs(task_of(task))
+                checked.append(task)
+            else:
+                checked.append(replace(task, expected_seconds=expect(task)))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return predicted
+    return checked
 
 
 def remove_from_queue(names: Sequence[str], directory: Path) -> None:
@@ -156,7 +162,7 @@ def work_off(
         settings: See :class:`HeadSettings`.
         watcher: Told of progress.
         clock: Of the queue.
-        expect: Predicts tasks; by what they name when None.
+        expect: Predicts tasks; when None, for the hardware of ``slots``, or of this machine's CPU without any.
 
     Raises:
         InputError: there is no queue.
@@ -169,7 +175,7 @@ def work_off(
             store,
             pool or LocalPool(slots, target=WORKER_TARGET, log_directory=directory / "workers"),
             directory=directory,
-            expect=expect or Expectation(directory),
+            expect=expect or Expectation(directory, hardware_of_slots(slots or cpu_slots(1, num_threads=1))),
             watcher=watcher or SilentQueueWatcher(),
             settings=settings,
             clock=clock,
