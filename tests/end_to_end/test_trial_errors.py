@@ -18,7 +18,9 @@ from cohort.engine.evaluation import RunEvaluator
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import TrialStatus
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.training import step_samples
 from cohort.training.executor import Executor
+from cohort.training.training_pass import TrainingPasses
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, host_memory_bytes=0)
@@ -78,28 +80,34 @@ Raise = Callable[[pytest.MonkeyPatch, Callable[[int, int], bool]], None]
 
 def in_its_rows(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:
     """Reading the rows of a step raises where ``is_bad`` of trial and steps done."""
-    samples = Executor._samples
+    samples = step_samples.samples_of
 
-    def bad_samples(self: Executor, resident: Any) -> Any:
+    def bad_samples(resident: Any, *rest: Any, **options: Any) -> Any:
         if is_bad(resident.spec.trial_id, resident.step):
             raise ValueError("row 7 has\nno token")
-        return samples(self, resident)
+        return samples(resident, *rest, **options)
 
-    monkeypatch.setattr(Executor, "_samples", bad_samples)
+    monkeypatch.setattr(step_samples, "samples_of", bad_samples)
 
 
 def in_a_pass(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:
     """A micro-batch that holds the trial's samples raises, whoever is beside it."""
-    pass_of = Executor._micro_batch
+    pass_of, step_of = TrainingPasses.run, Executor.step
+    current: list[Executor] = []
 
-    def bad_pass(self: Executor, entries: Sequence[Any], *rest: Any, **options: Any) -> Any:
-        for resident in self._by_slot():
+    def watched_step(self: Executor, *rest: Any) -> Any:
+        current[:] = [self]
+        return step_of(self, *rest)
+
+    def bad_pass(self: TrainingPasses, entries: Sequence[Any], *rest: Any, **options: Any) -> Any:
+        for resident in current[0]._by_slot():
             present = any(entry.slot == resident.slot for entry in entries)
             if present and is_bad(resident.spec.trial_id, resident.step):
                 raise RuntimeError("the pass broke off")
         return pass_of(self, entries, *rest, **options)
 
-    monkeypatch.setattr(Executor, "_micro_batch", bad_pass)
+    monkeypatch.setattr(Executor, "step", watched_step)
+    monkeypatch.setattr(TrainingPasses, "run", bad_pass)
 
 
 def in_its_update(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:
@@ -222,10 +230,10 @@ def test_what_befalls_all_alike_is_no_trials_error(
 
 
 def test_a_full_disk_is_no_trials_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Executor, resident: Any) -> Any:
+    def full(*_: Any, **__: Any) -> Any:
         raise StorageFullError("no space left")
 
-    monkeypatch.setattr(Executor, "_samples", full)
+    monkeypatch.setattr(step_samples, "samples_of", full)
     with pytest.raises(StorageFullError):
         run(folder, tmp_path, search={"space": {"learning_rate": [1e-3], "r": 2}})
 

@@ -29,7 +29,7 @@ from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
 from cohort.training.device_memory import is_out_of_memory, release_cached
 from cohort.training.objectives.sft import token_losses
 
-__all__ = ["CapturedLosses", "CapturedPasses", "PassShape", "rounded_up"]
+__all__ = ["CapturedLosses", "CapturedPasses", "PassShape", "StagedReplay", "rounded_up"]
 
 # a shape is captured when it has come up so often; until then its passes are launched one by one
 CAPTURE_AT = 2
@@ -92,6 +92,14 @@ class CapturedLosses:
     sequence_offsets: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StagedReplay:
+    """A graph whose tensors are filled for one pass; void once the graph is filled for another."""
+
+    graph: _CapturedPass
+    sequence_offsets: tuple[int, ...]
+
+
 class CapturedPasses:
     """The graphs of one executor. Training passes add to the bank's gradients; evaluation passes only measure.
 
@@ -126,6 +134,29 @@ class CapturedPasses:
     ) -> CapturedLosses | None:
         """Run a pass over ``entries`` as a graph; None where it is to be launched one by one.
 
+        Takes what :meth:`stage` takes.
+        """
+        staged = self.stage(entries, trained_tokens=trained_tokens, fresh_slots=fresh_slots)
+        return None if staged is None else self.replay(staged)
+
+    def replay(self, staged: StagedReplay) -> CapturedLosses | None:
+        """Run a staged pass; None where its graph has been given up or filled for another pass since."""
+        if self._most_rows == 0 or staged.graph.filled_for is not staged:
+            return None
+        self.num_replays += 1
+        return staged.graph.replay()
+
+    def stage(
+        self,
+        entries: Sequence[SlotSample],
+        *,
+        trained_tokens: Mapping[int, int] | None = None,
+        fresh_slots: Collection[int] = (),
+    ) -> StagedReplay | None:
+        """Fill the tensors of a graph for a pass over ``entries``; None where it is to be launched one by one.
+
+        The transfer is ordered after the replays so far, and the next one of that graph is this pass.
+
         Args:
             entries: As :func:`cohort.data.packing.pack` takes them.
             trained_tokens: n_z by slot: gradients of the mean losses are added to the bank. None only measures.
@@ -149,8 +180,7 @@ class CapturedPasses:
         if graph is None:
             return None
         stream = lay_out(entries, num_slots=slots.num_slots, num_rows=graph.shape.num_rows)
-        self.num_replays += 1
-        return graph.replay(stream, slots=slots, trained_tokens=trained_tokens, fresh_slots=fresh_slots)
+        return graph.stage(stream, slots=slots, trained_tokens=trained_tokens, fresh_slots=fresh_slots)
 
     def _graph(self, need: PassShape, *, trains: bool, slots: SlotTable, widest: int) -> _CapturedPass | None:
         own = rounded_up(need)
@@ -199,6 +229,7 @@ class _CapturedPass:
         pool: Any,
     ) -> None:
         self.shape = shape
+        self.filled_for: StagedReplay | None = None
         self._trains = trains
         device = bank.weights_RD.device
         num_rows, num_padded = shape.num_rows, (shape.num_sequences + 1) * shape.length
@@ -228,20 +259,25 @@ class _CapturedPass:
         self._send()
         self._graph, self._losses_T = self._capture(decoder, pool=pool)
 
-    def replay(
+    def stage(
         self,
         stream: HostStream,
         *,
         slots: SlotTable,
         trained_tokens: Mapping[int, int] | None,
         fresh_slots: Collection[int],
-    ) -> CapturedLosses:
+    ) -> StagedReplay:
         self._copied.synchronize()  # the last transfer still reads the pinned memory
         self._fill(stream, trained_tokens=trained_tokens or {})
         self._tables.update(stream.segments, slots, fresh_slots=fresh_slots)
         self._send()
+        self.filled_for = StagedReplay(graph=self, sequence_offsets=stream.sequence_offsets)
+        return self.filled_for
+
+    def replay(self) -> CapturedLosses:
+        assert self.filled_for is not None, "a graph is filled before it is replayed"
         self._graph.replay()
-        return CapturedLosses(losses_T=self._losses_T, sequence_offsets=stream.sequence_offsets)
+        return CapturedLosses(losses_T=self._losses_T, sequence_offsets=self.filled_for.sequence_offsets)
 
     def _fill(self, stream: HostStream, *, trained_tokens: Mapping[int, int]) -> None:
         tokens, positions, targets, rows, rows_P, places_T, weights = self._host_parts

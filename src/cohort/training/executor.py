@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,18 +16,17 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import CohortError, SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
-from cohort.data.order import SampleOrder
-from cohort.data.packing import SlotSample, pack
+from cohort.data.packing import SlotSample, split_micro_batches
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.adamw import SlotUpdate, adamw_step
 from cohort.kernels.backend import Backend, choose_backend
-from cohort.kernels.dropout import row_keys
 from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
-from cohort.training.micro_batches import MicroBatches, pass_size, too_large
-from cohort.training.objectives.sft import sample_loss_sums, token_losses, token_weights
+from cohort.training.micro_batches import MicroBatches, too_large
+from cohort.training.step_samples import Resident, StepSamples, gather
+from cohort.training.training_pass import StagedPass, TrainingPasses
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["Executor", "ExecutorSettings", "UnfinishedUpdateError"]
@@ -69,16 +68,6 @@ class ExecutorSettings:
             raise ValueError(f"graph_tokens must not be negative, got {self.graph_tokens}")
 
 
-@dataclass(kw_only=True)
-class _Resident:
-    """A trial in a slot."""
-
-    spec: TrialSpec
-    slot: int
-    step: int
-    order: SampleOrder
-
-
 class Executor:
     """Trains resident trials step by step: one packed pass per micro-batch, one optimizer launch per step for all."""
 
@@ -117,11 +106,14 @@ class Executor:
             dtype=dtype,
             compute_dtype=compute_dtype,
         )
-        self._residents: dict[int, _Resident] = {}
+        self._residents: dict[int, Resident] = {}
         records = settings.graph_tokens > 0 and self.bank.weights_RD.is_cuda
         records = records and choose_backend(self.bank.compute_RD) is Backend.TRITON
         self.captured = CapturedPasses(decoder, self.bank, most_rows=settings.graph_tokens) if records else None
         self._fresh_weights: dict[tuple[int, int], Tensor] = {}
+        # on a CPU the host is the device: there is nothing to be ahead of
+        self._stages = self.bank.weights_RD.is_cuda
+        self._staged: tuple[StepSamples, StagedPass] | None = None
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
@@ -132,6 +124,7 @@ class Executor:
                 (PassKind.EVALUATE, settings.evaluation_token_budget),
             )
         )
+        self._passes = TrainingPasses(decoder, self.bank, memory=self.memory, captured=self.captured)
 
     @property
     def token_budgets(self) -> dict[PassKind, int]:
@@ -167,7 +160,7 @@ class Executor:
         else:
             slot, step = self.bank.insert(spec.adapter, state.adapter), state.step
         order = spec.order(len(self.train_rows))
-        self._residents[spec.trial_id] = _Resident(spec=spec, slot=slot, step=step, order=order)
+        self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=step, order=order)
         return slot
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
@@ -223,12 +216,12 @@ class Executor:
         residents = [r for r in self._by_slot() if r.spec.trial_id in wanted]
         if not residents:
             return ()
-        entries = [entry for resident in residents for entry in self._samples(resident)]
-        trained: dict[int, int] = {}
-        num_tokens: dict[int, int] = {}
-        for entry in entries:
-            trained[entry.slot] = trained.get(entry.slot, 0) + int(entry.sample.trained.sum())
-            num_tokens[entry.slot] = num_tokens.get(entry.slot, 0) + len(entry.sample.tokens)
+        staged, self._staged = self._staged, None
+        steps = tuple((r.spec, r.slot, r.step) for r in residents)
+        samples, first = staged if staged is not None else (None, None)
+        if samples is None or samples.steps != steps:
+            samples, first = gather(residents, self.train_rows), None
+        trained = samples.trained
         fresh: set[int] = set()
 
         def begin() -> None:
@@ -239,15 +232,15 @@ class Executor:
             begin()
 
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
-            present = {entry.slot for entry in part}
-            sums = self._micro_batch(part, trained, fresh_slots=fresh & present)
+            present = frozenset(entry.slot for entry in part)
+            sums = self._passes.run(part, trained, fresh_slots=present & fresh, staged=first)
             fresh.difference_update(present)
             return sums
 
         begin()
         try:
             sums = self._training.run(
-                entries,
+                samples.entries,
                 one_pass,
                 too_large=lambda entry, words: self._too_large(entry, words, rows=self.train_rows),
                 restart=begin_again,
@@ -260,17 +253,18 @@ class Executor:
         except Exception as error:
             self._clear_gradients(residents)
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
+        self._stage_next(residents)
         # the only host reads of the step, after everything is launched
         loss_sums = torch.cat(sums).tolist()
         losses = dict.fromkeys(trained, 0.0)
-        for entry, loss_sum in zip(entries, loss_sums, strict=True):
+        for entry, loss_sum in zip(samples.entries, loss_sums, strict=True):
             losses[entry.slot] += loss_sum
         return tuple(
             self._event(
                 resident,
                 loss=losses[resident.slot] / trained[resident.slot],
                 grad_norm=norm,
-                num_tokens=num_tokens[resident.slot],
+                num_tokens=samples.num_tokens[resident.slot],
             )
             for resident, norm in zip(residents, norms.tolist(), strict=True)
         )
@@ -302,7 +296,7 @@ class Executor:
             captured=self.captured,
         )
 
-    def _clear_gradients(self, residents: Sequence[_Resident]) -> None:
+    def _clear_gradients(self, residents: Sequence[Resident]) -> None:
         """Gradients are zero between steps, or written by the next: a step that was not finished leaves none."""
         for resident in residents:
             self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
@@ -325,37 +319,24 @@ class Executor:
             self._fresh_weights[key] = weights.pin_memory() if self.bank.weights_RD.is_cuda else weights
         return self._fresh_weights[key]
 
-    def _by_slot(self) -> list[_Resident]:
+    def _by_slot(self) -> list[Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)
 
-    def _samples(self, resident: _Resident) -> list[SlotSample]:
-        spec, found = resident.spec, []
-        for sample_id in resident.order.batch(resident.step):
-            sample = self.train_rows.sample(sample_id)
-            keys = None
-            if spec.adapter.lora_dropout > 0:
-                keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=resident.step, sample_id=sample_id)
-            found.append(SlotSample(slot=resident.slot, sample=sample, row_keys=keys))
-        return found
+    def _stage_next(self, residents: Sequence[Resident]) -> None:
+        """Lay out the step after this one while the device computes; void where trials come or go before it."""
+        if not self._stages or any(r.step + 1 >= r.spec.num_steps for r in residents):
+            return
+        # what is wrong with a row, or a device without room for a stream, will be said in the step itself
+        with contextlib.suppress(Exception):
+            samples = gather(residents, self.train_rows, ahead=1)
+            lengths = [len(entry.sample.tokens) for entry in samples.entries]
+            first = split_micro_batches(lengths, token_budget=self._training.token_budget)[0]
+            part = samples.entries[first.start : first.stop]
+            present = frozenset(entry.slot for entry in part)
+            fresh = present if self.bank.writes_gradients else frozenset()
+            self._staged = samples, self._passes.stage(part, samples.trained, fresh_slots=fresh)
 
-    def _micro_batch(
-        self, entries: Sequence[SlotSample], trained: Mapping[int, int], *, fresh_slots: Collection[int]
-    ) -> Tensor:
-        """Put the gradients of ``entries`` into the bank and return their loss sums, still on the device."""
-        present = {entry.slot: trained[entry.slot] for entry in entries}
-        if self.captured is not None:
-            replayed = self.captured.run(entries, trained_tokens=present, fresh_slots=fresh_slots)
-            if replayed is not None:
-                return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
-        batch = pack(entries, num_slots=self.bank.num_slots, device=self.bank.weights_RD.device)
-        lora = self.bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
-        with self.memory.observe(PassKind.TRAIN, pass_size(batch, lora, decoder=self.decoder)) as observed:
-            losses_T = token_losses(self.decoder, batch, lora)
-            observed.forward_done()
-            losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
-        return sample_loss_sums(losses_T.detach(), batch.sequence_offsets)
-
-    def _update(self, residents: Sequence[_Resident]) -> Tensor:
+    def _update(self, residents: Sequence[Resident]) -> Tensor:
         """Clip and step every slot in one launch; return the norms before clipping [number of residents]."""
         bank = self.bank
         updates = [
@@ -383,7 +364,7 @@ class Executor:
             zero_grads=not bank.writes_gradients,
         )
 
-    def _event(self, resident: _Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
+    def _event(self, resident: Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
         learning_rate = resident.spec.learning_rate_at(resident.step)
         resident.step += 1
         return StepDone(

@@ -1,0 +1,73 @@
+"""The samples of one optimizer step of every trial that takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cohort.data.order import SampleOrder
+from cohort.data.packing import SlotSample
+from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.dropout import row_keys
+from cohort.training.trial import TrialSpec
+
+__all__ = ["Resident", "StepSamples", "gather", "samples_of"]
+
+
+@dataclass(kw_only=True)
+class Resident:
+    """A trial in a slot."""
+
+    spec: TrialSpec
+    slot: int
+    step: int
+    order: SampleOrder
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSamples:
+    """The samples of one optimizer step of the trials that take it.
+
+    Attributes:
+        steps: Each trial with its slot and the steps done before, in slot order.
+        entries: Their samples, sorted by slot.
+        trained: Trained tokens of each slot's whole step, n_z.
+        num_tokens: All tokens of each slot's step.
+    """
+
+    steps: tuple[tuple[TrialSpec, int, int], ...]
+    entries: tuple[SlotSample, ...]
+    trained: dict[int, int]
+    num_tokens: dict[int, int]
+
+
+def gather(residents: Sequence[Resident], rows: TokenisedRows, *, ahead: int = 0) -> StepSamples:
+    """Return the samples of the residents' next step, or of the one ``ahead`` steps after it.
+
+    Args:
+        residents: In slot order.
+        rows: What they train on.
+        ahead: Steps to skip.
+    """
+    entries: list[SlotSample] = []
+    trained: dict[int, int] = {}
+    num_tokens: dict[int, int] = {}
+    for resident in residents:
+        own = samples_of(resident, rows, step=resident.step + ahead)
+        trained[resident.slot] = sum(int(entry.sample.trained.sum()) for entry in own)
+        num_tokens[resident.slot] = sum(len(entry.sample.tokens) for entry in own)
+        entries += own
+    steps = tuple((r.spec, r.slot, r.step + ahead) for r in residents)
+    return StepSamples(steps=steps, entries=tuple(entries), trained=trained, num_tokens=num_tokens)
+
+
+def samples_of(resident: Resident, rows: TokenisedRows, *, step: int) -> list[SlotSample]:
+    """Return the samples of one trial's ``step``, in its own order."""
+    spec, found = resident.spec, []
+    for sample_id in resident.order.batch(step):
+        sample = rows.sample(sample_id)
+        keys = None
+        if spec.adapter.lora_dropout > 0:
+            keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=step, sample_id=sample_id)
+        found.append(SlotSample(slot=resident.slot, sample=sample, row_keys=keys))
+    return found

@@ -1,0 +1,108 @@
+"""One training pass: forward and backward over a micro-batch, its stream sent to the device beforehand where it can be.
+
+Between two steps the host picks samples, lays out the stream and builds the launch tables: one to three milliseconds in
+which a GPU would stand idle. So the first pass of a step is staged while the step before it still computes; the host is
+ahead of the device after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterBank
+from cohort.adapters.linear import LoraContext
+from cohort.core.memory_records import PassKind
+from cohort.data.packing import PackedBatch, SlotSample, pack
+from cohort.kernels.packed_linear import SlotTable
+from cohort.models.decoder import Decoder
+from cohort.training.captured_pass import CapturedPasses, StagedReplay
+from cohort.training.device_memory import DeviceMemory
+from cohort.training.micro_batches import pass_size
+from cohort.training.objectives.sft import sample_loss_sums, token_losses, token_weights
+
+__all__ = ["StagedPass", "TrainingPasses"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedPass:
+    """A pass whose stream is on the device: to be launched one by one, or the replay of a graph.
+
+    Attributes:
+        entries: The samples in it.
+        slots: The bank's slots as they were; other ranks, scales or rank rows make it void.
+        fresh_slots: Whose gradients it writes over what the bank holds.
+        stream: The stream and what the linears need, or a graph whose tensors are filled.
+    """
+
+    entries: tuple[SlotSample, ...]
+    slots: SlotTable
+    fresh_slots: frozenset[int]
+    stream: tuple[PackedBatch, LoraContext] | StagedReplay
+
+    def is_for(self, entries: Sequence[SlotSample], *, slots: SlotTable, fresh_slots: frozenset[int]) -> bool:
+        """Tell whether this is the pass over exactly these samples, in a bank that has not changed."""
+        if len(entries) != len(self.entries) or slots != self.slots or fresh_slots != self.fresh_slots:
+            return False
+        return all(a is b for a, b in zip(entries, self.entries, strict=True))
+
+
+class TrainingPasses:
+    """Stages and runs the passes of one executor."""
+
+    def __init__(
+        self, decoder: Decoder, bank: AdapterBank, *, memory: DeviceMemory, captured: CapturedPasses | None
+    ) -> None:
+        """Train the adapters of ``bank`` on ``decoder``, small passes as the graphs of ``captured``."""
+        self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
+
+    def stage(
+        self, entries: Sequence[SlotSample], trained: Mapping[int, int], *, fresh_slots: frozenset[int]
+    ) -> StagedPass:
+        """Send what a pass over ``entries`` reads to the device.
+
+        Args:
+            entries: Sorted by slot.
+            trained: n_z of every slot's whole step.
+            fresh_slots: Slots whose gradients the pass writes over what the bank holds.
+        """
+        slots = self._bank.slot_table()
+        if self._captured is not None:
+            present = {entry.slot: trained[entry.slot] for entry in entries}
+            replay = self._captured.stage(entries, trained_tokens=present, fresh_slots=fresh_slots)
+            if replay is not None:
+                return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=replay)
+        batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
+        lora = self._bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
+        return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=(batch, lora))
+
+    def run(
+        self,
+        entries: Sequence[SlotSample],
+        trained: Mapping[int, int],
+        *,
+        fresh_slots: frozenset[int],
+        staged: StagedPass | None = None,
+    ) -> Tensor:
+        """Put the gradients of ``entries`` into the bank and return their loss sums, still on the device.
+
+        Takes what :meth:`stage` takes, and what it made of the same arguments if that was done before.
+        """
+        if staged is None or not staged.is_for(entries, slots=self._bank.slot_table(), fresh_slots=fresh_slots):
+            staged = self.stage(entries, trained, fresh_slots=fresh_slots)
+        if isinstance(staged.stream, StagedReplay):
+            assert self._captured is not None, "who staged a replay has graphs"
+            replayed = self._captured.replay(staged.stream)
+            if replayed is None:
+                # its graph was given up, or filled for another pass, since
+                return self.run(entries, trained, fresh_slots=fresh_slots)
+            return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
+        batch, lora = staged.stream
+        present = {entry.slot: trained[entry.slot] for entry in entries}
+        with self._memory.observe(PassKind.TRAIN, pass_size(batch, lora, decoder=self._decoder)) as observed:
+            losses_T = token_losses(self._decoder, batch, lora)
+            observed.forward_done()
+            losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
+        return sample_loss_sums(losses_T.detach(), batch.sequence_offsets)
