@@ -15,7 +15,8 @@ from cohort.core.errors import CohortError, InputError, Problem, RunStateError
 from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.status import read_status
-from cohort.engine.task_estimates import GPU_START_SECONDS, START_SECONDS, estimate_task, hardware_of
+from cohort.engine.task_estimates import estimate_task, hardware_of
+from cohort.engine.task_sketch import START_SECONDS
 from cohort.engine.task_queue.records import QueuedTask
 from cohort.engine.task_queue.submission import task_of
 from cohort.scheduling.hardware import Hardware
@@ -83,8 +84,7 @@ class Expectation:
                 )
             )
         # a worker starts once and then runs one task after the other
-        start = GPU_START_SECONDS if self._hardware.is_gpu else START_SECONDS
-        return max(estimate_task(task, self._hardware).seconds - start, 1e-3)
+        return max(estimate_task(task, self._hardware).seconds - START_SECONDS, 1e-3)
 
     def _seconds_left(self, name: str) -> float | None:
         """Return what a run that has begun says itself; None for one that cannot tell yet."""
