@@ -16,9 +16,9 @@ from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.status import read_status
 from cohort.engine.task_estimates import estimate_task, hardware_of
-from cohort.engine.task_sketch import START_SECONDS
 from cohort.engine.task_queue.records import QueuedTask
 from cohort.engine.task_queue.submission import task_of
+from cohort.engine.task_sketch import START_SECONDS
 from cohort.scheduling.hardware import Hardware
 
 __all__ = ["Expectation", "hardware_of_slots"]
