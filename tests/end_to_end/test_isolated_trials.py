@@ -33,7 +33,7 @@ SECTIONS: dict[str, Any] = {
     "early_exit": {"rule": "none"},
 }
 
-ACCIDENTS: dict[str, Callable[[Tensor], None]] = {
+ACCIDENTS: dict[str, Callable[[Tensor], Tensor]] = {
     "nan": lambda weights_rD: weights_rD[0, 0].fill_(float("nan")),
     "infinity": lambda weights_rD: weights_rD[-1].fill_(float("inf")),
     "spike": lambda weights_rD: weights_rD.mul_(300.0),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 __all__ = ["VERBS_WITH_OVERRIDES", "take_overrides"]
 
-VERBS_WITH_OVERRIDES = ("tune", "check")
+VERBS_WITH_OVERRIDES = ("tune", "check", "resume")
 
 # the options of these verbs themselves; `--output` takes a value, the others are switches
 _OWN_OPTIONS = ("--output", "--json", "--debug", "--help", "--resolved", "--schema")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import typer
+
 from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption, RunDirArgument
 
 __all__ = ["resume"]
 
 
-def resume(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Go on with a run or a queue after Ctrl-C, a kill or a reboot; a finished one shows its result."""
+def resume(
+    context: typer.Context, run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False
+) -> None:
+    """Go on with a run or a queue after Ctrl-C, a kill or a reboot, also on another machine; a finished one shows its
+    result.
+
+    Inputs that are elsewhere now: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH.
+    """
     with exits(as_json=as_json, debug=debug, resume=run_dir):
         from cohort.engine.task_queue.working import find_queue, open_queue
 
@@ -36,5 +44,5 @@ def resume(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOpt
         from cohort.engine.tune import resume as resume_run
 
         with watching() as watcher:
-            resume_run(run_dir, watcher=watcher)
+            resume_run(run_dir, watcher=watcher, places=context.obj or ())
         print_results(run_dir, as_json=as_json)

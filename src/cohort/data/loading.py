@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadedDataset", "load_dataset"]
 
 # part of every cache key: raise it with any change to parsing, rendering, masking or splitting
-_CODE_VERSION = 1
+_CODE_VERSION = 2
 _LISTED_PROBLEMS = 20
 
 
@@ -81,8 +81,10 @@ def load_dataset(
     log = ProblemLog()
     sources = find_sources(settings, log=log)
     identity = _identity(settings, sources, tokenizer=tokenizer, evaluation_max_examples=evaluation_max_examples)
+    # rows remember the names of their files, for messages; where a file lies is no part of what it holds
+    names = [entry.source.shown for entry in sources]
     libraries = {name: version(name) for name in ("transformers", "tokenizers")}
-    key = _digest({"identity": identity, "code": _CODE_VERSION, "libraries": libraries})
+    key = _digest({"identity": identity, "names": names, "code": _CODE_VERSION, "libraries": libraries})
     directory = default_cache_directory() if cache_dir is None else cache_dir
     is_clean = all(entry.kind is ProblemKind.VALIDATED_ON_TEST_SPLIT for entry in log.entries)
     cached = read_cache(directory, key=key) if use_cache and is_clean else None
@@ -274,13 +276,13 @@ def _identity(
     tokenizer: PreTrainedTokenizerBase,
     evaluation_max_examples: int | None,
 ) -> str:
-    """Return a digest of everything that shapes the rows, the code and its libraries apart."""
+    """Return a digest of everything that shapes the rows, wherever they lie, the code and its libraries apart."""
     # a call without padding and truncation clears both, which a tokenizer file or an earlier call may have set
     tokenizer("", verbose=False)
     share = settings.validation if isinstance(settings.validation, int | float) else None
     return _digest(
         {
-            "files": [(entry.split, entry.source.shown, entry.digest) for entry in sources],
+            "files": [(entry.split, entry.digest) for entry in sources],
             "tokenizer": tokenizer.backend_tokenizer.to_str(),
             "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
             "chat_template": tokenizer.chat_template,

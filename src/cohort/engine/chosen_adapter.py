@@ -17,6 +17,7 @@ from cohort.engine.results import RunResults, read_results
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import TrialRecord
+from cohort.engine.run_task import read_run_task
 from cohort.engine.state_shelf import Shelved, ShelvedKind
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.source import find_model
@@ -88,7 +89,8 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
 
 def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -> AdapterContent:
     facts = results.facts
-    base_model, modules, shared = str(facts["base_model"]), facts["target_modules"], facts["training"]
+    base_model = read_run_task(directory, facts=facts).model_name_or_path
+    modules, shared = facts["target_modules"], facts["training"]
     assert isinstance(modules, list), "a run that trained recorded its linears"
     assert isinstance(shared, dict), "a run that trained recorded what its trials share"
     settings: dict[str, Any] = {**shared, **trial.parameters}

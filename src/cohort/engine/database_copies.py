@@ -11,7 +11,7 @@ from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_schema import database_errors_named, open_database
 
-__all__ = ["copy_database", "mend_database"]
+__all__ = ["copy_database", "is_good_copy", "mend_database", "replace_database"]
 
 # SQLite's own files beside a database: they belong to the one database they were made for
 _COMPANIONS = ("-wal", "-shm")
@@ -55,22 +55,33 @@ def mend_database(directory: RunDirectory) -> str | None:
             raise
         problem = error
     for copy in sorted((directory.root / "checkpoints").glob("[0-9]*.db"), reverse=True):
-        try:
-            # a whole check, read-only: a copy is used as it is or not at all
-            with closing(open_database(copy, read_only=True)) as connection:
-                verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        except (RunStateError, sqlite3.DatabaseError):
-            continue
-        if verdict != "ok":
-            continue
-        for companion in _COMPANIONS:
-            Path(f"{database}{companion}").unlink(missing_ok=True)
-        if database.exists():
-            database.replace(database.with_name(f"{database.name}.damaged"))
-        with file_written_beside(database) as partial:
-            partial.write_bytes(copy.read_bytes())
-        return f"{problem}; its copy {copy.name} from a checkpoint took its place"
+        if is_good_copy(copy):
+            if database.exists():
+                database.replace(database.with_name(f"{database.name}.damaged"))
+            replace_database(directory, copy)
+            return f"{problem}; its copy {copy.name} from a checkpoint took its place"
     raise problem
+
+
+def is_good_copy(copy: Path) -> bool:
+    """Tell whether a copy is whole: it is used as it is or not at all."""
+    try:
+        with closing(open_database(copy, read_only=True)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except (RunStateError, sqlite3.DatabaseError):
+        return False
+
+
+def replace_database(directory: RunDirectory, copy: Path) -> None:
+    """Put ``copy`` in the place of the database, without SQLite's files of the one before.
+
+    Raises:
+        StorageFullError: the disk is full; the copy is untouched.
+    """
+    for companion in _COMPANIONS:
+        Path(f"{directory.database}{companion}").unlink(missing_ok=True)
+    with file_written_beside(directory.database) as partial:
+        partial.write_bytes(copy.read_bytes())
 
 
 def _is_damage(error: RunStateError) -> bool:

@@ -12,7 +12,8 @@ from cohort.core.durable_files import directory_written_beside
 from cohort.core.errors import InputError, Problem
 from cohort.engine.chosen_adapter import chosen_adapter
 from cohort.engine.run_directory import RunDirectory
-from cohort.engine.task_file import load_task
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_task import read_run_task
 from cohort.models.safetensors_files import read_headers
 from cohort.models.source import find_model
 
@@ -59,7 +60,9 @@ def export_adapter(
         if form is ExportForm.PEFT:
             _copy(source, target)
         else:
-            _merge(source, target, base=find_model(load_task(directory.task_file).model_name_or_path))
+            with RunReader.open(directory.database) as reader:
+                task = read_run_task(directory, facts=reader.facts())
+            _merge(source, target, base=find_model(task.model_name_or_path))
     return target
 
 

@@ -21,7 +21,8 @@ from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import JsonValue
-from cohort.engine.task_file import TaskFile, load_task
+from cohort.engine.run_task import read_run_task
+from cohort.engine.task_file import TaskFile
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.serving.generate import GenerateRequest, generate
 from cohort.serving.sampler import Sampling
@@ -100,12 +101,12 @@ def generate_from_run(
         InputError: there is no such adapter, or a prompt is empty or longer than the model's context.
     """
     directory = RunDirectory.open(run_directory)
-    task = load_task(directory.task_file)
+    facts = _facts(directory)
+    task = read_run_task(directory, facts=facts)
     adapter = None if settings.use_base else _read_chosen(directory, trial_id=trial_id)
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
-    facts = _facts(directory)
     is_chat = facts.get("is_chat") is True and not settings.is_raw
     is_alpaca = facts.get("data_format") == DataFormat.ALPACA
     texts = [

@@ -15,10 +15,17 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.preparation import Preparation
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.task_file_model import TaskFile
+from cohort.engine.task_file_paths import PATH_KEYS
 
 __all__ = ["identity_facts", "require_same_inputs", "require_same_task", "surroundings_warning"]
 
 _MEND = "Restore it as it was, or start a new run with `cohort tune`."
+_MEND_PLACE = (
+    "Restore it as it was, say where it is now (cohort resume RUN_DIR --{key} PATH), "
+    "or start a new run with `cohort tune`."
+)
+# what lies there is compared, not where it lies
+_PLACES = tuple(".".join(map(str, key)) for key in PATH_KEYS)
 _NAMES = {
     "train_fingerprint": "the training rows",
     "validation_fingerprint": "the validation rows",
@@ -51,7 +58,8 @@ def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: P
         InputError: every key that differs, with both values.
     """
     before = facts.get("task")
-    differences = list(_differences(before if isinstance(before, dict) else {}, task.model_dump(mode="json")))
+    found = _differences(before if isinstance(before, dict) else {}, task.model_dump(mode="json"))
+    differences = [entry for entry in found if not (entry[0] in _PLACES and _are_places(*entry[1:]))]
     if differences:
         raise InputError(
             [
@@ -92,11 +100,16 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
                 where=places[key],
                 found=f"{name} changed: {found}",
                 allowed=f"{allowed}, as when the run began",
-                mend=_MEND,
+                mend=_MEND if key == "device" else _MEND_PLACE.format(key=places[key].partition(":")[0]),
             )
         )
     if problems:
         raise InputError(problems)
+
+
+def _are_places(*values: Any) -> bool:
+    """Whether values say where something is, and none is a share of the training rows."""
+    return all(isinstance(value, str | list) for value in values)
 
 
 def surroundings_warning(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> str | None:

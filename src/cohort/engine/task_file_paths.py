@@ -16,7 +16,7 @@ from cohort.engine.task_file_origin import TaskOrigin
 from cohort.engine.task_file_overrides import Override
 from cohort.engine.task_file_yaml import KeyPath
 
-__all__ = ["from_working_directory", "locate_data", "locate_model"]
+__all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model"]
 
 _HUB_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -68,7 +68,8 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Pr
     return problems
 
 
-_PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), ("dataset", "train"), ("dataset", "validation"))
+PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), ("dataset", "train"), ("dataset", "validation"))
+"""Keys that say where something is."""
 
 
 def from_working_directory(override: Override) -> Override:
@@ -79,7 +80,7 @@ def from_working_directory(override: Override) -> Override:
             return entry
         return str(Path(entry).expanduser().resolve())
 
-    if override.path not in _PATH_KEYS:
+    if override.path not in PATH_KEYS:
         return override
     value = override.value
     return replace(override, value=[absolute(entry) for entry in value] if isinstance(value, list) else absolute(value))

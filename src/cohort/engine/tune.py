@@ -16,6 +16,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import Problem, RunStateError
 from cohort.core.events import TrialEvent
 from cohort.engine.checkpoints import latest_good_checkpoint, save_checkpoint
+from cohort.engine.copied_runs import home_facts, settle_copy
 from cohort.engine.database_copies import mend_database
 from cohort.engine.evaluation import RunEvaluator
 from cohort.engine.finishing import finish_run, is_complete
@@ -25,14 +26,15 @@ from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.progress_tracking import ProgressTracker
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
+from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import JsonValue, LoggedEvent
+from cohort.engine.run_task import load_run_task, place_facts
 from cohort.engine.same_inputs import identity_facts, require_same_inputs, require_same_task, surroundings_warning
 from cohort.engine.sizing import SizeWish
 from cohort.engine.state_shelf import StateShelf
 from cohort.engine.step_recording import StepRecorder
 from cohort.engine.stopping import stopping_gently
 from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
-from cohort.engine.task_file import load_task
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.thread_count import settle_thread_count
 from cohort.engine.time_spent import Activity, TimeSpent
@@ -105,8 +107,17 @@ def resume(
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
     clock: Clock | None = None,
+    places: Sequence[str] = (),
 ) -> None:
     """Go on with a run from its last checkpoint; a finished one only gets what is missing of its results.
+
+    Args:
+        run_directory: Of the run, or a copy of it, also one that was taken while the run was going on.
+        watcher: Told of progress.
+        options: How the run is carried out.
+        clock: Of the run.
+        places: Command-line arguments that say where its inputs are now, e.g. ``["--dataset.train", "rows.jsonl"]``;
+            without them they are looked for where they were, and at the same place relative to the run directory.
 
     Raises:
         InputError: there is no run, or the data, the model or the task is no longer what the run began with.
@@ -121,17 +132,22 @@ def resume(
         if mended is not None:
             watcher.note(f"warning: {mended}")
         if not directory.database.exists():
-            _begin_again(directory, watcher=watcher, options=options, clock=clock)
+            _begin_again(directory, {}, watcher=watcher, options=options, clock=clock, places=places)
             return
+        with RunReader.open(directory.database) as reader:
+            facts = reader.facts()
+        if mended is None and (settled := settle_copy(directory, facts)) is not None:
+            watcher.note(f"warning: {settled}")
         with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
-            if not store.checkpoints() and store.facts().get("has_begun") is None:
+            facts = store.facts()
+            if not store.checkpoints() and facts.get("has_begun") is None:
                 store.close()
                 directory.database.unlink()
-                _begin_again(directory, watcher=watcher, options=options, clock=clock)
+                _begin_again(directory, facts, watcher=watcher, options=options, clock=clock, places=places)
                 return
             if is_complete(store, directory=directory):
                 return
-            _continue(store, directory, watcher=watcher, options=options, clock=clock)
+            _continue(store, directory, watcher=watcher, options=options, clock=clock, places=places)
 
 
 def _begin(
@@ -142,7 +158,8 @@ def _begin(
     with contextlib.closing(RunStore.create(directory.database, metric=objective_metric(task), clock=clock)) as store:
         store.add_trials([trial.record() for trial in preparation.proposals.first])
         names = {"task_name": directory.root.name, "run_id": uuid.uuid4().hex}
-        store.set_facts({**preparation.facts, **identity_facts(preparation), **names})
+        places = {**place_facts(directory, task), **home_facts(directory)}
+        store.set_facts({**preparation.facts, **identity_facts(preparation), **names, **places})
         shelf = StateShelf(
             directory,
             memory_budget_bytes=_host_budget(options),
@@ -154,26 +171,39 @@ def _begin(
         _Run(preparation, executor, store, shelf, directory, watcher=watcher, clock=clock, options=options).go()
 
 
-def _begin_again(directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions, clock: Clock) -> None:
+def _begin_again(
+    directory: RunDirectory,
+    facts: Mapping[str, JsonValue],
+    *,
+    watcher: ProgressWatcher,
+    options: RunOptions,
+    clock: Clock,
+    places: Sequence[str],
+) -> None:
     """Begin a run that was killed before its first checkpoint."""
-    preparation = _prepare(
-        load_task(directory.task_file),
-        watcher=watcher,
-        clock=clock,
-        wish=SizeWish(token_budget=options.token_budget),
-    )
+    task = load_run_task(directory, facts=facts, places=places)
+    preparation = _prepare(task, watcher=watcher, clock=clock, wish=SizeWish(token_budget=options.token_budget))
+    write_text(directory.task_file, task.resolved_yaml())
     _begin(preparation, directory, watcher=watcher, options=options, clock=clock)
 
 
 def _continue(
-    store: RunStore, directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions, clock: Clock
+    store: RunStore,
+    directory: RunDirectory,
+    *,
+    watcher: ProgressWatcher,
+    options: RunOptions,
+    clock: Clock,
+    places: Sequence[str],
 ) -> None:
     facts = store.facts()
     _keep_thread_count(facts)
-    task = load_task(directory.task_file)
+    task = load_run_task(directory, facts=facts, places=places)
     require_same_task(facts, task, path=directory.task_file)
     preparation = _prepare(task, watcher=watcher, clock=clock, wish=SizeWish.recorded(facts))
     require_same_inputs(facts, preparation)
+    write_text(directory.task_file, task.resolved_yaml())
+    store.set_facts({**place_facts(directory, task), **home_facts(directory)})
     if (warning := surroundings_warning(facts, preparation.facts)) is not None:
         watcher.note(f"warning: {warning}")
     shelf = StateShelf(
@@ -186,8 +216,8 @@ def _continue(
         watcher.note(f"warning: {problem}; going on from an earlier checkpoint")
     if manifest is None:
         raise RunStateError(
-            f"no whole checkpoint is left in {directory.root}: {'; '.join(problems)}; start again with "
-            f"`cohort tune {directory.task_file} -o NEW_DIR`"
+            f"no whole checkpoint is left in {directory.root}: {'; '.join(problems)}; if this is a copy of a run that "
+            f"was going on, copy it again; else start again with `cohort tune {directory.task_file} -o NEW_DIR`"
         )
     store.truncate_after(manifest.position)
     store.set_facts({"state": "running"})

@@ -1,0 +1,58 @@
+"""A run directory that was copied while a process was writing to it: the copy goes on from its last whole checkpoint.
+
+Files of a copy are from different moments. State files and manifests are written once and carry checksums; the database
+is written all the time, so that a plain copy of it may be torn without showing it. Each checkpoint has its own copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from cohort.core.errors import RunStateError
+from cohort.engine.checkpoints import Manifest
+from cohort.engine.database_copies import is_good_copy, replace_database
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store_records import JsonValue
+
+__all__ = ["home_facts", "settle_copy"]
+
+
+def home_facts(directory: RunDirectory) -> dict[str, JsonValue]:
+    """Return which file the database is, so that a copy can be told from it."""
+    found = directory.database.stat()
+    return {"database_file": [str(directory.database.resolve()), found.st_dev, found.st_ino]}
+
+
+def settle_copy(directory: RunDirectory, facts: Mapping[str, JsonValue]) -> str | None:
+    """Put the database of the last whole checkpoint in place where this is a copy of a run that was not stopped.
+
+    Call it with the lock held and the database closed.
+
+    Args:
+        directory: Of the run.
+        facts: Of its database as it is.
+
+    Returns:
+        What was done, in one line; None when nothing had to be.
+    """
+    before = facts.get("database_file")
+    if before is None or facts.get("state") != "running" or before == home_facts(directory)["database_file"]:
+        return None
+    for copy in sorted(directory.checkpoints.glob("[0-9]*.db"), reverse=True):
+        if is_good_copy(copy) and _is_whole(directory, copy.with_suffix(".json")):
+            replace_database(directory, copy)
+            return f"this run was copied while it was running; going on from {copy.with_suffix('.json').name}"
+    return None
+
+
+def _is_whole(directory: RunDirectory, manifest: Path) -> bool:
+    try:
+        files = Manifest.from_bytes(manifest.read_bytes()).files
+        return all(
+            hashlib.sha256((directory.root / path).read_bytes()).hexdigest() == checksum
+            for path, checksum in files.items()
+        )
+    except (OSError, RunStateError):
+        return False
