@@ -69,7 +69,7 @@ def _covers(parts: Sequence[LoraPart], width: int) -> bool:
     return sum(part.b_RN.shape[1] for part in parts) == width
 
 
-def _inner_weight(
+def inner_weight(
     x_TK: Tensor, frozen: FrozenProduct, parts: Sequence[LoraPart], *, tables: LaunchTables, tiles: TileChoice
 ) -> Tensor | None:
     """Return the weight for a product that takes the LoRA term inside, or None where it cannot."""
@@ -92,7 +92,7 @@ def grouped_forward(
     tiles = tiles or tiles_for(x_TK, parts)
     s_PTC = x_TK.new_empty(len(parts), x_TK.shape[0], tables.num_columns)
     if tiles.term_forward is TermPlace.INSIDE:
-        weight = _inner_weight(x_TK, frozen, parts, tables=tables, tiles=tiles)
+        weight = inner_weight(x_TK, frozen, parts, tables=tables, tiles=tiles)
         if weight is not None:
             shrink(x_TK, parts, s_PTC, tables.passes[0], tables=tables, row_keys_T=row_keys_T, tiles=tiles)
             y_TN = x_TK.new_empty(x_TK.shape[0], frozen.out_features)
@@ -148,7 +148,7 @@ def grouped_backward(
     # dropout masks the LoRA term of dX feature by feature and sibling by sibling, which a product's tile cannot hold
     dropped = row_keys_T is not None and tables.has_dropout
     if with_dx and not dropped and tiles.term_backward is TermPlace.INSIDE:
-        weight = _inner_weight(dy_TN, frozen, parts, tables=tables, tiles=tiles)
+        weight = inner_weight(dy_TN, frozen, parts, tables=tables, tiles=tiles)
         if weight is not None:
             return _backward_inside(work, weight)
     return _backward_apart(work, frozen, with_dx=with_dx)

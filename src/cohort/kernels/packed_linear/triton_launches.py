@@ -5,7 +5,6 @@ Shapes:  T rows of the stream · K input width · N output width of one part · 
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +16,21 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cohort.kernels.dropout.triton import as_signed32
 from cohort.kernels.packed_linear.choice import TileChoice, fitting_stages
+from cohort.kernels.packed_linear.launch_support import (
+    chunk_partials,
+    has_tensor_memory_engine,
+    num_multiprocessors,
+    precision,
+    shared_bytes,
+    sink_of,
+    sum_chunks,
+    sum_partials,
+    three,
+)
 from cohort.kernels.packed_linear.launch_tables import PRODUCT_ROWS, LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
-from cohort.kernels.packed_linear.triton_backward import input_side_kernel, output_side_kernel, sum_chunks_kernel
-from cohort.kernels.packed_linear.triton_forward import expand_kernel, shrink_kernel, sum_partials_kernel
+from cohort.kernels.packed_linear.triton_backward import input_side_kernel, output_side_kernel
+from cohort.kernels.packed_linear.triton_forward import expand_kernel, shrink_kernel
 from cohort.kernels.packed_linear.triton_product import product_kernel
 
 __all__ = [
@@ -36,44 +46,12 @@ __all__ = [
 
 # A launch takes three pointers of each kind; more siblings than q, k and v take further launches.
 MOST_PARTS = 3
-SUM_BLOCK = 128
 # Ranks that one step of the LoRA term inside a product adds; its registers hold no more.
 PRODUCT_RANKS = 64
 
 
-@functools.cache
-def _shared_bytes(device: torch.device) -> int:
-    """Shared memory a program may take, less some for the compiler's own use."""
-    if device.type != "cuda":
-        return 1 << 16
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 16)) - 4096
-
-
-@functools.cache
-def _num_multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-@functools.cache
-def _has_tensor_memory_engine(device: torch.device) -> bool:
-    """Tell whether tiles can be brought in by descriptor: Hopper and newer (and Triton's interpreter)."""
-    if device.type != "cuda":
-        return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def _three(values: Sequence[object]) -> tuple[object, object, object]:
-    """Fill up to three arguments; kernels read only the first PARTS."""
-    return (values[0], values[min(1, len(values) - 1)], values[min(2, len(values) - 1)])
-
-
-def _precision(x: Tensor) -> str:
-    # float32 is here for checks and small models: exact products, not TF32's ten bits
-    return "ieee" if x.dtype == torch.float32 else "tf32"
-
-
 def _keys(parts: Sequence[LoraPart]) -> tuple[object, ...]:
-    return _three([as_signed32(part.module_key) for part in parts])
+    return three([as_signed32(part.module_key) for part in parts])
 
 
 def shrink(
@@ -138,34 +116,17 @@ def _shrink(
         out = x_TK.new_empty(num_parts * splits, num_rows, rank_pass.max_class, dtype=torch.float32)
     element = x_TK.element_size()
     stage_bytes = block * (tables.tile_rows + shared_parts * rank_pass.max_class) * element
-    stages = fitting_stages(most_stages, stage_bytes=stage_bytes, limit_bytes=_shared_bytes(x_TK.device))
+    stages = fitting_stages(most_stages, stage_bytes=stage_bytes, limit_bytes=shared_bytes(x_TK.device))
     shrink_kernel[(rank_pass.num_tiles, splits, num_parts if apart else 1)](
-        rank_pass.tiles, x_TK, *_three(factors), out, row_keys_T if dropout else x_TK, *keys,
-        *_three([own.start for own in columns]), *_three(widths), x_TK.stride(0),
-        *_three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
+        rank_pass.tiles, x_TK, *three(factors), out, row_keys_T if dropout else x_TK, *keys,
+        *three([own.start for own in columns]), *three(widths), x_TK.stride(0),
+        *three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
         PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
         EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled and splits == 1,
-        DROPOUT=dropout, PRECISION=_precision(x_TK), num_warps=warps, num_stages=stages,
+        DROPOUT=dropout, PRECISION=precision(x_TK), num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
-        _sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=scaled, tables=tables)
-
-
-def _sum_partials(
-    partials_CTC: Tensor,
-    out_PTC: Tensor,
-    rank_pass: RankPass,
-    *,
-    counts: Sequence[int],
-    scaled: bool,
-    tables: LaunchTables,
-) -> None:
-    rows = min(16, tables.tile_rows)
-    sum_partials_kernel[(rank_pass.num_tiles, len(counts), tables.tile_rows // rows)](
-        rank_pass.tiles, partials_CTC, out_PTC, *_three(counts), partials_CTC.stride(0), partials_CTC.stride(1),
-        out_PTC.stride(0), out_PTC.stride(1),
-        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=scaled, num_warps=2,
-    )  # fmt: skip
+        sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=scaled, tables=tables)
 
 
 def expand(
@@ -190,20 +151,20 @@ def expand(
         tiles.expand_stages,
         stage_bytes=stage_bytes,
         fixed_bytes=tile_bytes,
-        limit_bytes=_shared_bytes(y_TN.device),
+        limit_bytes=shared_bytes(y_TN.device),
     )
     expand_kernel[(strips, rank_pass.num_tiles)](
-        rank_pass.tiles, s_PTC, *_three(factors), y_TN, *_three([part.column_start for part in parts]), *_three(widths),
-        y_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1), *_three([b.stride(0) for b in factors]),
+        rank_pass.tiles, s_PTC, *three(factors), y_TN, *three([part.column_start for part in parts]), *three(widths),
+        y_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1), *three([b.stride(0) for b in factors]),
         PARTS=len(parts), BM=tables.tile_rows, BN=tiles.expand_block, STRIP=tiles.expand_strip,
-        MAX_R=rank_pass.max_class, ADD=add, STAGES=stages, PRECISION=_precision(y_TN), num_warps=tiles.expand_warps,
+        MAX_R=rank_pass.max_class, ADD=add, STAGES=stages, PRECISION=precision(y_TN), num_warps=tiles.expand_warps,
     )  # fmt: skip
 
 
 def product_takes(x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], tiles: TileChoice) -> bool:
     """Tell whether :func:`product` can multiply these operands; what it asks for is what tile descriptors need."""
     return (
-        _has_tensor_memory_engine(x_TK.device)
+        has_tensor_memory_engine(x_TK.device)
         and x_TK.dtype == weight_NK.dtype
         and 1 <= len(parts) <= MOST_PARTS
         and x_TK.shape[0] > 0
@@ -235,7 +196,7 @@ def product(
     """
     factors = [part.b_RN if forward else part.a_RK for part in parts]
     rows, columns, inner = PRODUCT_ROWS, tiles.product_columns, tiles.product_inner
-    programs = _num_multiprocessors(x_TK.device) * tiles.products_per_multiprocessor
+    programs = num_multiprocessors(x_TK.device) * tiles.products_per_multiprocessor
     programs = min(programs, triton.cdiv(y_TN.shape[0], rows) * triton.cdiv(y_TN.shape[1], columns))
     ranks = min(rank_pass.max_class, PRODUCT_RANKS)
     descriptors: list[Any] = [
@@ -244,33 +205,13 @@ def product(
         TensorDescriptor.from_tensor(y_TN, [rows, columns // 2]),
     ]
     product_kernel[(programs,)](
-        *descriptors, rank_pass.owners, rank_pass.slots, s_PTC, *_three(factors),
-        *_three([part.column_start for part in parts]), *_three([part.columns.stop for part in parts]),
+        *descriptors, rank_pass.owners, rank_pass.slots, s_PTC, *three(factors),
+        *three([part.column_start for part in parts]), *three([part.columns.stop for part in parts]),
         y_TN.shape[0], y_TN.shape[1], x_TK.shape[1], s_PTC.stride(0), s_PTC.stride(1),
-        *_three([factor.stride(0) for factor in factors]),
+        *three([factor.stride(0) for factor in factors]),
         PARTS=len(parts), BM=rows, BN=columns, BK=inner, BR=ranks, RANK_STEPS=rank_pass.max_class // ranks,
-        GROUP=tiles.product_group, FORWARD=forward, PRECISION=_precision(x_TK),
+        GROUP=tiles.product_group, FORWARD=forward, PRECISION=precision(x_TK),
         num_warps=tiles.product_warps, num_stages=tiles.product_stages,
-    )  # fmt: skip
-
-
-def _partials(like: Tensor, rank_pass: RankPass, width: int) -> Tensor:
-    """Float32 gradients of chunks that need the second stage, [chunks, padded rank, width]; a scrap where there are
-    none.
-    """
-    if rank_pass.num_partials == 0:
-        return like.new_empty(1, 1, 16, dtype=torch.float32)
-    return like.new_empty(rank_pass.num_partials, rank_pass.max_class, width, dtype=torch.float32)
-
-
-def _sum_chunks(partials_CRN: Tensor, sinks: Sequence[Tensor], rank_pass: RankPass) -> None:
-    if rank_pass.num_sums == 0:
-        return
-    widths = [sink.shape[1] for sink in sinks]
-    blocks = sum(triton.cdiv(width, SUM_BLOCK) for width in widths)
-    sum_chunks_kernel[(rank_pass.num_sums, blocks, rank_pass.max_class // 16)](
-        rank_pass.sums, partials_CRN, *_three(sinks), *_three(widths), partials_CRN.stride(0), partials_CRN.stride(1),
-        *_three([sink.stride(0) for sink in sinks]), PARTS=len(sinks), BN=SUM_BLOCK, num_warps=2,
     )  # fmt: skip
 
 
@@ -288,7 +229,7 @@ def output_side(
 
     Without ``with_ds`` dB alone, and None: then no float32 partial sums of dS are written.
     """
-    factors, sinks = [part.b_RN for part in parts], [_sink(part.grad_b_RN) for part in parts]
+    factors, sinks = [part.b_RN for part in parts], [sink_of(part.grad_b_RN) for part in parts]
     widths = [b.shape[1] for b in factors]
     counts = [triton.cdiv(width, tiles.output_block) for width in widths]
     num_rows, num_columns = dy_TN.shape[0], s_PTC.stride(1)
@@ -297,26 +238,26 @@ def output_side(
         return ds_PTC
     shape = (sum(counts) if with_ds else 0, num_rows, num_columns)
     ds_partials = dy_TN.new_empty(shape, dtype=torch.float32)
-    partials = _partials(dy_TN, rank_pass, sum(widths))
+    partials = chunk_partials(dy_TN, rank_pass, sum(widths))
     element = dy_TN.element_size()
     stages = fitting_stages(
         tiles.output_stages,
         stage_bytes=tiles.output_rows * (tiles.output_block + rank_pass.max_class) * element,
         fixed_bytes=tiles.output_block * rank_pass.max_class * element if with_ds else 0,
-        limit_bytes=_shared_bytes(dy_TN.device),
+        limit_bytes=shared_bytes(dy_TN.device),
     )
     output_side_kernel[(rank_pass.num_chunks, sum(counts))](
-        rank_pass.chunks, dy_TN, s_PTC, *_three(factors), ds_partials, *_three(sinks), partials,
-        *_three([part.column_start for part in parts]), *_three(widths), dy_TN.stride(0), s_PTC.stride(0),
-        s_PTC.stride(1), ds_partials.stride(0), *_three([b.stride(0) for b in factors]),
-        *_three([sink.stride(0) for sink in sinks]), partials.stride(0), partials.stride(1),
+        rank_pass.chunks, dy_TN, s_PTC, *three(factors), ds_partials, *three(sinks), partials,
+        *three([part.column_start for part in parts]), *three(widths), dy_TN.stride(0), s_PTC.stride(0),
+        s_PTC.stride(1), ds_partials.stride(0), *three([b.stride(0) for b in factors]),
+        *three([sink.stride(0) for sink in sinks]), partials.stride(0), partials.stride(1),
         PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
         EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=with_ds,
-        PRECISION=_precision(dy_TN), num_warps=tiles.output_warps, num_stages=stages,
+        PRECISION=precision(dy_TN), num_warps=tiles.output_warps, num_stages=stages,
     )  # fmt: skip
     if ds_PTC is not None:
-        _sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
-    _sum_chunks(partials, sinks, rank_pass)
+        sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
+    sum_chunks(partials, sinks, rank_pass)
     return ds_PTC
 
 
@@ -335,29 +276,24 @@ def input_side(
     """Put dA into the sinks; write (or add to) dX unless it is None."""
     if rank_pass.num_chunks == 0:
         return
-    factors, sinks = [part.a_RK for part in parts], [_sink(part.grad_a_RK) for part in parts]
+    factors, sinks = [part.a_RK for part in parts], [sink_of(part.grad_a_RK) for part in parts]
     width = x_TK.shape[1]
     dropout = row_keys_T is not None and tables.has_dropout
     dx = x_TK if dx_TK is None else dx_TK
-    partials = _partials(x_TK, rank_pass, width * len(parts))
+    partials = chunk_partials(x_TK, rank_pass, width * len(parts))
     stages = fitting_stages(
         tiles.input_stages,
         stage_bytes=tiles.input_rows * (tiles.input_block + len(parts) * rank_pass.max_class) * x_TK.element_size(),
         fixed_bytes=len(parts) * tiles.input_block * rank_pass.max_class * x_TK.element_size(),
-        limit_bytes=_shared_bytes(x_TK.device),
+        limit_bytes=shared_bytes(x_TK.device),
     )
     input_side_kernel[(rank_pass.num_chunks, triton.cdiv(width, tiles.input_block))](
-        rank_pass.chunks, x_TK, ds_PTC, *_three(factors), dx, *_three(sinks), partials, row_keys_T if dropout else x_TK,
+        rank_pass.chunks, x_TK, ds_PTC, *three(factors), dx, *three(sinks), partials, row_keys_T if dropout else x_TK,
         *_keys(parts), width, x_TK.stride(0), dx.stride(0), ds_PTC.stride(0), ds_PTC.stride(1),
-        *_three([a.stride(0) for a in factors]), *_three([sink.stride(0) for sink in sinks]), partials.stride(0),
+        *three([a.stride(0) for a in factors]), *three([sink.stride(0) for sink in sinks]), partials.stride(0),
         partials.stride(1),
         PARTS=len(parts), BM=tiles.input_rows, BK=tiles.input_block, MAX_R=rank_pass.max_class,
         EVEN=width % tiles.input_block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
-        PRECISION=_precision(x_TK), num_warps=tiles.input_warps, num_stages=stages,
+        PRECISION=precision(x_TK), num_warps=tiles.input_warps, num_stages=stages,
     )  # fmt: skip
-    _sum_chunks(partials, sinks, rank_pass)
-
-
-def _sink(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None, "backward needs sinks"
-    return gradient
+    sum_chunks(partials, sinks, rank_pass)

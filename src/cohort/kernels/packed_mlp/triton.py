@@ -19,16 +19,18 @@ from torch import Tensor
 from cohort.kernels.dropout.triton import as_signed32
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
+from cohort.kernels.packed_linear.launch_support import (
+    chunk_partials,
+    precision,
+    shared_bytes,
+    sink_of,
+    sum_chunks,
+    sum_partials,
+)
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
-from cohort.kernels.packed_linear.triton import _inner_weight, tiles_for
+from cohort.kernels.packed_linear.triton import inner_weight, tiles_for
 from cohort.kernels.packed_linear.triton_launches import (
-    _partials,
-    _precision,
-    _shared_bytes,
-    _sink,
-    _sum_chunks,
-    _sum_partials,
     expand,
     input_side,
     output_side,
@@ -88,7 +90,7 @@ def _down_product(
 ) -> Tensor:
     """Return the down product with its LoRA term, which enters where the packed linear would let it."""
     (rank_pass,) = tables.passes
-    weight = _inner_weight(act_TF, down, [part], tables=tables, tiles=tiles)
+    weight = inner_weight(act_TF, down, [part], tables=tables, tiles=tiles)
     if tiles.term_forward is TermPlace.INSIDE and weight is not None:
         y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features)
         product(act_TF, weight, y_TD, parts=[part], s_PTC=s_PTC, rank_pass=rank_pass, tiles=tiles, forward=True)
@@ -128,7 +130,7 @@ def activate(
             own.forward_stages,
             stage_bytes=own.forward_block * (2 * tables.tile_rows + 3 * rank_class) * g_TF.element_size(),
             fixed_bytes=2 * tables.tile_rows * (own.forward_block + rank_class) * g_TF.element_size(),
-            limit_bytes=_shared_bytes(g_TF.device),
+            limit_bytes=shared_bytes(g_TF.device),
         )
         activate_kernel[(strips, rank_pass.num_tiles)](
             rank_pass.tiles, g_TF, s_PTC, gate.b_RN, up.b_RN, down_part.a_RK, act_TF, partials,
@@ -137,9 +139,9 @@ def activate(
             partials.stride(0), partials.stride(1),
             BM=tables.tile_rows, BN=own.forward_block, BR=rank_class, STRIP=tiles.forward_strip, STAGES=stages,
             EVEN=width % own.forward_block == 0, FREE_ROWS=rank_class == 16, DROPOUT=dropout,
-            PRECISION=_precision(g_TF), num_warps=own.forward_warps,
+            PRECISION=precision(g_TF), num_warps=own.forward_warps,
         )  # fmt: skip
-    _sum_partials(partials, s_down_PTC, rank_pass, counts=[strips], scaled=False, tables=tables)
+    sum_partials(partials, s_down_PTC, rank_pass, counts=[strips], scaled=False, tables=tables)
     return act_TF, s_down_PTC
 
 
@@ -209,7 +211,7 @@ def _input_gradient(
     """Return dx, its LoRA term where the packed linear would let it in; put dA of gate and up into their sinks."""
     (rank_pass,) = tables.passes
     inside = tiles.term_backward is TermPlace.INSIDE and not (row_keys_T is not None and tables.has_dropout)
-    weight = _inner_weight(dg_TF, gate_up, parts, tables=tables, tiles=tiles) if inside and with_dx else None
+    weight = inner_weight(dg_TF, gate_up, parts, tables=tables, tiles=tiles) if inside and with_dx else None
     accumulating = gate_up if tiles.term_backward is not TermPlace.AFTER and can_accumulate(gate_up) else None
     dx_TD = None
     if with_dx:
@@ -254,9 +256,9 @@ def gradients(
     gate, up = gate_up_parts
     width = d_TF.shape[1]
     dg_TF = torch.empty_like(g_TF)
-    sinks = [_sink(down_part.grad_a_RK), _sink(gate.grad_b_RN), _sink(up.grad_b_RN)]
+    sinks = [sink_of(down_part.grad_a_RK), sink_of(gate.grad_b_RN), sink_of(up.grad_b_RN)]
     own_sinks = sinks if tiles.with_db else sinks[:1]
-    partials = _partials(g_TF, rank_pass, len(own_sinks) * width)
+    partials = chunk_partials(g_TF, rank_pass, len(own_sinks) * width)
     dropout = row_keys_T is not None and tables.has_dropout
     element = g_TF.element_size()
     for rank_class in _classes(rank_pass) if rank_pass.num_chunks else ():
@@ -266,7 +268,7 @@ def gradients(
             own.backward_stages,
             stage_bytes=3 * step_rows * (block + rank_class) * element,
             fixed_bytes=3 * block * (step_rows + rank_class) * element,
-            limit_bytes=_shared_bytes(g_TF.device),
+            limit_bytes=shared_bytes(g_TF.device),
         )
         gradient_kernel[(rank_pass.num_chunks, triton.cdiv(width, block))](
             rank_pass.chunks, g_TF, d_TF, dg_TF, s_PTC, ds_down_PTC, gate.b_RN, up.b_RN, down_part.a_RK, *sinks[1:],
@@ -275,9 +277,9 @@ def gradients(
             up.b_RN.stride(0), down_part.a_RK.stride(0), *[sink.stride(0) for sink in sinks[1:]], sinks[0].stride(0),
             partials.stride(0), partials.stride(1),
             BM=step_rows, BN=block, BR=rank_class, STAGES=stages, EVEN=width % block == 0, FREE_ROWS=rank_class == 16,
-            WITH_DB=tiles.with_db, DROPOUT=dropout, PRECISION=_precision(g_TF), num_warps=own.backward_warps,
+            WITH_DB=tiles.with_db, DROPOUT=dropout, PRECISION=precision(g_TF), num_warps=own.backward_warps,
         )  # fmt: skip
-    _sum_chunks(partials, own_sinks, rank_pass)
+    sum_chunks(partials, own_sinks, rank_pass)
     choice = tiles_for(x_TD, gate_up_parts)
     if tiles.with_db:
         return dg_TF, output_side_ds(dg_TF, gate_up_parts, rank_pass, tables=tables, tiles=choice)

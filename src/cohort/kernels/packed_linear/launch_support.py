@@ -1,0 +1,109 @@
+"""What the launches of several kernels share: limits of the device, second stages, scraps for what is not there.
+
+Shapes:  T rows of the stream · C columns of S (padded rank) · R padded rank of a chunk · N width of a gradient
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
+from cohort.kernels.packed_linear.triton_backward import sum_chunks_kernel
+from cohort.kernels.packed_linear.triton_forward import sum_partials_kernel
+
+__all__ = [
+    "chunk_partials",
+    "has_tensor_memory_engine",
+    "num_multiprocessors",
+    "precision",
+    "shared_bytes",
+    "sink_of",
+    "sum_chunks",
+    "sum_partials",
+    "three",
+]
+
+SUM_BLOCK = 128
+
+
+@functools.cache
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory a program may take, less some for the compiler's own use."""
+    if device.type != "cuda":
+        return 1 << 16
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 1 << 16)) - 4096
+
+
+@functools.cache
+def num_multiprocessors(device: torch.device) -> int:
+    """Return how many programs of one a multiprocessor run at once."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+@functools.cache
+def has_tensor_memory_engine(device: torch.device) -> bool:
+    """Tell whether tiles can be brought in by descriptor: Hopper and newer (and Triton's interpreter)."""
+    if device.type != "cuda":
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def three(values: Sequence[object]) -> tuple[object, object, object]:
+    """Fill up to three arguments; kernels read only the first PARTS."""
+    return (values[0], values[min(1, len(values) - 1)], values[min(2, len(values) - 1)])
+
+
+def precision(x: Tensor) -> str:
+    """Return how a kernel multiplies what has the element type of ``x``."""
+    # float32 is here for checks and small models: exact products, not TF32's ten bits
+    return "ieee" if x.dtype == torch.float32 else "tf32"
+
+
+def sum_partials(
+    partials_CTC: Tensor,
+    out_PTC: Tensor,
+    rank_pass: RankPass,
+    *,
+    counts: Sequence[int],
+    scaled: bool,
+    tables: LaunchTables,
+) -> None:
+    """Put the sums over ``counts`` partial sums of each part into S, in column order."""
+    rows = min(16, tables.tile_rows)
+    sum_partials_kernel[(rank_pass.num_tiles, len(counts), tables.tile_rows // rows)](
+        rank_pass.tiles, partials_CTC, out_PTC, *three(counts), partials_CTC.stride(0), partials_CTC.stride(1),
+        out_PTC.stride(0), out_PTC.stride(1),
+        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=scaled, num_warps=2,
+    )  # fmt: skip
+
+
+def chunk_partials(like: Tensor, rank_pass: RankPass, width: int) -> Tensor:
+    """Float32 gradients of chunks that need the second stage, [chunks, padded rank, width]; a scrap where there are
+    none.
+    """
+    if rank_pass.num_partials == 0:
+        return like.new_empty(1, 1, 16, dtype=torch.float32)
+    return like.new_empty(rank_pass.num_partials, rank_pass.max_class, width, dtype=torch.float32)
+
+
+def sum_chunks(partials_CRN: Tensor, sinks: Sequence[Tensor], rank_pass: RankPass) -> None:
+    """Put the sums over the chunks of each slot that has several into ``sinks``, in chunk order."""
+    if rank_pass.num_sums == 0:
+        return
+    widths = [sink.shape[1] for sink in sinks]
+    blocks = sum(triton.cdiv(width, SUM_BLOCK) for width in widths)
+    sum_chunks_kernel[(rank_pass.num_sums, blocks, rank_pass.max_class // 16)](
+        rank_pass.sums, partials_CRN, *three(sinks), *three(widths), partials_CRN.stride(0), partials_CRN.stride(1),
+        *three([sink.stride(0) for sink in sinks]), PARTS=len(sinks), BN=SUM_BLOCK, num_warps=2,
+    )  # fmt: skip
+
+
+def sink_of(gradient: Tensor | None) -> Tensor:
+    """Return the tensor that a part's gradient goes to."""
+    assert gradient is not None, "backward needs sinks"
+    return gradient
