@@ -1,22 +1,16 @@
-"""Bytes by hand, the fit on exact and on noisy passes, and the search for the largest pass."""
+"""Bytes by hand, and the search for the largest pass."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
 from cohort.scheduling.memory_model import (
-    ActivationPeak,
     AdaptedLinear,
     AdapterSharding,
-    MemoryModel,
-    PeakSample,
     Sharding,
     StatePrecision,
     adapter_state_bytes,
     base_shard_bytes,
-    fit_activation_peak,
     largest_that_fits,
 )
 
@@ -63,57 +57,6 @@ def test_wrong_degrees_are_refused() -> None:
         Sharding(tensor=0)
     with pytest.raises(ValueError, match="zero_stage"):
         Sharding(zero_stage=4)
-
-
-def samples(*, noise: float, seed: int = 0) -> list[PeakSample]:
-    rng = random.Random(seed)
-    found = []
-    for _ in range(40):
-        lengths = [rng.randint(16, 2048) for _ in range(rng.randint(1, 8))]
-        tokens, squares = sum(lengths), sum(length**2 for length in lengths)
-        peak = 5e8 + 1.5e5 * tokens + 12.0 * squares
-        found.append(
-            PeakSample(num_tokens=tokens, sum_squares=squares, peak_bytes=peak * (1 + rng.uniform(-noise, noise)))
-        )
-    return found
-
-
-def test_the_fit_finds_exact_coefficients() -> None:
-    fit = fit_activation_peak(samples(noise=0))
-    assert fit.peak.fixed_bytes == pytest.approx(5e8, rel=1e-6)
-    assert fit.peak.bytes_per_token == pytest.approx(1.5e5, rel=1e-6)
-    assert fit.peak.bytes_per_square == pytest.approx(12.0, rel=1e-6)
-    assert fit.held_out_error_percent < 1e-6
-    assert (fit.num_fitted, fit.num_held_out) == (30, 10)
-
-
-def test_noise_shows_in_the_held_out_error() -> None:
-    fit = fit_activation_peak(samples(noise=0.02))
-    # a uniform error of 2 % has a mean of 1 %
-    assert 0.3 < fit.held_out_error_percent < 2
-
-
-def test_a_square_term_that_would_be_negative_is_none() -> None:
-    falling = [
-        PeakSample(num_tokens=n, sum_squares=n * n, peak_bytes=1e6 + 1e4 * n - 0.5 * n * n)
-        for n in range(100, 2000, 50)
-    ]
-    assert fit_activation_peak(falling).peak.bytes_per_square == 0
-
-
-def test_too_few_passes_are_refused() -> None:
-    with pytest.raises(ValueError, match="a fit needs 3 passes"):
-        fit_activation_peak(samples(noise=0)[:2])
-
-
-def test_what_fits() -> None:
-    peak = ActivationPeak(fixed_bytes=100, bytes_per_token=1)
-    model = MemoryModel(gpu_bytes=1000, base_bytes=500, activations=peak, load_factor=0.8)
-    assert model.room_bytes == pytest.approx(300)
-    assert model.fits(num_tokens=150, state_bytes=50)
-    assert not model.fits(num_tokens=151, state_bytes=50)
-    with pytest.raises(ValueError, match="load_factor"):
-        MemoryModel(gpu_bytes=1, base_bytes=0, activations=peak, load_factor=1.5)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7, 64, 99, 100, 1000])

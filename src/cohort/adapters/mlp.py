@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext, PackedLinear
-from cohort.kernels.packed_mlp import packed_mlp
+from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.packed_mlp import fuses, packed_mlp
 from cohort.kernels.swiglu import swiglu
 
 __all__ = ["PackedMlp"]
@@ -41,3 +42,8 @@ class PackedMlp:
             tables=lora.tables,
             fused=self.fused,
         )
+
+    def is_fused(self, x_TD: Tensor, lora: LoraContext) -> bool:
+        """Tell whether a pass over rows such as ``x`` runs as one node, which keeps less until its backward pass."""
+        parts = {"gate_up_parts": self.gate_up.adapted(lora), "down_parts": self.down.adapted(lora)}
+        return self.fused and choose_backend(x_TD) is Backend.TRITON and fuses(x_TD, **parts, slots=lora.slots)

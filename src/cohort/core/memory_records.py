@@ -24,14 +24,18 @@ class PassSize:
         num_trained: Rows whose loss is taken.
         rank_entries: Entries of one linear's ``S = X A^T``, as the kernels lay it out.
         head_bytes: One chunk of logits, which is all that ever exists of them.
+        num_sequences: Sequences; where their rows are padded apart, each costs some.
         sum_squares: Sum of squared sequence lengths.
+        regime: Which kernels ran, where they differ in what they keep; sizes of different regimes do not compare.
     """
 
     num_rows: int
     num_trained: int
     rank_entries: int
     head_bytes: int
+    num_sequences: int
     sum_squares: int
+    regime: str = "plain"
 
 
 @dataclass(frozen=True, kw_only=True)

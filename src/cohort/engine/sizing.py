@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cohort.adapters.bank import aligned_rank
@@ -15,14 +16,16 @@ from cohort.scheduling.admission import Capacity
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
-__all__ = ["SizeWish", "Sizes", "choose_sizes", "facts_of", "rank_row_bytes"]
+__all__ = ["MemoryNeeds", "SizeWish", "Sizes", "choose_sizes", "estimated_needs", "facts_of", "rank_row_bytes"]
 
 # a CPU core is as fast as it gets, within 7 %, from 512 to 4,096 tokens a pass; at 256 it is 10 % slower, at 128 23 %
 # (benchmarks/results/token_budget_cpu.json). The upper half of that range keeps more trials with long rows resident.
 CPU_TOKENS = 2048
 # one H200 reaches its matrix ceiling from about 8,192 tokens a pass; below 4,096 it mostly waits for the host
 GPU_TOKENS = (16384, 8192, 4096)
-LEAST_GPU_TOKENS = 1024
+LEAST_TOKENS = 64
+# as on a GPU, where a limit is set: from what fills the core to what may cost a quarter of its speed
+CPU_SIZES = (2048, 1024, 512, 256)
 # passes of fewer tokens are recorded as CUDA graphs: the host takes longer to launch them than the GPU to run them
 GRAPH_TOKENS = 3072
 MOST_SLOTS = 64
@@ -43,6 +46,27 @@ class Sizes:
     executor: ExecutorSettings
     capacity: Capacity
     device_shelf_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryNeeds:
+    """What passes take beside base model and bank.
+
+    Attributes:
+        pass_bytes: Peak of a micro-batch of so many tokens, the largest evaluation that goes with it included.
+        graph_bytes: What recorded passes of at most so many tokens hold for good.
+        reserve_bytes: What the allocator holds beyond its own peak.
+        margin_share: Of the memory, that stays free.
+    """
+
+    pass_bytes: Callable[[int], float]
+    graph_bytes: Callable[[int], float] = lambda _: 0.0
+    reserve_bytes: int = 0
+    margin_share: float = MARGIN_SHARE
+
+    def bytes_of(self, tokens: int) -> int:
+        """Return the bytes of a launched micro-batch and, beside it, of the recorded ones."""
+        return math.ceil(self.pass_bytes(tokens) + self.graph_bytes(min(GRAPH_TOKENS, tokens)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,32 +103,44 @@ def choose_sizes(
     longest_row: int,
     wish: SizeWish,
     activation_bytes: int = 0,
+    needs: MemoryNeeds | None = None,
 ) -> Sizes:
     """Return sizes that hold as many of ``specs`` at once as memory and a full machine allow.
 
     On a GPU tokens and bank share what is left beside the base model, :data:`MARGIN_SHARE` and the loss head: the most
     tokens a pass with which all trials fit at once, else the fewest that fill the machine, and fewer only when the
-    largest rank would not fit otherwise. State is exact arithmetic, activations an estimate from above.
+    largest rank would not fit otherwise. State is exact arithmetic; what a pass takes was measured (``needs``) or is an
+    estimate from above. A CPU whose needs are known, because its user set a limit, is treated alike.
 
     Args:
         specs: All trials of the task.
         layout: Adapted linears.
-        machine: Device and its free memory, base model loaded.
+        machine: Device and its free memory, base model loaded; less where the user's limit is lower.
         longest_row: Tokens of the longest row.
         wish: Sizes to use where memory allows it.
-        activation_bytes: What one token of a training pass keeps until its backward pass.
+        activation_bytes: What one token of a training pass keeps until its backward pass, where ``needs`` are unknown.
+        needs: What passes take, measured.
 
     Raises:
         InputError: not even the largest rank fits.
     """
     on_gpu = machine.device.type == "cuda"
+    if on_gpu and needs is None:
+        needs = estimated_needs(activation_bytes)
     row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
     by_need = sorted((aligned_rank(spec.adapter.r) for spec in specs), reverse=True)
     num_slots = wish.num_slots or min(len(specs), MOST_SLOTS)
-    if on_gpu:
-        room = int(machine.memory_bytes * (1 - MARGIN_SHARE)) - LOSS_HEAD_BYTES
-        tokens = _gpu_tokens(wish, room=room, row_bytes=row_bytes, by_need=by_need, activation_bytes=activation_bytes)
-        room -= _pass_bytes(max(tokens, longest_row), activation_bytes=activation_bytes)
+    if needs is not None:
+        room = int(machine.memory_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
+        tokens = _tokens(
+            wish,
+            room=room,
+            row_bytes=row_bytes,
+            by_need=by_need,
+            needs=needs,
+            sizes=GPU_TOKENS if on_gpu else CPU_SIZES,
+        )
+        room -= needs.bytes_of(max(tokens, longest_row))
     else:
         tokens = wish.token_budget or CPU_TOKENS
         room = int(machine.memory_bytes * BANK_SHARE)
@@ -133,24 +169,34 @@ def choose_sizes(
     )
 
 
-def _gpu_tokens(wish: SizeWish, *, room: int, row_bytes: int, by_need: Sequence[int], activation_bytes: int) -> int:
-    """Return the tokens of a micro-batch."""
+def estimated_needs(activation_bytes: int) -> MemoryNeeds:
+    """Return what passes of a GPU take when nothing was measured, from above."""
+    return MemoryNeeds(
+        pass_bytes=lambda tokens: activation_bytes * tokens + LOSS_HEAD_BYTES,
+        graph_bytes=lambda tokens: activation_bytes * tokens,
+    )
+
+
+def _tokens(
+    wish: SizeWish,
+    *,
+    room: int,
+    row_bytes: int,
+    by_need: Sequence[int],
+    needs: MemoryNeeds,
+    sizes: Sequence[int],
+) -> int:
+    """Return the tokens of a micro-batch: of ``sizes`` the most with which all fit, else the last or fewer."""
     if wish.token_budget is not None:
         return wish.token_budget
-    fills = (tokens for tokens in GPU_TOKENS if _left(room, tokens, activation_bytes) >= sum(by_need) * row_bytes)
-    tokens = next(fills, GPU_TOKENS[-1])
-    while tokens > LEAST_GPU_TOKENS and _left(room, tokens, activation_bytes) < by_need[0] * row_bytes:
+
+    def left(tokens: int) -> int:
+        return room - needs.bytes_of(tokens)
+
+    tokens = next((size for size in sizes if left(size) >= sum(by_need) * row_bytes), sizes[-1])
+    while tokens > LEAST_TOKENS and left(tokens) < by_need[0] * row_bytes:
         tokens //= 2
     return tokens
-
-
-def _left(room: int, tokens: int, activation_bytes: int) -> int:
-    return room - _pass_bytes(tokens, activation_bytes=activation_bytes)
-
-
-def _pass_bytes(tokens: int, *, activation_bytes: int) -> int:
-    """Activations of a pass that is launched and, beside it, of the graphs, which keep their memory."""
-    return activation_bytes * (tokens + min(GRAPH_TOKENS, tokens))
 
 
 def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  # noqa: FBT001

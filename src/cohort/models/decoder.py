@@ -89,7 +89,12 @@ class Decoder:
 
 
 class DecoderLayer:
-    """Attention and MLP, each behind its norm; the additions to the residual stream are fused into the norms."""
+    """Attention and MLP, each behind its norm; the additions to the residual stream are fused into the norms.
+
+    Attributes:
+        mlp: The feed-forward block.
+        linears: The packed linears, in order of use.
+    """
 
     def __init__(self, config: DecoderConfig, index: int, tensors: Mapping[str, Tensor]) -> None:
         self._config = config
@@ -109,11 +114,11 @@ class DecoderLayer:
         self._k_norm_E = tensors.get(ours + "k_norm")
         self._output = linear("output", o_proj=config.hidden_size)
         self._post_norm_D = tensors[ours + "post_norm"]
-        self._mlp = PackedMlp(
+        self.mlp = PackedMlp(
             linear("gate_up", gate_proj=config.intermediate_size, up_proj=config.intermediate_size),
             linear("down", down_proj=config.hidden_size),
         )
-        self.linears = (self._qkv, self._output, self._mlp.gate_up, self._mlp.down)
+        self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
 
     def __call__(
         self,
@@ -130,7 +135,7 @@ class DecoderLayer:
         x_TD, residual_TD = _add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps)
         mixed_TD = self._attend(x_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
         x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._post_norm_D, eps=eps)
-        return residual_TD, self._mlp(x_TD, lora)
+        return residual_TD, self.mlp(x_TD, lora)
 
     def _attend(
         self, x_TD: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, attention: AttentionContext, lora: LoraContext | None

@@ -125,7 +125,11 @@ class ObservedPass:
 
 
 class DeviceMemory:
-    """Watches the passes of one executor. On a CPU without a limit it does nothing at all."""
+    """Watches the passes of one executor. On a CPU without a limit it does nothing at all.
+
+    Attributes:
+        highest_bytes: The most that was allocated during an observed pass, what was there before it included.
+    """
 
     def __init__(self, device: torch.device | str, *, limit_bytes: int | None = None, base_bytes: int = 0) -> None:
         """Watch ``device``.
@@ -142,6 +146,7 @@ class DeviceMemory:
             self._meter = StorageMeter(limit_bytes=limit_bytes, base_bytes=base_bytes)
         self._peaks: deque[PassPeak] = deque(maxlen=_MOST_KEPT)
         self._num_passes = self._most_rows = self._before = 0
+        self.highest_bytes = 0
 
     @property
     def can_observe(self) -> bool:
@@ -153,6 +158,10 @@ class DeviceMemory:
         taken = tuple(self._peaks)
         self._peaks.clear()
         return taken
+
+    def observe_next(self, count: int) -> None:
+        """Observe the next ``count`` passes whatever their size."""
+        self._num_passes = min(self._num_passes, _ALWAYS - count)
 
     @contextmanager
     def observe(self, kind: PassKind, size: PassSize | None) -> Iterator[ObservedPass]:
@@ -200,4 +209,5 @@ class DeviceMemory:
         else:
             peak = torch.cuda.max_memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
+        self.highest_bytes = max(self.highest_bytes, peak)
         return peak - self._before

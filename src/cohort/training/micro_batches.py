@@ -126,6 +126,8 @@ def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder) -> Pas
     else:
         rows = (batch.segments.rows(slot) for slot in range(lora.slots.num_slots))
         rank_entries = sum((own.stop - own.start) * r for own, r in zip(rows, lora.slots.ranks, strict=True))
+    mlp = decoder.layers[0].mlp if decoder.layers else None
+    fused = mlp is not None and mlp.is_fused(batch.tokens_T.new_empty(0, dtype=decoder.dtype), lora)
     return PassSize(
         num_rows=batch.num_rows,
         num_trained=num_trained,
@@ -133,7 +135,9 @@ def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder) -> Pas
         head_bytes=logits_bytes(
             num_trained, vocabulary=decoder.config.vocab_size, dtype=decoder.dtype, device=batch.tokens_T.device
         ),
+        num_sequences=len(bounds) - 1,
         sum_squares=sum((stop - begin) ** 2 for begin, stop in itertools.pairwise(bounds)),
+        regime="fused feed-forward" if fused else "plain",
     )
 
 

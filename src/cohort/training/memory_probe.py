@@ -1,0 +1,199 @@
+"""Measures, before training, what passes take: a few passes over random rows in a bank of their own.
+
+Nothing of it reaches training: draws are keyed, not global, the bank and the rows are the probe's, and both are freed.
+What was measured is fitted elsewhere (:mod:`cohort.scheduling.memory_fit`), for this layer knows no plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import SampleTooLargeError
+from cohort.core.memory_records import PassPeak, PassSize
+from cohort.data.packing import FILLER_ROWS, ROW_MULTIPLE
+from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.cross_entropy import logits_bytes
+from cohort.kernels.packed_linear.launch_tables import WIDEST_RANK, rank_class
+from cohort.models.decoder import Decoder
+from cohort.training.device_memory import release_cached
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.trial import TrialSpec
+
+__all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
+
+# float32 sums and rounding to blocks show in passes smaller than this
+LEAST_TOKENS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbePass:
+    """One pass to measure: every adapter with the same rows.
+
+    Attributes:
+        ranks: Of the adapters.
+        lengths: Of each adapter's rows.
+        trained_share: Share of each row that is trained, its end.
+    """
+
+    ranks: tuple[int, ...]
+    lengths: tuple[int, ...]
+    trained_share: float = 1.0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all."""
+        return len(self.ranks) * sum(self.lengths)
+
+
+def probe_grid(ranks: Sequence[int], *, tokens: int, longest: int, usual: int) -> list[ProbePass]:
+    """Return the small sweep that tells the terms of a fit apart, smallest passes first.
+
+    Rows alone vary by doubling; then, at half of the tokens or less, the trained share and the length, and all that
+    once for the widest and once for the narrowest rank, which may run other kernels.
+
+    Args:
+        ranks: Every rank that will train.
+        tokens: Of the largest pass.
+        longest: Tokens of the longest row.
+        usual: Tokens of a usual row.
+    """
+    usual, half = max(2, min(usual, tokens)), max(2, tokens // 2)
+
+    def rows(total: int, length: int) -> tuple[int, ...]:
+        return (length,) * max(1, total // length)
+
+    sizes = sorted({max(LEAST_TOKENS, usual, tokens // share) for share in (8, 4, 2)})
+    passes = []
+    for r in sorted({min(ranks), max(ranks)}):
+        passes += [ProbePass(ranks=(r,), lengths=rows(size, usual)) for size in sizes]
+        passes.append(ProbePass(ranks=(r,), lengths=rows(half, usual), trained_share=0.25))
+        passes.append(ProbePass(ranks=(r,), lengths=rows(half, max(usual, min(longest, half)))))
+        passes.append(ProbePass(ranks=(r,), lengths=rows(sizes[0], max(2, usual // 8))))
+    return sorted(passes, key=lambda own: own.num_tokens)
+
+
+def probe_rows(probe: ProbePass, *, vocabulary: int) -> TokenisedRows:
+    """Return random rows of the pass's lengths."""
+    lengths = np.array(probe.lengths, dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    trained = np.zeros(int(offsets[-1]), dtype=np.bool_)
+    for start, length in zip(offsets.tolist(), lengths.tolist(), strict=False):
+        first = max(1, round(length * (1 - probe.trained_share)))
+        trained[start + min(length - 1, first) : start + length] = True
+    rng = np.random.default_rng(0)
+    count = len(lengths)
+    return TokenisedRows(
+        tokens_T=rng.integers(0, vocabulary, size=int(offsets[-1])).astype(np.int32),
+        trained_T=trained,
+        offsets=offsets,
+        prompts=("",) * count,
+        references=("",) * count,
+        sources=tuple(f"memory probe:{index + 1}" for index in range(count)),
+        fingerprint="memory probe",
+    )
+
+
+def worst_pass(tokens: int, *, decoder: Decoder, widest: int, shortest: int, longest: int) -> PassSize:
+    """Return the size of the pass of ``tokens`` tokens that takes most: all of them trained, at the widest rank.
+
+    Rows are the shortest where their number counts and the longest where their length does.
+
+    Its regime is none that is ever measured: a model then predicts the most of those that were.
+    """
+    on_gpu = decoder.device.type == "cuda"
+    num_rows = -(-(tokens + (0 if on_gpu else FILLER_ROWS)) // ROW_MULTIPLE) * ROW_MULTIPLE
+    passes = range(0, max(1, widest), WIDEST_RANK)
+    columns = sum(rank_class(min(WIDEST_RANK, widest - first)) for first in passes) if on_gpu else widest
+    return PassSize(
+        num_rows=num_rows,
+        num_trained=tokens,
+        rank_entries=num_rows * columns,
+        head_bytes=logits_bytes(
+            tokens, vocabulary=decoder.config.vocab_size, dtype=decoder.dtype, device=decoder.device
+        ),
+        num_sequences=-(-tokens // max(1, shortest)),
+        sum_squares=tokens * longest,
+        regime="any",
+    )
+
+
+class MemoryProbe:
+    """A bank of its own beside the backbone, in which passes are run to be measured.
+
+    Attributes:
+        reserve_bytes: The most that the allocator held beyond its own peak: blocks it could not use.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        target_linears: Mapping[str, tuple[int, int]],
+        num_slots: int,
+        num_rank_rows: int,
+        compute_dtype: torch.dtype | None = None,
+        memory_limit_bytes: int | None = None,
+    ) -> None:
+        """Allocate the bank; the other arguments are the executor's."""
+        self._decoder = decoder
+        self._executor = Executor(
+            decoder,
+            target_linears=target_linears,
+            train_rows=probe_rows(ProbePass(ranks=(1,), lengths=(2,)), vocabulary=2),
+            settings=ExecutorSettings(
+                num_slots=num_slots, num_rank_rows=num_rank_rows, token_budget=1 << 40, evaluation_token_budget=1 << 40
+            ),
+            device=decoder.device,
+            compute_dtype=compute_dtype,
+            memory_limit_bytes=memory_limit_bytes,
+        )
+        self.reserve_bytes = 0
+
+    def measure(self, probe: ProbePass) -> tuple[tuple[PassPeak, ...], bool]:
+        """Run a pass as training and as evaluation; return the peaks, and whether it ran in one piece.
+
+        Without room for it there are the peaks of the smaller passes it was cut into, if any.
+        """
+        executor, device = self._executor, self._decoder.device
+        executor.train_rows = rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size)
+        try:
+            for trial_id, r in enumerate(probe.ranks):
+                executor.load(_trial(trial_id, r=r, batch_size=len(rows)))
+            executor.memory.take_peaks()
+            executor.memory.observe_next(2)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            executor.step()
+            executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
+            fits = not executor.take_shortages()
+            if fits and device.type == "cuda":
+                unused = torch.cuda.memory_reserved(device) - executor.memory.highest_bytes
+                self.reserve_bytes = max(self.reserve_bytes, unused)
+        except SampleTooLargeError:
+            fits = False
+        finally:
+            for trial_id in executor.resident:
+                executor.drop(trial_id)
+        return executor.memory.take_peaks(), fits
+
+    def close(self) -> None:
+        """Free the bank."""
+        device = self._decoder.device
+        del self._executor
+        release_cached(device)
+
+
+def _trial(trial_id: int, *, r: int, batch_size: int) -> TrialSpec:
+    return TrialSpec(
+        trial_id=trial_id,
+        seed=0,
+        adapter=AdapterSpec(r=r, lora_alpha=float(r)),
+        learning_rate=0.0,
+        batch_size=batch_size,
+        num_steps=1,
+    )

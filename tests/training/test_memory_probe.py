@@ -1,0 +1,91 @@
+"""Profiling measures what training will take, finds what fits a limit, and changes no bit of what is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.memory_records import PassKind
+from cohort.engine.memory_profile import MemoryProfile, profile_memory
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.scheduling.memory_fit import mean_error_percent
+from cohort.training.memory_probe import ProbePass, probe_grid, probe_rows
+from tests.training.small_models import save_llama
+from tests.training.test_out_of_memory import executor_for, train
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    directory: Path = tmp_path_factory.mktemp("model")
+    save_llama(directory)
+    return load_decoder(directory, dtype="float32", device="cpu")
+
+
+def profiled(decoder: Decoder, *, room_bytes: float = 1e12, limit_bytes: int = 1 << 40) -> MemoryProfile | None:
+    return profile_memory(
+        decoder,
+        layout=AdapterLayout(dict(decoder.linears)),
+        ranks=[4, 16, 33, 8],
+        shortest=2,
+        usual=26,
+        longest=50,
+        room_bytes=room_bytes,
+        most_tokens=512,
+        memory_limit_bytes=limit_bytes,
+    )
+
+
+def test_the_sweep_tells_the_terms_apart() -> None:
+    grid = probe_grid([8, 16, 64], tokens=8192, longest=1000, usual=200)
+    assert [probe.num_tokens for probe in grid] == sorted(probe.num_tokens for probe in grid)
+    assert {probe.ranks for probe in grid} == {(8,), (64,)}
+    assert max(probe.num_tokens for probe in grid) <= 8192 / 2
+    assert len(grid) <= 16, "a profile takes seconds"
+    rows = probe_rows(ProbePass(ranks=(8,), lengths=(10, 2, 7), trained_share=0.25), vocabulary=50)
+    assert rows.lengths.tolist() == [10, 2, 7]
+    assert [int(rows.sample(index).trained.sum()) for index in range(3)] == [2, 1, 2]
+    assert not any(rows.sample(index).trained[0] for index in range(3))
+
+
+def test_held_out_steps_are_predicted(decoder: Decoder) -> None:
+    profile = profiled(decoder)
+    assert profile is not None
+    assert profile.fit_error_percent < 5
+    executor = executor_for(decoder, token_budget=120, limit_bytes=1 << 40)
+    executor.memory.observe_next(32)
+    train(executor)
+    peaks = executor.memory.take_peaks()
+    assert {peak.kind for peak in peaks} == set(PassKind)
+    pairs = [(profile.model.predict(peak.kind, peak.size), peak.num_bytes) for peak in peaks]
+    assert mean_error_percent(pairs) < 10, "tiny passes, of which rounding is a large part"
+    assert all(measured <= 1.15 * predicted for predicted, measured in pairs)
+
+
+def test_what_is_said_to_fit_fits(decoder: Decoder) -> None:
+    free = profiled(decoder)
+    assert free is not None
+    room = free.pass_bytes(192)
+    limited = profiled(decoder, room_bytes=room)
+    assert limited is not None
+    assert 64 <= limited.largest_tokens <= 192
+    assert limited.checked_tokens > 0
+
+
+def test_no_room_at_all_is_said(decoder: Decoder) -> None:
+    assert profiled(decoder, limit_bytes=decoder.num_bytes) is None
+
+
+def test_profiling_changes_no_bit(decoder: Decoder) -> None:
+    before = torch.random.get_rng_state()
+    undisturbed = executor_for(decoder)
+    expected = train(undisturbed)
+    executor = executor_for(decoder)
+    profiled(decoder)
+    found = train(executor)
+    assert found[0] == expected[0]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[1], expected[1], strict=True))
+    assert torch.equal(torch.random.get_rng_state(), before)
