@@ -269,6 +269,7 @@ def run_sweep(
             time_spent=TimeSpent(clock),
             on_tick=lambda _events, _decisions: None,
             stop_requested=lambda: False,
+            note=lambda _line: None,
         )
         executor.take_times()
         executor.counts.clear()
