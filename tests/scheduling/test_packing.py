@@ -55,7 +55,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_many_trials_come_close_to_the_bound() -> None:
-    given = problem(random_trials(5, 48), num_gpus=4, fixed=0.02)
+    given = problem(random_trials(5, 36), num_gpus=4, fixed=0.02)
     plan = plan_packs(given)
     check_pack_plan(plan, given)
     assert plan.makespan_seconds <= 1.14 * packing_lower_bound(given).seconds

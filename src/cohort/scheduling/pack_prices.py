@@ -8,8 +8,9 @@ least GPU-seconds, found column by column with F(d, K) as the pricing step (Gilm
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,18 +19,28 @@ from scipy.optimize import linprog
 from cohort.scheduling.best_pack import PackLimits, best_pack
 from cohort.scheduling.pack_records import PackingProblem, TrialType
 
-__all__ = ["PackPrices", "fair_prices", "rank_weights", "uniform_prices"]
+__all__ = ["PackPrices", "PricedPack", "fair_prices", "rank_weights", "uniform_prices"]
 
 # a degree whose best pack is this much dearer than the prices is seldom looked at again
 DEAR = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
+class PricedPack:
+    """A pack that was looked at: members by type, GPUs and seconds."""
+
+    counts: tuple[tuple[TrialType, int], ...]
+    num_gpus: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackPrices:
-    """Prices by type, their total over all trials, and the integer programs that they took."""
+    """Prices by type, their total over all trials, the packs that prove them, and the integer programs they took."""
 
     by_type: Mapping[TrialType, float]
     total: float
+    packs: tuple[PricedPack, ...]
     num_solves: int
     num_unproven: int
 
@@ -41,22 +52,25 @@ def rank_weights(problem: PackingProblem) -> dict[TrialType, float]:
 
 def uniform_prices(problem: PackingProblem) -> dict[TrialType, float]:
     """Return the least GPU-seconds a trial of each type costs in a pack of its own type, over degrees and sizes."""
-    return {type_: min(seconds / count for count, seconds in packs) for type_, packs in _uniform_packs(problem).items()}
+    least: dict[TrialType, float] = {}
+    for pack in _uniform_packs(problem):
+        ((type_, count),) = pack.counts
+        least[type_] = min(least.get(type_, math.inf), pack.num_gpus * pack.seconds / count)
+    return least
 
 
-def _uniform_packs(problem: PackingProblem) -> dict[TrialType, list[tuple[int, float]]]:
-    """Return (size, GPU-seconds) of every pack of one type that fits."""
+def _uniform_packs(problem: PackingProblem) -> list[PricedPack]:
+    """Return every pack of one type that fits."""
     examples = {TrialType.of(trial): trial for trial in problem.trials}
-    counts = Counter(TrialType.of(trial) for trial in problem.trials)
-    found: dict[TrialType, list[tuple[int, float]]] = {}
-    for type_, trial in examples.items():
-        packs = found.setdefault(type_, [])
+    found = []
+    for type_, most in Counter(TrialType.of(trial) for trial in problem.trials).items():
         for degree in problem.degrees:
-            for count in range(1, counts[type_] + 1):
-                pack = [trial] * count
+            for count in range(1, most + 1):
+                pack = [examples[type_]] * count
                 if not problem.fits(pack, num_gpus=degree):
                     break
-                packs.append((count, degree * problem.seconds(pack, num_gpus=degree)))
+                seconds = problem.seconds(pack, num_gpus=degree)
+                found.append(PricedPack(counts=((type_, count),), num_gpus=degree, seconds=seconds))
     return found
 
 
@@ -65,15 +79,8 @@ def fair_prices(
 ) -> PackPrices:
     """Return prices that no pack undercuts by more than ``tolerance``, or the last ones after ``most_rounds``."""
     counts = Counter(TrialType.of(trial) for trial in problem.trials)
-    types = list(counts)
-    demand = np.array([counts[type_] for type_ in types], dtype=float)
-    uniform = _uniform_packs(problem)
-    columns: list[list[int]] = []
-    costs: list[float] = []
-    for place, type_ in enumerate(types):
-        for count, seconds in uniform[type_]:
-            columns.append([count if index == place else 0 for index in range(len(types))])
-            costs.append(seconds)
+    place = {type_: index for index, type_ in enumerate(counts)}
+    packs = _uniform_packs(problem)
     prices = uniform_prices(problem)
     floor = dict(prices)
     solves = unproven = 0
@@ -88,14 +95,22 @@ def fair_prices(
             highest = max(highest, pack.ratio / degree)
             if pack.ratio / degree < DEAR:
                 looked_at.discard(degree)
-            taken = dict(pack.counts)
-            columns.append([taken.get(type_, 0) for type_ in types])
-            costs.append(degree * pack.seconds)
+            packs.append(PricedPack(counts=pack.counts, num_gpus=degree, seconds=pack.seconds))
         if highest <= 1 + tolerance:
             break
-        master = linprog(costs, A_ub=-np.array(columns, dtype=float).T, b_ub=-demand, method="highs")
-        duals = -np.asarray(master.ineqlin.marginals)
+        duals = _duals(packs, place, demand=list(counts.values()))
         # a price of nothing would leave its trials for last
-        prices = {type_: max(float(dual), 1e-3 * floor[type_]) for type_, dual in zip(types, duals, strict=True)}
+        prices = {type_: max(duals[index], 1e-3 * floor[type_]) for type_, index in place.items()}
     total = sum(prices[type_] * count for type_, count in counts.items())
-    return PackPrices(by_type=prices, total=total, num_solves=solves, num_unproven=unproven)
+    return PackPrices(by_type=prices, total=total, packs=tuple(packs), num_solves=solves, num_unproven=unproven)
+
+
+def _duals(packs: Sequence[PricedPack], place: Mapping[TrialType, int], *, demand: Sequence[int]) -> list[float]:
+    """Return what one more trial of each type would cost in GPU-seconds, by the linear program over ``packs``."""
+    members = np.zeros((len(place), len(packs)))
+    for column, pack in enumerate(packs):
+        for type_, count in pack.counts:
+            members[place[type_], column] = count
+    costs = [pack.num_gpus * pack.seconds for pack in packs]
+    master = linprog(costs, A_ub=-members, b_ub=-np.array(demand, dtype=float), method="highs")
+    return [-float(dual) for dual in master.ineqlin.marginals]

@@ -7,6 +7,9 @@ the next completion. Several plans are made and the shortest is kept:
 - without a deadline, and with deadlines a little above the prices' total per GPU: no pack may end later, so that the
   last packs are as long as the time that is left. This removes most of the tail that PLoRA App. D bounds.
 
+Before these, a plan is made of whole packs out of those that the fair prices come from (pack_cover): where it is within
+a few percent of their total it is the plan, and nothing else is tried.
+
 Each plan's last ends are then evened out (pack_balancing).
 """
 
@@ -19,7 +22,8 @@ from dataclasses import dataclass, field
 
 from cohort.scheduling.best_pack import PackLimits
 from cohort.scheduling.pack_balancing import balance_jobs
-from cohort.scheduling.pack_prices import fair_prices, rank_weights, uniform_prices
+from cohort.scheduling.pack_cover import cover_jobs
+from cohort.scheduling.pack_prices import PricedPack, fair_prices, rank_weights, uniform_prices
 from cohort.scheduling.pack_records import PackableTrial, PackingProblem, PackJob, PackPlan, TrialType
 from cohort.scheduling.throughput_search import ThroughputSearch
 
@@ -36,6 +40,9 @@ class PackingSettings:
 
     Attributes:
         good_enough: Stop once the plan ends within this share above the fair prices' total per GPU.
+        most_rounding: Share that whole packs may cost above fractions of them for the plan to be good enough.
+        cover_shares: Longest packs of the covers that are tried, as shares of that total per GPU.
+        most_cover_branches: Limit of each cover's integer program.
         first_deadline: First end to aim at, as a share above that total; then halfway between what failed and what
             succeeded.
         most_deadlines: Ends to aim at in all.
@@ -46,6 +53,9 @@ class PackingSettings:
     """
 
     good_enough: float = 0.03
+    most_rounding: float = 0.08
+    cover_shares: tuple[float, ...] = (1.0, 0.5)
+    most_cover_branches: int = 400
     first_deadline: float = 0.06
     most_deadlines: int = 4
     limits: PackLimits = field(default_factory=PackLimits)
@@ -69,15 +79,22 @@ def plan_packs(problem: PackingProblem, *, settings: PackingSettings = DEFAULTS)
     fair = fair_prices(problem, limits=settings.limits)
     attempts = _Attempts(problem=problem, settings=settings, fair=fair.by_type, num_solves=fair.num_solves)
     attempts.num_unproven = fair.num_unproven
+    longest = _longest_alone(problem)
+    goal = max(fair.total / problem.num_gpus, longest)
+    for share in settings.cover_shares:
+        attempts.cover(fair.packs, at_most_seconds=max(longest, share * goal))
+    # whole packs cannot be as cheap as fractions of them
+    reachable = max(goal, min(attempts.least_area / problem.num_gpus, (1 + settings.most_rounding) * goal))
+    if attempts.jobs and attempts.best.makespan_seconds <= (1 + settings.good_enough) * reachable:
+        return attempts.best
     attempts.add("fair prices", fair.by_type)
     attempts.add("rank weights", rank_weights(problem))
     kinds = (("uniform prices", uniform_prices(problem)), ("fair prices", fair.by_type))
-    goal = max(fair.total / problem.num_gpus, _longest_alone(problem))
     missed = 1.0
     factor = 1 + settings.first_deadline
     for _ in range(settings.most_deadlines):
         reached = attempts.best.makespan_seconds / goal
-        if reached <= 1 + settings.good_enough or attempts.num_solves >= settings.most_solves:
+        if reached <= (1 + settings.good_enough) * reachable / goal or attempts.num_solves >= settings.most_solves:
             break
         if factor >= reached:
             factor = (missed + reached) / 2
@@ -101,6 +118,23 @@ class _Attempts:
     num_unproven: int = 0
     jobs: tuple[PackJob, ...] = ()
     policy: str = ""
+    least_area: float = math.inf
+
+    def cover(self, packs: Sequence[PricedPack], *, at_most_seconds: float) -> None:
+        """Plan with whole packs out of ``packs``, none longer than ``at_most_seconds``."""
+        jobs = cover_jobs(
+            packs, self.problem, at_most_seconds=at_most_seconds, most_branches=self.settings.most_cover_branches
+        )
+        self.num_solves += 1
+        if jobs is not None:
+            area = sum(job.num_gpus * (job.end_seconds - job.start_seconds) for job in jobs)
+            self.least_area = min(self.least_area, area)
+            self._take("cover", jobs)
+
+    def _take(self, policy: str, jobs: tuple[PackJob, ...]) -> None:
+        jobs = balance_jobs(jobs, self.problem, most_evaluations=self.settings.most_balancing)
+        if not self.jobs or _end(jobs) < _end(self.jobs):
+            self.jobs, self.policy = jobs, policy
 
     def add(self, policy: str, weights: Mapping[TrialType, float], *, deadline: float = math.inf) -> bool:
         """Plan once more; return whether all trials met the deadline."""
@@ -114,9 +148,7 @@ class _Attempts:
         self.num_solves += search.num_solves
         self.num_unproven += search.num_unproven
         if jobs is not None:
-            jobs = balance_jobs(jobs, self.problem, most_evaluations=self.settings.most_balancing)
-        if jobs is not None and (not self.jobs or _end(jobs) < _end(self.jobs)):
-            self.jobs, self.policy = jobs, policy
+            self._take(policy, jobs)
         return jobs is not None
 
     @property

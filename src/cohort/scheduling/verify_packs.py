@@ -236,7 +236,7 @@ class _Pricing:
             constraints=self.constraints,
             integrality=self.integrality,
             bounds=self.bounds,
-            options={"mip_rel_gap": 1e-4},
+            options={"mip_rel_gap": 1e-4, "presolve": False},
         )
         bound = max(0.0, -float(found.mip_dual_bound))
         if found.x is None:
