@@ -16,18 +16,23 @@ import pytest
 import torch
 
 from cohort.cluster.local import LocalPool, cpu_slots
+from cohort.cluster.ray import RayPool
 from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.core.errors import CohortError
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_queue.head import HeadSettings
+from cohort.engine.task_queue.pool_choice import WORKER_TARGET
 from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
-from cohort.engine.task_queue.records import RunStretch, TaskState
+from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.engine.task_queue.seats import Limits
-from cohort.engine.task_queue.working import WORKER_TARGET, add_to_queue, work_off
+from cohort.engine.task_queue.working import add_to_queue, work_off
 from cohort.engine.tune import tune
 from tests.cli.tiny_task import write_rows
+from tests.cluster.ray_nodes import RayNodes, nodes
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, tiny_task, write_inputs
+
+__all__ = ["nodes"]
 
 SPACE = {"learning_rate": [1e-3, 3e-2]}
 TASKS: dict[str, dict[str, Any]] = {
@@ -89,6 +94,10 @@ def is_gone(process_id: int) -> bool:
         return True
 
 
+def in_order(task: QueuedTask) -> float:
+    return float(task.task["training"]["max_steps"])
+
+
 def what_happened(runs: Path) -> tuple[str, tuple[RunStretch, ...]]:
     with QueueStore.open(runs / QUEUE_DATABASE) as store:
         return " ".join(decision.text for decision in store.decisions()), store.stretches()
@@ -134,7 +143,7 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
         add_to_queue([folder / "urgent.yaml"], runs)
 
     pool = DisturbedPool(runs, [kill])
-    tasks = work_off(runs, pool=pool, settings=HeadSettings(checkpoint_seconds=0.0))
+    tasks = work_off(runs, pool, expect=in_order, settings=HeadSettings(checkpoint_seconds=0.0))
     assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
     assert pool.disturbances == []
     said, stretches = what_happened(runs)
@@ -152,8 +161,37 @@ def test_soak_workers_that_hang_again_and_again(folder: Path, tmp_path: Path) ->
     add_to_queue([folder / f"{name}.yaml" for name in TASKS], runs)
     pool = DisturbedPool(runs, [lambda process_id: os.kill(process_id, signal.SIGSTOP)] * 2)
     settings = HeadSettings(checkpoint_seconds=0.0, limits=Limits(silent_seconds=3.0))
-    tasks = work_off(runs, pool=pool, settings=settings)
+    tasks = work_off(runs, pool, expect=in_order, settings=settings)
     assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
     assert pool.disturbances == []
     assert what_happened(runs)[0].count("died: silent for") == 2
+    assert_as_alone(folder, runs)
+
+
+@pytest.mark.slow
+# ray itself leaves sockets and processes to the garbage collector
+@pytest.mark.filterwarnings("ignore")
+def test_soak_a_ray_node_that_is_lost(folder: Path, tmp_path: Path, nodes: RayNodes) -> None:
+    runs = tmp_path / "runs"
+    add_to_queue([folder / f"{name}.yaml" for name in TASKS], runs)
+    pool = RayPool(target=WORKER_TARGET, log_directory=tmp_path / "workers", on_gpu=False)
+    plain_wait = pool.wait
+    lost: list[int] = []
+
+    def wait(timeout_seconds: float) -> list[PoolEvent]:
+        events = plain_wait(timeout_seconds)
+        for event in events:
+            if not lost and isinstance(event, WorkerMessage) and event.message.get("steps_done", 0) > 4:
+                lost.append(event.slot_id)
+                nodes.lose(1)
+                nodes.add()
+        return events
+
+    pool.wait = wait  # type: ignore[method-assign]
+    tasks = work_off(runs, pool, expect=in_order, settings=HeadSettings(checkpoint_seconds=0.0))
+    assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
+    said, stretches = what_happened(runs)
+    assert "1 slot lost: node" in said
+    assert "slots joined" in said
+    assert {stretch.outcome for stretch in stretches} >= {"its slot was lost", "done"}
     assert_as_alone(folder, runs)

@@ -19,22 +19,12 @@ def resume(
     Inputs that are elsewhere now: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH.
     """
     with exits(as_json=as_json, debug=debug, resume=run_dir):
-        from cohort.engine.task_queue.working import find_queue, open_queue
+        from cohort.engine.task_queue.working import find_queue
 
         if find_queue(run_dir):
-            from cohort.cli.run import Policy, go_on
+            from cohort.cli.run import go_on_as_before
 
-            with open_queue(run_dir) as store:
-                wish = store.facts().get("wish", {})
-            go_on(
-                run_dir,
-                gpus=wish.get("gpus"),
-                workers=wish.get("workers"),
-                policy=Policy(wish.get("policy", Policy.PLANNED.value)),
-                keep_open=False,
-                stall_limit=wish.get("stall_limit", 900.0),
-                as_json=as_json,
-            )
+            go_on_as_before(run_dir, as_json=as_json)
             return
         from cohort.engine.run_directory import RunDirectory
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cohort.cli.exits import EXIT_FAILED, exits
 from cohort.cli.options import DebugOption, JsonOption, QueueDirOption
 
-__all__ = ["Policy", "go_on", "run"]
+if TYPE_CHECKING:
+    from cohort.cluster.worker_pool import WorkerPool
+    from cohort.engine.task_queue.records import QueuedTask
+
+__all__ = ["Policy", "go_on_as_before", "run"]
+
+STALL_LIMIT_SECONDS = 900.0
 
 
 class Policy(Enum):
@@ -35,6 +42,10 @@ def run(
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", help="Work on the CPU, N tasks at a time.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Work on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
+    ] = None,
     policy: Annotated[
         Policy,
         typer.Option(
@@ -46,7 +57,7 @@ def run(
     ] = False,
     stall_limit: Annotated[
         float, typer.Option("--stall-limit", metavar="SECONDS", help="A task that stands still so long is restarted.")
-    ] = 900.0,
+    ] = STALL_LIMIT_SECONDS,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -57,42 +68,53 @@ def run(
     """
     with exits(as_json=as_json, debug=debug, resume=output):
         from cohort.core.errors import InputError, Problem
-        from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
-        from cohort.engine.task_queue.slot_choice import choose_slots
+        from cohort.engine.task_queue.expectation import Expectation
+        from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
         from cohort.engine.task_queue.working import add_to_queue, find_queue
 
         if stall_limit <= 0:
             raise InputError(
                 Problem(where="--stall-limit", found=f"{stall_limit:g}", allowed="above 0", mend="Leave it out.")
             )
-        slots = choose_slots(gpus=gpus, workers=workers)
-        expect = Expectation(output, hardware_of_slots(slots))
-        if tasks or not find_queue(output):
-            if not tasks:
-                mend = "Name the task files: cohort run TASK.yaml ..."
-                raise InputError(
-                    Problem(where="cohort run", found="no task", allowed="one or more task files", mend=mend)
-                )
+        if not tasks and not find_queue(output):
+            mend = "Name the task files: cohort run TASK.yaml ..."
+            raise InputError(Problem(where="cohort run", found="no task", allowed="one or more task files", mend=mend))
+        wish = PoolWish(gpus=gpus, workers=workers, ray=ray)
+        pool, hardware = open_pool(wish, output)
+        expect = Expectation(output, hardware)
+        if tasks:
             add_to_queue(tasks, output, expect=expect)
         go_on(
             output,
-            gpus=gpus,
-            workers=workers,
-            policy=policy,
+            pool,
+            expect=expect,
+            wish={**wish.to_json(), "policy": policy.value, "stall_limit": stall_limit},
             keep_open=keep_open,
-            stall_limit=stall_limit,
             as_json=as_json,
         )
 
 
+def go_on_as_before(directory: Path, *, as_json: bool) -> None:
+    """Work off the queue in ``directory`` as the last ``cohort run`` did."""
+    from cohort.engine.task_queue.expectation import Expectation
+    from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
+    from cohort.engine.task_queue.working import open_queue
+
+    with open_queue(directory) as store:
+        wish = {"policy": Policy.PLANNED.value, "stall_limit": STALL_LIMIT_SECONDS, **store.facts().get("wish", {})}
+    places = PoolWish(**{name: wish.get(name) for name in ("gpus", "workers", "ray")})
+    pool, hardware = open_pool(places, directory)
+    expect = Expectation(directory, hardware)
+    go_on(directory, pool, expect=expect, wish={**places.to_json(), **wish}, keep_open=False, as_json=as_json)
+
+
 def go_on(
     directory: Path,
+    pool: WorkerPool,
     *,
-    gpus: int | None,
-    workers: int | None,
-    policy: Policy,
+    expect: Callable[[QueuedTask], float],
+    wish: dict[str, Any],
     keep_open: bool,
-    stall_limit: float,
     as_json: bool,
 ) -> None:
     """Work off the queue in ``directory`` and print what its tasks came to; exit with 1 if any has no result."""
@@ -101,7 +123,6 @@ def go_on(
     from cohort.engine.task_queue.head import HeadSettings
     from cohort.engine.task_queue.queue_status import read_queue_status
     from cohort.engine.task_queue.seats import Limits
-    from cohort.engine.task_queue.slot_choice import choose_slots
     from cohort.engine.task_queue.working import open_queue, work_off
     from cohort.scheduling.baselines import ListPolicy
 
@@ -111,13 +132,15 @@ def go_on(
         Policy.SJF: ListPolicy.SHORTEST_FIRST,
         Policy.LJF: ListPolicy.LONGEST_FIRST,
     }
-    settings = HeadSettings(policy=policies[policy], keeps_open=keep_open, limits=Limits(still_seconds=stall_limit))
-    slots = choose_slots(gpus=gpus, workers=workers)
+    settings = HeadSettings(
+        policy=policies[Policy(wish["policy"])],
+        keeps_open=keep_open,
+        limits=Limits(still_seconds=wish["stall_limit"]),
+    )
     with open_queue(directory) as store:
-        wish = {"gpus": gpus, "workers": workers, "policy": policy.value, "stall_limit": stall_limit}
         store.set_facts({"wish": wish})
     with watching_queue() as watcher:
-        work_off(directory, slots=slots, settings=settings, watcher=watcher)
+        work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
     status = read_queue_status(directory)
     print_queue(status, as_json=as_json)
     if not status.are_all_done:

@@ -8,6 +8,7 @@ the run last reported and how long nothing has moved, so that a step that hangs 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import queue
 import signal
@@ -122,6 +123,7 @@ class _Worker:
         signal.signal(signal.SIGTERM, self._stop_outside_training)
         for target in (self._listen, self._pulse.beat_forever):
             threading.Thread(target=target, daemon=True).start()
+        _warm_up()
         self._tell(Ready(process_id=os.getpid()))
         while True:
             self._tell(self._carry_out(self._tasks.get()))
@@ -193,3 +195,12 @@ def _run(order: RunTask, *, watcher: _Reporter) -> None:
         tune(task, directory, watcher=watcher, options=options)
     else:
         resume(directory, watcher=watcher, options=options)
+
+
+def _warm_up() -> None:
+    """Load what every run needs before its first step, so that a worker that is ready begins at once."""
+    importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - loads it
+    importlib.import_module("transformers").AutoConfig  # noqa: B018
+    if torch.cuda.is_available():
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")

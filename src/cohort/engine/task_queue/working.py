@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cohort.cluster.local import LocalPool, LocalSlot, cpu_slots
 from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.engine.run_lock import RunLock
 from cohort.engine.stopping import stopping_gently
 from cohort.engine.task_inputs import read_inputs
-from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
 from cohort.engine.task_queue.head import Head, HeadSettings
 from cohort.engine.task_queue.queue_progress import QueueWatcher, SilentQueueWatcher
 from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
@@ -23,7 +21,6 @@ from cohort.engine.task_queue.submission import read_submissions, task_of
 
 __all__ = ["add_to_queue", "find_queue", "open_queue", "queue_holder", "remove_from_queue", "work_off"]
 
-WORKER_TARGET = "cohort.engine.task_queue.worker:serve"
 _LOCK_NAME = ".queue.lock"
 _ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
 
@@ -145,24 +142,22 @@ def remove_from_queue(names: Sequence[str], directory: Path) -> None:
 
 def work_off(
     directory: Path,
+    pool: WorkerPool,
     *,
-    slots: Sequence[LocalSlot] = (),
-    pool: WorkerPool | None = None,
+    expect: Callable[[QueuedTask], float],
     settings: HeadSettings | None = None,
     watcher: QueueWatcher | None = None,
     clock: Clock | None = None,
-    expect: Callable[[QueuedTask], float] | None = None,
 ) -> tuple[QueuedTask, ...]:
     """Work off the queue in ``directory`` and return its tasks as they ended.
 
     Args:
         directory: Of the queue.
-        slots: Where local workers run.
-        pool: Workers elsewhere, instead of ``slots``.
+        pool: Where workers run (:func:`~cohort.engine.task_queue.pool_choice.open_pool`); closed at the end.
+        expect: Predicts tasks (:class:`~cohort.engine.task_queue.expectation.Expectation`).
         settings: See :class:`HeadSettings`.
         watcher: Told of progress.
         clock: Of the queue.
-        expect: Predicts tasks; when None, for the hardware of ``slots``, or of this machine's CPU without any.
 
     Raises:
         InputError: there is no queue.
@@ -173,9 +168,9 @@ def work_off(
     with open_queue(directory) as store, RunLock(directory / _LOCK_NAME), stopping_gently(stop):
         head = Head(
             store,
-            pool or LocalPool(slots, target=WORKER_TARGET, log_directory=directory / "workers"),
+            pool,
             directory=directory,
-            expect=expect or Expectation(directory, hardware_of_slots(slots or cpu_slots(1, num_threads=1))),
+            expect=expect,
             watcher=watcher or SilentQueueWatcher(),
             settings=settings,
             clock=clock,
