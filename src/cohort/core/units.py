@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import math
+import re
 
-__all__ = ["format_bytes", "format_count", "format_duration"]
+__all__ = ["format_bytes", "format_count", "format_duration", "parse_bytes"]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+_FACTORS = {
+    f"{prefix}{ending}": base**power
+    for power, prefix in enumerate(("", "k", "m", "g", "t"))
+    for ending, base in (("b", 1000), ("ib", 1024), ("", 1024))
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that ``24 GB`` (10^9), ``24 GiB`` or ``24G`` (2^30) or a bare number say.
+
+    Raises:
+        ValueError: it is something else, or not above zero.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    factor = _FACTORS.get(found.group(2).lower()) if found else None
+    if found is None or factor is None or not float(found.group(1)):
+        raise ValueError(f"{text!r} is no number of bytes such as 24GiB")
+    return int(float(found.group(1)) * factor)
 
 
 def format_bytes(num_bytes: float) -> str:

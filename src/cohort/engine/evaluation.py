@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cohort.core.events import Evaluated
+from cohort.core.memory_records import PassKind
 from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.preparation import Preparation
 from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.serving.generate import GenerateRequest, generate
+from cohort.training.device_memory import is_out_of_memory, release_cached
 from cohort.training.executor import Executor
 
 __all__ = ["METRICS", "Measured", "RunEvaluator", "exact_match", "stop_ids"]
@@ -20,6 +22,9 @@ def exact_match(generated: str, reference: str) -> bool:
     """Tell whether two texts are the same but for white space at their ends."""
     return generated.strip() == reference.strip()
 
+
+# one request is always generated, however small the budget: below this nothing runs beside it
+LEAST_GENERATION_TOKENS = 16
 
 METRICS: Mapping[str, Callable[[str, str], bool]] = {"exact_match": exact_match}
 
@@ -41,6 +46,7 @@ class RunEvaluator:
         self._preparation = preparation
         self._executor, self._time_spent = executor, time_spent
         self._metric = METRICS.get(preparation.task.evaluation.metric)
+        self._generation_tokens = 4 * preparation.sizes.executor.evaluation_token_budget
 
     def __call__(self, steps: Mapping[int, int]) -> Sequence[Evaluated]:
         """Return the evaluation of resident trials, in the order of ``steps``."""
@@ -108,21 +114,34 @@ class RunEvaluator:
             for slot in slots
             for tokens in encoded
         ]
-        bank = self._executor.bank
-        continued = generate(
-            self._preparation.decoder,
-            requests,
-            lora_for=bank.context,
-            num_slots=bank.num_slots,
-            stop_ids=stop_ids(tokenizer, self._preparation.decoder.config.eos_token_ids),
-            token_budget=4 * self._preparation.sizes.executor.evaluation_token_budget,
-        )
+        continued = self._continue(requests, stop_ids(tokenizer, self._preparation.decoder.config.eos_token_ids))
         texts = tokenizer.batch_decode(continued, skip_special_tokens=True)
         flat = [
             (text, len(request.prompt_tokens) + len(tokens))
             for text, request, tokens in zip(texts, requests, continued, strict=True)
         ]
         return [flat[place * len(prompts) : (place + 1) * len(prompts)] for place in range(len(slots))]
+
+    def _continue(self, requests: Sequence[GenerateRequest], ends: frozenset[int]) -> list[list[int]]:
+        """Return the generated tokens; fewer answers at a time where memory runs out, which changes none of them."""
+        bank = self._executor.bank
+        while True:
+            try:
+                with self._executor.memory.observe(PassKind.EVALUATE, None):
+                    return generate(
+                        self._preparation.decoder,
+                        requests,
+                        lora_for=bank.context,
+                        num_slots=bank.num_slots,
+                        stop_ids=ends,
+                        token_budget=self._generation_tokens,
+                    )
+            except Exception as error:
+                # with one answer at a time there is nothing left to give up
+                if not is_out_of_memory(error) or self._generation_tokens < LEAST_GENERATION_TOKENS:
+                    raise
+            release_cached(self._executor.memory.device)
+            self._generation_tokens //= 2
 
 
 def stop_ids(tokenizer: object, model_ids: Sequence[int]) -> frozenset[int]:

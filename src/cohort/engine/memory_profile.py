@@ -21,6 +21,8 @@ __all__ = ["MARGIN_SHARE", "MemoryProfile", "profile_memory"]
 MARGIN_SHARE = 0.05
 # tokens of the sweep's largest pass; a line reaches further than that, and what is then chosen is checked by a pass
 MOST_TOKENS = 8192
+# a CPU works sample by sample
+MOST_CPU_TOKENS, MOST_CPU_ROWS = 1024, 24
 # what a recorded pass takes over a launched one of as many tokens: its attention is padded
 GRAPH_FACTOR = 1.2
 # tokens between the passes that the search for the largest tells apart
@@ -55,15 +57,16 @@ class MemoryProfile:
     num_passes: int
     seconds: float
 
+    def worst(self, tokens: int) -> PassSize:
+        """Return the size of the pass of ``tokens`` tokens that takes most."""
+        return worst_pass(
+            tokens, decoder=self.decoder, widest=self.widest, shortest=self.shortest, longest=self.longest
+        )
+
     def pass_bytes(self, tokens: int) -> float:
         """Return the most that a micro-batch of ``tokens`` takes, and an evaluation of twice as many."""
-        found = 0.0
-        for kind, count in ((PassKind.TRAIN, tokens), (PassKind.EVALUATE, 2 * tokens)):
-            size = worst_pass(
-                count, decoder=self.decoder, widest=self.widest, shortest=self.shortest, longest=self.longest
-            )
-            found = max(found, self.model.predict(kind, size))
-        return found
+        pairs = ((PassKind.TRAIN, tokens), (PassKind.EVALUATE, 2 * tokens))
+        return max(self.model.predict(kind, self.worst(count)) for kind, count in pairs)
 
     def graph_bytes(self, tokens: int) -> float:
         """Return what recorded passes of at most ``tokens`` hold: their attention is padded."""
@@ -94,18 +97,15 @@ def profile_memory(
 ) -> MemoryProfile | None:
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
 
-    The search is by prediction, and its answer is checked by a pass; where that takes more than was predicted the model
-    learns it and the search is made again.
+    The search is by prediction, its answer is checked by a pass; where that takes more the model learns it, once more.
 
     Args:
         decoder: The frozen backbone.
         layout: Adapted linears.
         ranks: Every rank that will train.
-        shortest, usual, longest: Tokens of rows.
-        room_bytes: For a pass, beside base model and the widest adapter's state.
-        most_tokens: Of a pass; more of them make no run faster.
-        memory_limit_bytes: On a CPU, the most that everything may take together.
-        clock: For the time it takes.
+        shortest, usual, longest: Of rows, in tokens.
+        room_bytes, most_tokens: Of a pass: beside base model and the widest adapter; beyond them no run is faster.
+        memory_limit_bytes, clock: Of everything, on a CPU; for the time it takes.
     """
     begun = clock()
     widest = max(ranks)
@@ -121,7 +121,8 @@ def profile_memory(
         compute_dtype=decoder.dtype,
         memory_limit_bytes=memory_limit_bytes,
     )
-    grid = probe_grid(ranks, tokens=min(MOST_TOKENS, most_tokens), longest=longest, usual=usual)
+    swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
+    grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
     try:
         peaks, num_passes = _sweep(probe, grid)
         if {peak.kind for peak in peaks} != set(PassKind):
@@ -131,14 +132,12 @@ def profile_memory(
         checked = largest = 0
         for _ in range(3):
             largest = _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
-            if largest == 0:
-                break
-            rows = (usual,) * max(1, largest // usual)
-            found, fits = probe.measure(ProbePass(ranks=(widest,), lengths=rows))
+            check = ProbePass(ranks=(widest,), lengths=(longest,) * max(1, largest // longest))
+            found, fits = probe.measure(check) if largest else ((), True)
             num_passes += 1
             model = model.refitted(found)
-            if fits and max(peak.num_bytes for peak in found) <= room_bytes:
-                checked = sum(rows)
+            if fits and max((peak.num_bytes for peak in found), default=0) <= room_bytes:
+                checked = check.num_tokens if found else 0
                 break
             model = model.corrected(PassKind.TRAIN, worst(largest), at_least=1.05 * room_bytes)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.engine.data_notes import data_counts, data_problems, split_notes
 from cohort.engine.kernel_choices import attention_name, linear_groups, product_name, tile_lines, tile_source
-from cohort.engine.machine import Machine, choose_machine, free_memory_bytes, package_versions
+from cohort.engine.machine import Machine, choose_machine, package_versions
+from cohort.engine.memory_plan import MemoryPlan, plan_memory
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
 from cohort.engine.task_file_model import TaskFile
@@ -23,7 +24,6 @@ from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import PlannedTrial, default_configuration, evaluation_note, plan_evaluation
 from cohort.engine.trial_proposals import TrialProposals
 from cohort.kernels.backend import describe_backend
-from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
@@ -47,6 +47,7 @@ class Preparation:
         evaluation_rows: Validation rows that every evaluation uses.
         target_modules: Full paths of the adapted linears.
         sizes: Of the executor.
+        memory: What the sizes were chosen by.
         facts: For the run record.
         notes: What the user may want to know before training begins.
     """
@@ -61,6 +62,7 @@ class Preparation:
     evaluation_rows: tuple[int, ...]
     target_modules: tuple[str, ...]
     sizes: Sizes
+    memory: MemoryPlan
     facts: dict[str, JsonValue]
     notes: tuple[str, ...] = ()
 
@@ -78,6 +80,7 @@ class Preparation:
             settings=self.sizes.executor,
             device=self.machine.device,
             compute_dtype=self.decoder.dtype,
+            memory_limit_bytes=self.memory.limit_bytes,
         )
 
 
@@ -115,20 +118,21 @@ def prepare(
         also += error.problems
     say("reading and tokenising the data")
     inputs = read_inputs(task, also=also)
-    data, target_modules = inputs.data, inputs.target_modules
-    tokenised = clock.monotonic()
+    data, target_modules, tokenised = inputs.data, inputs.target_modules, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     decoder = load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
     proposals = TrialProposals(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
-    machine = replace(machine, memory_bytes=free_memory_bytes(machine.device))
+    loaded = clock.monotonic()
+    layout = AdapterLayout({name: decoder.linears[name] for name in target_modules})
+    memory = plan_memory(
+        task, machine=machine, decoder=decoder, layout=layout, specs=proposals.largest(), rows=data.train, clock=clock,
+        say=say,
+    )  # fmt: skip
+    machine = memory.machine
     sizes = choose_sizes(
-        proposals.largest(),
-        layout=AdapterLayout({name: decoder.linears[name] for name in target_modules}),
-        machine=machine,
-        longest_row=int(data.train.lengths.max()),
-        wish=wish or SizeWish(),
-        activation_bytes=activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize),
-    )
+        proposals.largest(), layout=layout, machine=machine, longest_row=int(data.train.lengths.max()),
+        wish=wish or SizeWish(), needs=memory.needs,
+    )  # fmt: skip
     plan = plan_evaluation(task, proposals.first, validation=data.validation)
     note = evaluation_note(plan, task=task, num_available=len(data.validation))
     facts = {
@@ -137,10 +141,11 @@ def prepare(
         **_kernel_facts(machine, decoder, target_modules=target_modules, sizes=sizes),
         **_input_facts(inputs),
         **facts_of(sizes),
+        **memory.facts(),
         "evaluation_rows": plan.num_rows,
         "evaluation_cost_fraction": plan.cost_fraction,
         "tokenise_seconds": tokenised - started,
-        "load_seconds": clock.monotonic() - tokenised,
+        "load_seconds": loaded - tokenised,
     }
     return Preparation(
         task=task,
@@ -154,7 +159,8 @@ def prepare(
         target_modules=target_modules,
         sizes=sizes,
         facts=facts,
-        notes=(*split_notes(data.report), *(() if note is None else (note,))),
+        memory=memory,
+        notes=tuple(line for line in (*split_notes(data.report), note, memory.note()) if line is not None),
     )
 
 

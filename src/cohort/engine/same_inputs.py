@@ -36,6 +36,10 @@ _NAMES = {
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 
 
+# settings that change no number; a run of a version that did not have them has no value for them
+_MAY_CHANGE = ("memory",)
+
+
 def identity_facts(preparation: Preparation) -> dict[str, JsonValue]:
     """Return what the run record keeps of a run's inputs beside the facts of its preparation."""
     task = preparation.task.model_dump(mode="json")
@@ -59,7 +63,11 @@ def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: P
     """
     before = facts.get("task")
     found = _differences(before if isinstance(before, dict) else {}, task.model_dump(mode="json"))
-    differences = [entry for entry in found if not (entry[0] in _PLACES and _are_places(*entry[1:]))]
+    differences = [
+        (key, then, now)
+        for key, then, now in found
+        if not (key in _PLACES and _are_places(then, now)) and key.partition(".")[0] not in _MAY_CHANGE
+    ]
     if differences:
         raise InputError(
             [

@@ -188,7 +188,7 @@ def _tokens(
 ) -> int:
     """Return the tokens of a micro-batch: of ``sizes`` the most with which all fit, else the last or fewer."""
     if wish.token_budget is not None:
-        return wish.token_budget
+        sizes = (wish.token_budget,)
 
     def left(tokens: int) -> int:
         return room - needs.bytes_of(tokens)

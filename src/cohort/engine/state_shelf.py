@@ -74,6 +74,14 @@ class StateShelf:
         """Whether states should be handed over on the device they are on."""
         return self._device_budget_bytes > 0
 
+    def leave_device(self) -> bool:
+        """Move everything to the host and keep it there from now on; False when there was nothing."""
+        self._device_budget_bytes = 0
+        there = [name for name, kept in self._in_memory.items() if _is_on_device(kept)]
+        for name in there:
+            self._in_memory[name] = _on_host(self._in_memory[name])
+        return bool(there)
+
     def put_state(self, trial_id: int, state: TrialState) -> None:
         """Keep the state of a trial that leaves the bank, in place of an earlier one."""
         best = Shelved(trial_id, ShelvedKind.BEST, state.step)

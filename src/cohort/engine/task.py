@@ -40,6 +40,7 @@ class Task:
         training: Mapping[str, Any] | None = None,
         evaluation: Mapping[str, Any] | None = None,
         search: Mapping[str, Any] | None = None,
+        memory: Mapping[str, Any] | None = None,
         early_exit: EarlyExitSettings | Mapping[str, Any] | Literal["none"] | None = None,
         priority: int = 0,
         num_gpus: int | Literal["auto"] = "auto",
@@ -53,8 +54,8 @@ class Task:
             search_space: ``search.space``: a list, a range ``{"min": ..., "max": ..., "log": True}``, one value, or a
                 multiple of r such as ``"2r"``, by hyperparameter.
             name: Of the task and its run directory; the stem of its first training file when None.
-            objective, lora, training, evaluation, search, early_exit, priority, num_gpus, report_to: As in the task
-                file, sections as mappings.
+            objective, lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
+                task file, sections as mappings.
 
         Raises:
             InputError: every problem of the task there is.
@@ -69,7 +70,7 @@ class Task:
             "priority": priority,
             "num_gpus": num_gpus,
         }
-        sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search}
+        sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         data |= {key: dict(value) for key, value in sections.items() if value is not None}
         if early_exit is not None:
             data["early_exit"] = (

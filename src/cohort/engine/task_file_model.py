@@ -18,6 +18,7 @@ from cohort.engine.task_file_sections import (
     EarlyExitSection,
     EvaluationSection,
     LoraSection,
+    MemorySection,
     SearchSection,
     TrainingSection,
 )
@@ -91,6 +92,9 @@ class TaskFile(Section):
     )
     early_exit: Annotated[EarlyExitSection, BeforeValidator(_early_exit)] = setting(
         EarlyExitSection(), allowed="none, or a section", description="when trials end early"
+    )
+    memory: Annotated[MemorySection, BeforeValidator(_empty_section)] = setting(
+        MemorySection(), allowed="a section", description="what a run may take of its device's memory"
     )
     priority: Whole = setting(0, allowed="a whole number", description="higher goes first among several tasks")
     num_gpus: Annotated[

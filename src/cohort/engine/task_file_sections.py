@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
+from cohort.core.units import format_bytes, parse_bytes
 from cohort.engine.task_file_fields import Section, Whole, setting
 from cohort.engine.task_file_refusal import Refusal, refuse
 from cohort.engine.task_file_search import num_points, parameter_to_plain, parse_space
 from cohort.engine.task_file_values import SEARCHABLE, multiple_to_plain, parse_alpha
 from cohort.tuning.space import MultipleOf, Parameter
 
-__all__ = ["EarlyExitSection", "EvaluationSection", "LoraSection", "SearchSection", "TrainingSection"]
+__all__ = ["EarlyExitSection", "EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
 
 
 def _target_modules(value: object) -> object:
@@ -111,6 +113,46 @@ class EvaluationSection(Section):
     )
     max_cost_fraction: float = setting(
         0.10, gt=0, allowed="a number above 0", description="rows are thinned to this share of training, 16 are left"
+    )
+
+
+def _memory_limit(value: object) -> object:
+    allowed = "null (all there is), or bytes with a unit such as 24GB or 24GiB"
+    if value is None or value == "none":
+        return None
+    num_bytes = None
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            num_bytes = parse_bytes(f"{value:f}" if isinstance(value, float) else str(value))
+    if num_bytes is None:
+        refuse(Refusal(found=repr(value), allowed=allowed, mend="Write for instance limit: 24GiB, or remove the key."))
+    if num_bytes < LEAST_LIMIT:
+        mend = f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write more."
+        refuse(Refusal(found=repr(value), allowed=f"{allowed}, at least {format_bytes(LEAST_LIMIT)}", mend=mend))
+    return num_bytes
+
+
+# less is a unit that was forgotten: no model and no pass fit into it
+LEAST_LIMIT = 1 << 20
+
+
+class MemorySection(Section):
+    """What a run may take of its device's memory; no value changes a number, and a resumed run may have others."""
+
+    limit: Annotated[
+        int | None, BeforeValidator(_memory_limit), WithJsonSchema({"type": ["string", "integer", "null"]})
+    ] = setting(
+        None,
+        allowed="null, or bytes with a unit such as 24GiB",
+        description="most of the device's memory, base model included; null: all",
+    )
+    margin: float = setting(
+        0.05, ge=0, lt=0.9, allowed="a share of at least 0 and below 0.9", description="share of it that stays free"
+    )
+    profile: bool = setting(
+        True,
+        allowed="true | false",
+        description="measure before training what passes take (GPU, or with limit); false: estimate it from above",
     )
 
 

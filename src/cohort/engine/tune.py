@@ -21,6 +21,7 @@ from cohort.engine.database_copies import mend_database
 from cohort.engine.evaluation import RunEvaluator
 from cohort.engine.finishing import finish_run, is_complete
 from cohort.engine.machine import free_memory_bytes
+from cohort.engine.memory_watch import MemoryWatch
 from cohort.engine.preparation import Preparation, objective_metric, prepare
 from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.progress_tracking import ProgressTracker
@@ -262,11 +263,12 @@ class _Run:
             clock=clock,
         )
         facts = store.facts()
-        settings = TrackerSettings(
-            task_name=str(facts["task_name"]), run_id=str(facts["run_id"]), directory=directory.root
-        )
-        self._reporter = TrackerReporter(
-            open_trackers(task.report_to, settings=settings), trials=first, note=watcher.note
+        names = {key: str(facts[key]) for key in ("task_name", "run_id")}
+        trackers = open_trackers(task.report_to, settings=TrackerSettings(**names, directory=directory.root))
+        self._reporter = TrackerReporter(trackers, trials=first, note=watcher.note)
+        executor.make_room = shelf.leave_device
+        self._memory = MemoryWatch(
+            executor, preparation.memory, facts=facts, record=store.set_facts, note=watcher.note, clock=clock
         )
         self._stop = threading.Event()
         self.supervisor = Supervisor(
@@ -339,12 +341,14 @@ class _Run:
             with stopping_gently(self._stop):
                 self.supervisor.run()
         except StopRequestedError:
+            self._memory.record()
             self._store.set_facts({"state": "interrupted"})
             raise KeyboardInterrupt from None
         finally:
             self._reporter.close()
             if self._reporter.failures:
                 self._store.set_facts({"tracker_failures": dict(self._reporter.failures)})
+        self._memory.record()
         self._watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(
             self._preparation,
@@ -358,6 +362,7 @@ class _Run:
 
     def _took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
         """Tell all observers what was recorded, and put new trials in the place of those that ended."""
+        self._memory.took()
         self._steps.took(events)
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)

@@ -69,7 +69,12 @@ class ExecutorSettings:
 
 
 class Executor:
-    """Trains resident trials step by step: one packed pass per micro-batch, one optimizer launch per step for all."""
+    """Trains resident trials step by step: one packed pass per micro-batch, one optimizer launch per step for all.
+
+    Attributes:
+        memory: Watches its passes.
+        make_room: Asked before a row is said not to fit: gives up what others keep on the device; False for nothing.
+    """
 
     def __init__(
         self,
@@ -117,6 +122,7 @@ class Executor:
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
+        self.make_room: Callable[[], bool] = lambda: False
         self._training, self._evaluation = (
             MicroBatches(kind, token_budget=budget, memory=self.memory, make_room=self._make_room)
             for kind, budget in (
@@ -133,6 +139,11 @@ class Executor:
             PassKind.TRAIN: self._training.token_budget,
             PassKind.EVALUATE: self._evaluation.token_budget,
         }
+
+    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
+        """Make micro-batches of each kind of at most so many tokens, where they were larger."""
+        for kind, batches in ((PassKind.TRAIN, self._training), (PassKind.EVALUATE, self._evaluation)):
+            batches.token_budget = min(batches.token_budget, budgets.get(kind, batches.token_budget))
 
     def take_shortages(self) -> tuple[MemoryShortage, ...]:
         """Return what ran out of memory since the last call; it has been done again and lost nothing."""
@@ -302,7 +313,8 @@ class Executor:
             self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
 
     def _make_room(self) -> bool:
-        return self.captured is not None and self.captured.give_up()
+        gave_up = self.captured is not None and self.captured.give_up()
+        return self.make_room() or gave_up
 
     def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows) -> SampleTooLargeError:
         trial = next((r.spec for r in self._residents.values() if r.slot == entry.slot), None)

@@ -27,7 +27,7 @@ from cohort.training.trial import TrialSpec
 __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
 
 # float32 sums and rounding to blocks show in passes smaller than this
-LEAST_TOKENS = 256
+LEAST_TOKENS = 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def probe_grid(ranks: Sequence[int], *, tokens: int, longest: int, usual: int) -
         passes += [ProbePass(ranks=(r,), lengths=rows(size, usual)) for size in sizes]
         passes.append(ProbePass(ranks=(r,), lengths=rows(half, usual), trained_share=0.25))
         passes.append(ProbePass(ranks=(r,), lengths=rows(half, max(usual, min(longest, half)))))
-        passes.append(ProbePass(ranks=(r,), lengths=rows(sizes[0], max(2, usual // 8))))
+        passes.append(ProbePass(ranks=(r,), lengths=rows(sizes[0], max(8, usual // 4))))
     return sorted(passes, key=lambda own: own.num_tokens)
 
 

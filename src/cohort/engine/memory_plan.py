@@ -1,0 +1,167 @@
+"""What of the device's memory a run may take, and what its passes take of that: measured, or estimated from above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError, Problem
+from cohort.core.units import format_bytes
+from cohort.data.tokenised import TokenisedRows
+from cohort.engine.machine import Machine, free_memory_bytes
+from cohort.engine.memory_profile import MemoryProfile, profile_memory
+from cohort.engine.run_store_records import JsonValue
+from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, MemoryNeeds, estimated_needs, rank_row_bytes
+from cohort.engine.task_file_model import TaskFile
+from cohort.kernels.cross_entropy import logits_bytes
+from cohort.models.counts import activation_bytes_per_token
+from cohort.models.decoder import Decoder
+from cohort.training.trial import TrialSpec
+
+__all__ = ["MemoryPlan", "plan_memory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """What sizes are chosen by.
+
+    Attributes:
+        machine: With the memory that is there for adapters and passes.
+        needs: What passes take; None on a CPU without a limit.
+        profile: What was measured; None where nothing was.
+        limit_bytes: Of the task; None for all there is.
+    """
+
+    machine: Machine
+    needs: MemoryNeeds | None
+    profile: MemoryProfile | None
+    limit_bytes: int | None
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what the run record says of it."""
+        facts: dict[str, JsonValue] = {"memory_available_bytes": self.machine.memory_bytes}
+        if self.limit_bytes is not None:
+            facts["memory_limit_bytes"] = self.limit_bytes
+        if self.needs is not None:
+            facts |= {
+                "memory_margin_share": self.needs.margin_share,
+                "memory_reserve_bytes": self.needs.reserve_bytes,
+                "memory_of_a_pass": "estimated" if self.profile is None else "measured",
+            }
+        if self.profile is not None:
+            facts |= {
+                "memory_profile_passes": self.profile.num_passes,
+                "memory_profile_seconds": self.profile.seconds,
+                "memory_profile_error_percent": self.profile.fit_error_percent,
+                "memory_profile_largest_tokens": self.profile.largest_tokens,
+            }
+        return facts
+
+    def note(self) -> str | None:
+        """Return in a line what was measured."""
+        if self.profile is None:
+            return None
+        return (
+            f"memory: {self.profile.num_passes} passes measured in {self.profile.seconds:.1f} s, predicted within "
+            f"{self.profile.fit_error_percent:.1f} %; passes of up to {self.profile.largest_tokens:,} tokens fit "
+            f"in {format_bytes(self.machine.memory_bytes)}"
+        )
+
+
+def plan_memory(
+    task: TaskFile,
+    *,
+    machine: Machine,
+    decoder: Decoder,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+    rows: TokenisedRows,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> MemoryPlan:
+    """Find what there is, with the base model loaded, and what passes take of it.
+
+    Args:
+        task: Its ``memory`` section.
+        machine: Device; its memory is looked at anew.
+        decoder: The base model, on the device.
+        layout: Adapted linears.
+        specs: The trials with the most needs.
+        rows: Training rows.
+        clock: For the time that measuring takes.
+        say: Told what is being done.
+
+    Raises:
+        InputError: the limit leaves nothing beside the base model.
+    """
+    limit = task.memory.limit
+    machine = replace(machine, memory_bytes=_available(task, decoder))
+    on_gpu = machine.device.type == "cuda"
+    if not on_gpu and limit is None:
+        return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None)
+    lengths = rows.lengths
+    ranks = [spec.adapter.r for spec in specs]
+    state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
+    profile = None
+    # the smallest pass has its own way to say that it does not fit
+    if task.memory.profile and state_bytes < machine.memory_bytes:
+        say("measuring the memory of passes")
+        profile = profile_memory(
+            decoder,
+            layout=layout,
+            ranks=ranks,
+            shortest=int(lengths.min()),
+            usual=round(float(lengths.mean())),
+            longest=int(lengths.max()),
+            room_bytes=machine.memory_bytes * (1 - task.memory.margin) - state_bytes,
+            most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], int(lengths.max())),
+            memory_limit_bytes=None if on_gpu else limit,
+            clock=clock.monotonic,
+        )
+        machine = replace(machine, memory_bytes=_available(task, decoder))
+    if profile is not None:
+        needs = profile.needs(margin_share=task.memory.margin)
+    else:
+        needs = replace(_estimated(decoder), margin_share=task.memory.margin)
+    return MemoryPlan(machine=machine, needs=needs, profile=profile, limit_bytes=limit)
+
+
+def _estimated(decoder: Decoder) -> MemoryNeeds:
+    """Return what passes take from above; plain torch on a CPU keeps what a GPU's kernels work out anew."""
+    activation_bytes = activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize)
+    if decoder.device.type == "cuda":
+        return estimated_needs(activation_bytes)
+    vocabulary, dtype, device = decoder.config.vocab_size, decoder.dtype, decoder.device
+    return MemoryNeeds(
+        pass_bytes=lambda tokens: (
+            2 * activation_bytes * tokens + 3 * logits_bytes(tokens, vocabulary=vocabulary, dtype=dtype, device=device)
+        )
+    )
+
+
+def _available(task: TaskFile, decoder: Decoder) -> int:
+    """Return the bytes for adapters and passes, and see to it that a GPU's allocator keeps the limit."""
+    limit, device = task.memory.limit, decoder.device
+    free = free_memory_bytes(device)
+    if limit is None:
+        return free
+    taken = decoder.num_bytes
+    if device.type == "cuda":
+        taken = torch.cuda.memory_allocated(device)
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+    if limit <= taken:
+        raise InputError(
+            Problem(
+                where=task.where("memory.limit"),
+                found=format_bytes(limit),
+                allowed=f"more than {format_bytes(taken)}, which the base model takes",
+                mend="Raise it, remove it, or choose a smaller base model.",
+            )
+        )
+    return min(free, limit - taken)

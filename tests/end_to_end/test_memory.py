@@ -1,0 +1,187 @@
+"""Memory of a whole run: a limit and faults change no result, what happened is recorded, nonsense is refused kindly."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cohort.engine.memory_plan as memory_plan
+from cohort.core.errors import InputError
+from cohort.core.memory_records import PassKind
+from cohort.engine.memory_watch import lowered_budgets
+from cohort.engine.progress import SilentWatcher
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_store_records import JsonValue
+from cohort.engine.sizing import MemoryNeeds
+from cohort.engine.tune import RunOptions, resume, tune
+from cohort.training.device_memory import DeviceMemory, StorageMeter
+from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
+
+SECTIONS: dict[str, Any] = {"training": {"max_steps": 6}, "evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
+
+
+class Watcher(SilentWatcher):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("memory"))
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> Outcome:
+    tune(tiny_task(folder, **SECTIONS), folder / "undisturbed")
+    return outcome_of(folder / "undisturbed")
+
+
+def facts_of(run: Path) -> dict[str, JsonValue]:
+    with RunReader.open(run / "run.db") as reader:
+        return reader.facts()
+
+
+def model_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in (folder / "model").glob("*.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def limited(folder: Path) -> tuple[Path, Watcher]:
+    """A run under a limit that is never passed."""
+    watcher = Watcher()
+    task = tiny_task(folder, **SECTIONS, memory={"limit": model_bytes(folder) + (12 << 20)})
+    tune(task, folder / "limited", watcher=watcher)
+    return folder / "limited", watcher
+
+
+def test_a_limit_changes_no_result_and_is_recorded(limited: tuple[Path, Watcher], expected: Outcome) -> None:
+    run, watcher = limited
+    assert outcome_of(run) == expected
+    facts = facts_of(run)
+    assert facts["memory_of_a_pass"] == "measured"
+    assert facts["memory_shortages"] == 0
+    assert any("passes measured in" in note for note in watcher.notes)
+    assert int(str(facts["memory_passes_observed"])) > 0
+    assert float(str(facts["memory_prediction_error_percent"])) < 20
+    assert 0 < int(str(facts["memory_pass_observed_bytes"])) < 12 << 20
+
+
+def test_passes_that_were_thought_to_fit_are_made_smaller(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limited: tuple[Path, Watcher],
+    expected: Outcome,
+) -> None:
+    """Nothing is measured, and what is assumed is wrong: it is learnt, recorded, kept over a stop, and harmless."""
+    monkeypatch.setattr(memory_plan, "_estimated", lambda decoder: MemoryNeeds(pass_bytes=lambda tokens: 0.0))
+    facts = facts_of(limited[0])
+    sizes = [int(str(facts[name])) for name in ("memory_limit_bytes", "memory_available_bytes", "rank_rows")]
+    bank = sizes[2] * 6144
+    limit = sizes[0] - sizes[1] + bank + int(0.7 * int(str(facts["memory_pass_observed_bytes"])))
+    sections = {**SECTIONS, "memory": {"limit": limit, "profile": False, "margin": 0}}
+    watcher = Watcher()
+    tune(tiny_task(folder, **sections), tmp_path / "run", watcher=watcher, options=RunOptions(token_budget=4096))
+    assert outcome_of(tmp_path / "run") == expected
+    facts = facts_of(tmp_path / "run")
+    assert facts["memory_of_a_pass"] == "estimated"
+    assert int(str(facts["memory_shortages"])) > 0
+    assert lowered_budgets(facts)[PassKind.TRAIN] < 4096
+    warnings = [note for note in watcher.notes if note.startswith("warning: out of memory in a training pass")]
+    assert warnings
+    assert "changes no result" in warnings[0]
+
+
+class FaultyMemory:
+    """Makes every run's meter throw at some of its allocations."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int, share: float) -> None:
+        self.num_thrown, rng = 0, random.Random(seed)
+        count, made = StorageMeter._count, DeviceMemory.__init__
+
+        def faulty_count(meter: StorageMeter, tensor: torch.Tensor) -> None:
+            count(meter, tensor)
+            if rng.random() < share and self.num_thrown < 6:
+                self.num_thrown += 1
+                raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+
+        def metered(memory: DeviceMemory, *arguments: Any, **options: Any) -> None:
+            made(memory, *arguments, **options)
+            memory._meter = StorageMeter()
+
+        monkeypatch.setattr(StorageMeter, "_count", faulty_count)
+        monkeypatch.setattr(DeviceMemory, "__init__", metered)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30))])
+def test_faults_at_random_allocations_change_no_result(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: Outcome, seed: int
+) -> None:
+    """In training, in evaluations, in generation; the run is also stopped and resumed in between."""
+    with monkeypatch.context() as patch:
+        faults = FaultyMemory(patch, seed, share=2e-4)
+        tune(tiny_task(folder, **SECTIONS), tmp_path / "run", options=RunOptions(checkpoint_seconds=0))
+        assert faults.num_thrown > 0
+    assert outcome_of(tmp_path / "run") == expected
+    resume(tmp_path / "run")
+    assert outcome_of(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("lots", "24GiB"),
+        ("-3GB", "24GiB"),
+        ("0GB", "24GiB"),
+        (24, "Write a unit, such as 24GiB"),
+        (True, "bytes with a unit"),
+        ([1], "bytes with a unit"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(folder: Path, limit: object, words: str) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        tiny_task(folder, memory={"limit": limit})
+    assert "memory.limit" in str(raised.value)
+
+
+def test_units(folder: Path) -> None:
+    written = {
+        "24GiB": 24 << 30,
+        "24GB": 24 * 10**9,
+        "1.5 G": 3 << 29,
+        "2097152": 1 << 21,
+        3e9: 3 * 10**9,
+        "none": None,
+    }
+    assert {limit: tiny_task(folder, memory={"limit": limit}).memory.limit for limit in written} == written
+
+
+def test_a_limit_below_the_model_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cohort.engine.task_file_sections.LEAST_LIMIT", 1)
+    task = tiny_task(folder, memory={"limit": max(1000, model_bytes(folder) // 2)})
+    with pytest.raises(InputError, match="which the base model takes"):
+        tune(task, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_limit_is_no_other_run(folder: Path, tmp_path: Path, expected: Outcome) -> None:
+    class Stopper(Watcher):
+        def update(self, progress: Any) -> None:
+            if progress.tokens_done > 0:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(
+            tiny_task(folder, **SECTIONS), tmp_path / "run", watcher=Stopper(), options=RunOptions(checkpoint_seconds=0)
+        )
+    path = tmp_path / "run" / "task.yaml"
+    path.write_text(path.read_text().replace("limit: null", "limit: 64MiB"))
+    resume(tmp_path / "run")
+    assert outcome_of(tmp_path / "run") == expected
