@@ -32,7 +32,14 @@ MOST_LOSS = 1.01
 LEAST_SAVED = 72.0
 NEVER = 10**6
 
-PAPER = EarlyExitSettings(warmup_fraction=0.05, select_fraction=0.25)
+PAPER = EarlyExitSettings(
+    warmup_fraction=0.05,
+    select_fraction=0.25,
+    reselect_fraction=1.0,
+    gap_threshold=0.1,
+    overfitting_patience=2,
+    overfitting_ignores_new_best=False,
+)
 RULES: Mapping[str, EarlyExitSettings] = {
     "patterns (default)": EarlyExitSettings(),
     "patterns (ALTO's settings)": PAPER,

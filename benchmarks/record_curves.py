@@ -29,11 +29,22 @@ from sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS, PlannedGridTrial, pla
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.trial import TrialSpec
 from cohort.tuning import EvaluationSettings, plan_candidate
 from cohort.tuning.shares import ceil_share
 from cohort.tuning.trajectory import Trajectory
 
-__all__ = ["Recording", "build_executor", "record", "scale_of"]
+__all__ = [
+    "CURVES",
+    "Recording",
+    "add_grid_arguments",
+    "add_model_arguments",
+    "build_executor",
+    "in_processes",
+    "plan",
+    "record",
+    "scale_of",
+]
 
 CURVES = Path(__file__).parent / "curves"
 # lengths of warm-up, in shares of training, whose evaluations are recorded beside the default's
@@ -79,17 +90,18 @@ def recorded_steps(trial: PlannedGridTrial) -> frozenset[int]:
 
 
 def build_executor(
-    arguments: argparse.Namespace, planned: Sequence[PlannedGridTrial], train: TokenisedRows
+    arguments: argparse.Namespace, specs: Sequence[TrialSpec], train: TokenisedRows, *, num_slots: int | None = None
 ) -> Executor:
-    """Return an executor with room for all trials at once."""
+    """Return an executor with room for all of ``specs`` at once, or for ``num_slots`` of the largest."""
     decoder = load_decoder(arguments.model, dtype=arguments.dtype, device=torch.device(arguments.device))
+    ranks = sorted((spec.adapter.r for spec in specs), reverse=True)[:num_slots]
     return Executor(
         decoder,
         target_linears=decoder.linears,
         train_rows=train,
         settings=ExecutorSettings(
-            num_slots=len(planned),
-            num_rank_rows=sum(trial.spec.adapter.r for trial in planned),
+            num_slots=len(ranks),
+            num_rank_rows=sum(ranks),
             token_budget=arguments.token_budget,
             evaluation_token_budget=2 * arguments.token_budget,
             graph_tokens=arguments.graph_tokens,
@@ -211,7 +223,7 @@ def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Pat
     train = read_rows(arguments.prepared, name, "train", count=arguments.rows)
     validation = validation_rows(arguments.prepared, name, seed=seed, count=arguments.evaluation_rows)
     planned = plan(arguments, num_rows=len(train), seed=seed)
-    executor = build_executor(arguments, planned, train)
+    executor = build_executor(arguments, [trial.spec for trial in planned], train)
     base = executor.evaluate_base(rows=validation, row_ids=range(len(validation)))
     found = record(executor, planned, validation, name=path.stem.removesuffix(".json"))
     content = content_of(
@@ -232,16 +244,17 @@ def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Pat
     print(f"wrote {path.name} ({path.stat().st_size} bytes): {spread} {found.seconds}", flush=True)
 
 
-def _in_processes(jobs: Sequence[tuple[str, int]], *, processes: int) -> int:
-    """Record each of ``jobs`` in a process of its own: the host is the limit of a small model, and cores are many."""
+def in_processes(jobs: Sequence[Sequence[str]], *, processes: int) -> int:
+    """Run this script once for each of ``jobs`` with its arguments added, so many at once; return how many failed.
+
+    The host is the limit of a small model, and cores are many.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     waiting, running, failed = list(jobs), [], 0
     while waiting or running:
         while waiting and len(running) < processes:
-            name, seed = waiting.pop(0)
             # of an option that is given twice the last one counts
-            own = ["--processes", "1", "--sets", name, "--seeds", str(seed)]
-            command = [sys.executable, *sys.argv, *own]
+            command = [sys.executable, *sys.argv, "--processes", "1", *waiting.pop(0)]
             running.append(subprocess.Popen(command, env=environment))
         time.sleep(0.2)
         failed += sum(process.poll() not in (None, 0) for process in running)
@@ -290,7 +303,8 @@ def main() -> int:
     }
     missing = [job for job, path in paths.items() if not path.exists()]
     if arguments.processes > 1 and len(missing) > 1:
-        return int(_in_processes(missing, processes=arguments.processes) > 0)
+        jobs = [["--sets", name, "--seeds", str(seed)] for name, seed in missing]
+        return int(in_processes(jobs, processes=arguments.processes) > 0)
     for name, seed in missing:
         record_one(arguments, name, seed=seed, path=paths[name, seed])
     return 0

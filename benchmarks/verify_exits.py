@@ -17,55 +17,10 @@ import torch
 from curve_files import Grid, read_grid
 from measure import RESULTS, print_table, write_result
 from record_curves import CURVES, add_grid_arguments, add_model_arguments, build_executor, plan
+from run_with_exits import run_with_exits
 from study_data import STUDIED, read_rows, validation_rows
 
-from cohort.core.events import Evaluated
-from cohort.data.tokenised import TokenisedRows
-from cohort.training.executor import Executor
-from cohort.training.trial import TrialSpec, TrialState
-from cohort.tuning import Decision, DecisionKind, EarlyExitSettings, Study
-
-
-def run_with_exits(
-    executor: Executor, study: Study, specs: dict[int, TrialSpec], *, validation: TokenisedRows, most_resident: int
-) -> dict[int, dict[int, float]]:
-    """Train until every trial has ended; return the validation losses by trial and step."""
-    parked: dict[int, TrialState] = {}
-    losses: dict[int, dict[int, float]] = {trial_id: {} for trial_id in specs}
-
-    def carry_out(decisions: tuple[Decision, ...]) -> None:
-        for decision in decisions:
-            resident = decision.trial_id in executor.resident
-            if decision.kind is DecisionKind.PARK:
-                parked[decision.trial_id] = executor.unload(decision.trial_id)
-            elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
-                parked.pop(decision.trial_id, None)
-                if resident:
-                    executor.drop(decision.trial_id)
-
-    while not study.is_finished:
-        for trial_id in study.runnable():
-            if trial_id not in executor.resident and len(executor.resident) < most_resident:
-                executor.load(specs[trial_id], parked.pop(trial_id, None))
-                study.start(trial_id)
-        events = executor.step()
-        done = {event.trial_id: event.step for event in events}
-        for event in events:
-            carry_out(study.observe(event))
-        due = {trial_id: done[trial_id] for trial_id in executor.resident if _is_due(study, trial_id, done)}
-        if due:
-            found = executor.evaluate(tuple(due), rows=validation, row_ids=range(len(validation)))
-            for trial_id, step in sorted(due.items()):
-                losses[trial_id][step] = found[trial_id].loss
-                evaluated = Evaluated(
-                    trial_id=trial_id, step=step, validation_loss=found[trial_id].loss, metrics={}, num_tokens=0
-                )
-                carry_out(study.observe(evaluated))
-    return losses
-
-
-def _is_due(study: Study, trial_id: int, done: dict[int, int]) -> bool:
-    return trial_id in done and study.next_evaluation(trial_id) == done[trial_id]
+from cohort.tuning import DecisionKind, EarlyExitSettings, Study
 
 
 def compared(
@@ -124,15 +79,10 @@ def main() -> None:
     planned = plan(arguments, num_rows=len(train), seed=grid.seed)
     early_exit = EarlyExitSettings()
     study = Study([trial.candidate for trial in planned], early_exit)
-    executor = build_executor(arguments, planned, train)
+    specs = {trial.spec.trial_id: trial.spec for trial in planned}
+    executor = build_executor(arguments, list(specs.values()), train, num_slots=arguments.most_resident)
     begun = time.perf_counter()
-    losses = run_with_exits(
-        executor,
-        study,
-        {trial.spec.trial_id: trial.spec for trial in planned},
-        validation=validation,
-        most_resident=arguments.most_resident,
-    )
+    losses = run_with_exits(executor, study, specs, validation=validation)
     seconds = time.perf_counter() - begun
     row = compared(grid, study, losses, early_exit) | {"seconds": seconds}
     print_table([row], columns=list(row))

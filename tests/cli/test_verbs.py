@@ -148,7 +148,7 @@ def test_check_prints_the_resolved_task(folder: Path, capsys: pytest.CaptureFixt
     code, out, _ = cohort(capsys, "check", str(folder / "task.yaml"), "--resolved", "--training.seed", "11")
     assert code == 0
     assert "seed: 11" in out
-    assert "select_fraction: 0.25" in out
+    assert "select_fraction: 0.5" in out
 
 
 def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

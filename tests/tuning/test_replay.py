@@ -14,8 +14,8 @@ from cohort.tuning.trajectory import Trajectory
 from tests.tuning.loss_curves import curve
 
 
-def test_the_warmup_selection_alone_saves_what_it_must() -> None:
-    """60 trials, 5 % warm-up, a quarter kept: 1 - (0.05 + 0.25 * 0.95) = 71.25 % of all samples."""
+def test_the_two_selections_alone_save_what_they_must() -> None:
+    """60 trials, 5 % warm-up, half kept, 30 % of those at 20 %: 1 - (0.05 + 0.5 * 0.15 + 0.15 * 0.8) = 75.5 %."""
     curves = []
     for trial_id in range(60):
         candidate = plan_candidate(trial_id, planned_steps=100, warmup_fraction=0.05, settings=EvaluationSettings())
@@ -24,9 +24,9 @@ def test_the_warmup_selection_alone_saves_what_it_must() -> None:
         curves.append(RecordedCurve(candidate=candidate, train_losses=train, validation_losses=losses, batch_size=2))
     reports = [replay_curves(curves, EarlyExitSettings(), num_slots=slots) for slots in (1, 8, None)]
     for report in reports:
-        assert report.saved_share == pytest.approx(0.7125, abs=1e-12)
+        assert report.saved_share == pytest.approx(0.755, abs=1e-12)
         assert report.samples_full == 12_000
-        assert report.samples_saved_by == {"underperforming": 45 * 95 * 2, "completed": 0}
+        assert report.samples_saved_by == {"underperforming": (30 * 95 + 21 * 80) * 2, "completed": 0}
         assert report.best is not None
         assert report.best.trial_id == 0
     assert reports[0].steps == reports[1].steps == reports[2].steps

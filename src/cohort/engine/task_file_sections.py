@@ -249,7 +249,13 @@ class EarlyExitSection(Section):
         0.05, gt=0, le=1, allowed=_SHARE, description="warm-up in planned steps (not the learning rate's warm-up)"
     )
     select_fraction: float = setting(
-        0.25, gt=0, le=1, allowed=_SHARE, description="patterns: share of the warmed-up trials that go on"
+        0.5, gt=0, le=1, allowed=_SHARE, description="patterns: share of the warmed-up trials that go on"
+    )
+    reselect_at: float = setting(
+        0.2, gt=0, le=1, allowed=_SHARE, description="patterns: share of the steps at which those are compared again"
+    )
+    reselect_fraction: float = setting(
+        0.3, gt=0, le=1, allowed=_SHARE, description="patterns: share of them that goes on then; 1 compares only once"
     )
     window: Whole = setting(
         2, ge=2, allowed="a whole number of at least 2", description="patterns: points the slopes are fitted on"
@@ -261,10 +267,13 @@ class EarlyExitSection(Section):
         0.001, ge=0, allowed="a number of at least 0", description="patterns: rising means so many nats per evaluation"
     )
     overfitting_patience: Whole = setting(
-        2, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with too large a gap"
+        3, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with too large a gap"
     )
     gap_threshold: float = setting(
-        0.1, ge=0, allowed="a number of at least 0", description="patterns: tolerated (validation - train) / train"
+        0.3, ge=0, allowed="a number of at least 0", description="patterns: tolerated (validation - train) / train"
+    )
+    overfitting_ignores_new_best: bool = setting(
+        True, allowed="true | false", description="patterns: a new best validation loss is never overfitting"
     )
     ema_weight: float = setting(
         0.1, gt=0, le=1, allowed=_SHARE, description="weight of the newest loss in the smoothed training loss"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,14 @@ from cohort.tuning.study import Study
 from cohort.tuning.trial_state import TrialState
 from tests.tuning.loss_curves import advance, curve, endings
 
-SELECTION = EarlyExitSettings()
+# the paper's: one selection, and any large gap counts
+SELECTION = EarlyExitSettings(
+    select_fraction=0.25,
+    reselect_fraction=1.0,
+    overfitting_patience=2,
+    gap_threshold=0.1,
+    overfitting_ignores_new_best=False,
+)
 
 
 def of_kind(decisions: tuple[Decision, ...], kind: DecisionKind) -> list[int]:
@@ -92,7 +100,7 @@ class TestWarmupSelection:
             curve(2, validation=[math.nan] * 5, warmup_steps=3),
             curve(3, validation=[4.0] * 5, warmup_steps=3),
         ]
-        report = replay_curves(curves, EarlyExitSettings(ema_weight=1.0, select_fraction=0.5))
+        report = replay_curves(curves, replace(SELECTION, ema_weight=1.0, select_fraction=0.5))
         assert of_kind(report.decisions, DecisionKind.KEEP) == [0]
         reasons = {d.trial_id: d.reason.value for d in report.decisions if d.kind is DecisionKind.STOP}
         assert reasons == {1: "diverging", 2: "non-finite", 3: "underperforming"}
@@ -113,7 +121,7 @@ class TestWarmupSelection:
             curve(0, validation=[2.0] * 4, train=[1.0] * 4),
             curve(1, validation=[9.0] * 4, train=[9.0] * 4),
         ]
-        report = replay_curves(curves, EarlyExitSettings(ema_weight=1.0, select_fraction=0.5))
+        report = replay_curves(curves, replace(SELECTION, ema_weight=1.0, select_fraction=0.5))
         stopped = next(d for d in report.decisions if d.trial_id == 0 and d.kind is DecisionKind.STOP)
         assert (stopped.reason, stopped.step) == ("overfitting", 2)
 
@@ -294,3 +302,32 @@ class TestHyperband:
         report = replay_curves(curves, settings, num_slots=num_slots)
         assert report.steps[29] == 9
         assert 0.2 < report.saved_share < 0.8
+
+
+class TestSecondSelection:
+    SETTINGS = EarlyExitSettings(ema_weight=1.0, warmup_fraction=0.1, reselect_at=0.3)
+
+    def test_those_that_went_on_are_compared_once_more(self) -> None:
+        # after the first of ten steps half of 8 goes on: 0 1 2 3; after the third 30 % of 4, rounded up: 3 and 2
+        first = [1.0 + i / 10 for i in range(8)]
+        curves = [curve(i, validation=[x, x, 2.0 - x, *[2.0 - x] * 7]) for i, x in enumerate(first)]
+        report = replay_curves(curves, self.SETTINGS)
+        assert of_kind(report.decisions, DecisionKind.KEEP) == [0, 1, 2, 3, 3, 2]
+        assert of_kind(report.decisions, DecisionKind.STOP) == [4, 5, 6, 7, 1, 0]
+        assert report.steps == {0: 3, 1: 3, 2: 10, 3: 10, 4: 1, 5: 1, 6: 1, 7: 1}
+        parked = [d.reason.value for d in report.decisions if d.kind is DecisionKind.PARK]
+        assert parked == ["warmed up"] * 8 + ["rung reached"] * 4
+
+    @pytest.mark.parametrize(
+        "other", [{"reselect_at": 0.1}, {"reselect_at": 1.0}, {"reselect_fraction": 1.0}, {"select_fraction": 1.0}]
+    )
+    def test_there_is_none_where_it_would_decide_nothing(self, other: dict[str, float]) -> None:
+        settings = replace(self.SETTINGS, **other)
+        assert not settings.reselects
+        report = replay_curves([curve(i, validation=[1.0 + i] * 10) for i in range(8)], settings)
+        assert set(report.steps.values()) <= {1, 10}
+
+    def test_the_work_that_is_left_counts_both(self) -> None:
+        # of the 95 % after warm-up: half for 15 points, 15 % for 80
+        assert EarlyExitSettings().kept_share == pytest.approx((0.5 * 15 + 0.15 * 80) / 95)
+        assert EarlyExitSettings(reselect_fraction=1.0).kept_share == 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,13 @@ from cohort.tuning.trial_state import TrialState
 from tests.tuning.loss_curves import curve, ending, run_alone, step_done
 
 # The EMA with weight 1 is the loss itself, and without selection only the detectors act.
-PATTERNS = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0)
+PATTERNS = EarlyExitSettings(
+    ema_weight=1.0,
+    select_fraction=1.0,
+    overfitting_patience=2,
+    gap_threshold=0.1,
+    overfitting_ignores_new_best=False,
+)
 FALLING = [3.0 - 0.1 * index for index in range(8)]
 
 
@@ -45,30 +52,30 @@ class TestDivergence:
         dented = [1.0, 1.25, 1.25, 1.5, 1.75, 2.0]
         series = {"validation": rising, "train": rising} | {resetting: dented}
         # counts at evaluations 2, 3, 4, 5: 1, 0, 1, 2; the gap must not act, so it is allowed to be anything
-        settings = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, gap_threshold=1e9)
+        settings = replace(PATTERNS, gap_threshold=1e9)
         study = run_alone(curve(0, validation=series["validation"], train=series["train"]), settings)
         assert ending(study) == (5, "diverging", "divergence")
 
     def test_a_rising_validation_loss_alone_is_no_divergence(self) -> None:
-        settings = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, gap_threshold=1e9)
+        settings = replace(PATTERNS, gap_threshold=1e9)
         study = run_alone(curve(0, validation=[1.0, 1.5, 2.0, 2.5], train=[1.0, 0.9, 0.8, 0.7]), settings)
         assert ending(study) == (4, "completed", "study")
 
     @pytest.mark.parametrize(("threshold", "step"), [(0.25, 3), (0.2500001, 4)])
     def test_a_slope_equal_to_the_threshold_counts(self, threshold: float, step: int) -> None:
-        settings = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, slope_threshold=threshold)
+        settings = replace(PATTERNS, slope_threshold=threshold)
         assert ending(run_alone(curve(0, validation=[1.0, 1.25, 1.5, 1.75]), settings))[0] == step
 
     def test_a_wider_window_fits_a_line_and_waits_for_its_points(self) -> None:
         # least squares over 3 points is (last - first) / 2: 0.25 at evaluation 3, 0.0 at 4, 0.5 at 5, 0.5 at 6
         losses = [1.0, 1.75, 1.5, 1.75, 2.5, 2.75, 9.0]
-        settings = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, window=3, slope_threshold=0.1)
+        settings = replace(PATTERNS, window=3, slope_threshold=0.1)
         study = run_alone(curve(0, validation=losses), settings)
         assert ending(study) == (6, "diverging", "divergence")
         assert stop_of(study).numbers["train_slope"] == 0.5
 
     def test_patience_one_stops_at_the_first(self) -> None:
-        settings = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, divergence_patience=1)
+        settings = replace(PATTERNS, divergence_patience=1)
         assert ending(run_alone(curve(0, validation=[1.0, 1.25, 1.5]), settings)) == (2, "diverging", "divergence")
 
     def test_it_acts_within_warmup(self) -> None:
@@ -84,7 +91,7 @@ class TestOverfitting:
         # gaps: 0, 0.25, 1.0, 2.0 against 0.5; count 1 at evaluation 3, 2 at 4
         study = run_alone(
             curve(0, validation=[1.0, 0.625, 0.75, 0.75, 0.7], train=[1.0, 0.5, 0.375, 0.25, 0.2]),
-            EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, gap_threshold=0.5),
+            replace(PATTERNS, gap_threshold=0.5),
         )
         assert ending(study) == (4, "overfitting", "overfitting")
         numbers = stop_of(study).numbers
@@ -100,7 +107,7 @@ class TestOverfitting:
         assert ending(study) == (4, "overfitting", "overfitting")
 
     def test_a_gap_equal_to_the_threshold_does_not_count(self) -> None:
-        settings = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, gap_threshold=0.5)
+        settings = replace(PATTERNS, gap_threshold=0.5)
         study = run_alone(curve(0, validation=[1.5] * 4, train=[1.0] * 4), settings)
         assert ending(study) == (4, "completed", "study")
 
@@ -111,15 +118,25 @@ class TestOverfitting:
 
     def test_the_train_point_is_the_moving_average(self) -> None:
         # ema: 2, 0.5 * 1 + 0.5 * 2 = 1.5, 0.5 * 0.5 + 0.5 * 1.5 = 1.0; gaps of the raw losses would be 0, 0.5, 2
-        settings = EarlyExitSettings(ema_weight=0.5, select_fraction=1.0, overfitting_patience=1, gap_threshold=0.4)
+        settings = replace(PATTERNS, ema_weight=0.5, overfitting_patience=1, gap_threshold=0.4)
         study = run_alone(curve(0, validation=[2.0, 1.5, 1.5, 1.5], train=[2.0, 1.0, 0.5, 0.5]), settings)
         assert ending(study) == (3, "overfitting", "overfitting")
         assert (stop_of(study).numbers["train_ema"], stop_of(study).numbers["gap"]) == (1.0, 0.5)
 
+    def test_a_new_best_does_not_count_where_it_is_to_be_ignored(self) -> None:
+        # the gap is large from evaluation 2 on; new bests at 2, 3 and 6, so counts are 0, 0, 0, 1, 2, 0, 1, 2, 3
+        losses = [2.0, 1.8, 1.6, 1.7, 1.6, 1.5, 1.5, 1.6, 1.7, 1.4]
+        train = [2.0, *(1 - place / 100 for place in range(9))]
+        assert ending(run_alone(curve(0, validation=losses, train=train), PATTERNS))[0] == 3
+        settings = replace(PATTERNS, overfitting_patience=3, overfitting_ignores_new_best=True)
+        study = run_alone(curve(0, validation=losses, train=train), settings)
+        assert ending(study) == (9, "overfitting", "overfitting")
+        assert stop_of(study).numbers["best_validation_step"] == 6
+
     def test_divergence_is_asked_first(self) -> None:
         study = run_alone(curve(0, validation=[2.0, 4.0, 6.0], train=[1.0, 2.0, 3.0], warmup_steps=3), PATTERNS)
         assert ending(study) == (2, "overfitting", "overfitting")
-        slow = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, overfitting_patience=3)
+        slow = replace(PATTERNS, overfitting_patience=3)
         study = run_alone(curve(0, validation=[2.0, 4.0, 6.0], train=[1.0, 2.0, 3.0], warmup_steps=3), slow)
         assert ending(study) == (3, "diverging", "divergence")
 

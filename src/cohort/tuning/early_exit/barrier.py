@@ -37,9 +37,8 @@ class BarrierRule(Rule):
 
     compares_trials = True
 
-    def __init__(self, *, share: Fraction, reason_to_park: Reason) -> None:
+    def __init__(self, *, share: Fraction) -> None:
         self._share = share
-        self._reason_to_park = reason_to_park
         self._rungs: dict[tuple[int, int], _Rung] = {}
         self._group_of: dict[int, int] = {}
         self._steps_of: dict[int, tuple[int, ...]] = {}
@@ -52,6 +51,14 @@ class BarrierRule(Rule):
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
         """Return the evaluation steps, increasing and before the last, at which a trial meets its group."""
         raise NotImplementedError
+
+    def share_at(self, index: int) -> Fraction:  # noqa: ARG002
+        """Return the share of the arrivals at a rung that goes on."""
+        return self._share
+
+    def reason_to_park(self, index: int) -> Reason:  # noqa: ARG002
+        """Return what the record says about a trial that waits at a rung."""
+        return Reason.RUNG_REACHED
 
     def add(self, candidate: Candidate) -> None:
         """Expect the trial at its first rung."""
@@ -76,7 +83,8 @@ class BarrierRule(Rule):
         if rung.is_open:
             return (self._judge(trial_id, group=group, index=index, judged_on_arrival=True),)
         numbers = {"rung": index, "validation_loss": loss}
-        park = Verdict(trial_id=trial_id, kind=DecisionKind.PARK, reason=self._reason_to_park, numbers=numbers)
+        reason = self.reason_to_park(index)
+        park = Verdict(trial_id=trial_id, kind=DecisionKind.PARK, reason=reason, numbers=numbers)
         return (park, *self._open_if_full(group))
 
     def leave(self, trial_id: int) -> tuple[Verdict, ...]:
@@ -115,14 +123,15 @@ class BarrierRule(Rule):
         losses = self._rungs[group, index].losses
         own = (losses[trial_id], trial_id)
         rank = sum((loss, other) <= own for other, loss in losses.items())
-        num_kept = ceil_share(self._share, len(losses))
+        share = self.share_at(index)
+        num_kept = ceil_share(share, len(losses))
         numbers = {
             "rung": index,
             "validation_loss": losses[trial_id],
             "rank": rank,
             "num_ranked": len(losses),
             "num_kept": num_kept,
-            "kept_share": float(self._share),
+            "kept_share": float(share),
             "judged_on_arrival": float(judged_on_arrival),
         }
         if rank > num_kept:

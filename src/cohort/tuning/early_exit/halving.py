@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.barrier import BarrierRule
 from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
 
@@ -18,7 +17,7 @@ class HalvingRule(BarrierRule):
     name = "halving"
 
     def __init__(self, *, first_share: float, reduction_factor: int) -> None:
-        super().__init__(share=Fraction(1, reduction_factor), reason_to_park=Reason.RUNG_REACHED)
+        super().__init__(share=Fraction(1, reduction_factor))
         self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:

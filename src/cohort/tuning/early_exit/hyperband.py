@@ -7,7 +7,6 @@ from fractions import Fraction
 
 from cohort.core.seeds import derive_seed
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.barrier import BarrierRule
 from cohort.tuning.early_exit.rungs import rung_steps_at
 from cohort.tuning.shares import exact_fraction
@@ -27,7 +26,7 @@ class HyperbandRule(BarrierRule):
     name = "hyperband"
 
     def __init__(self, *, first_share: float, reduction_factor: int) -> None:
-        super().__init__(share=Fraction(1, reduction_factor), reason_to_park=Reason.RUNG_REACHED)
+        super().__init__(share=Fraction(1, reduction_factor))
         self._reduction_factor = reduction_factor
         largest = 0
         while exact_fraction(first_share) * reduction_factor ** (largest + 1) <= 1:

@@ -17,14 +17,18 @@ class OverfittingRule(Rule):
     """Stops a trial at ``patience`` consecutive evaluations with a gap above ``threshold``.
 
     gap = (validation - ema) / max(|ema|, 1e-8). A smaller gap sets the count to 0. We differ from the paper in the
-    denominator only: it divides by the EMA itself, which may be 0 or, for other losses than these, negative.
+    denominator: it divides by the EMA itself, which may be 0 or, for other losses than these, negative. And with
+    ``ignores_new_best`` an evaluation that is the trial's best so far sets the count to 0 as well: over several epochs
+    the training loss falls ahead of a validation loss that still improves, and the paper's rule then stops the best
+    trials of a grid (docs/early-exit-study.md).
     """
 
     name = "overfitting"
 
-    def __init__(self, *, patience: int, threshold: float) -> None:
+    def __init__(self, *, patience: int, threshold: float, ignores_new_best: bool = False) -> None:
         self._patience = patience
         self._threshold = threshold
+        self._ignores_new_best = ignores_new_best
         self._counts: Counter[int] = Counter()
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
@@ -35,7 +39,10 @@ class OverfittingRule(Rule):
         trajectory = observation.trajectory
         train, validation = trajectory.train[-1].value, trajectory.validation[-1].value
         gap = (validation - train) / max(abs(train), _SMALLEST_TRAIN_LOSS)
-        self._counts[trial_id] = self._counts[trial_id] + 1 if gap > self._threshold else 0
+        best = trajectory.best_validation
+        is_new_best = best is not None and best.step == trajectory.last_evaluated_step
+        counts = gap > self._threshold and not (self._ignores_new_best and is_new_best)
+        self._counts[trial_id] = self._counts[trial_id] + 1 if counts else 0
         if self._counts[trial_id] < self._patience:
             return ()
         numbers = {
@@ -46,7 +53,6 @@ class OverfittingRule(Rule):
             "count": self._counts[trial_id],
             "patience": self._patience,
         }
-        best = trajectory.best_validation
         if best is not None:
             numbers |= {"best_validation_loss": best.value, "best_validation_step": best.step}
         return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.OVERFITTING, numbers=numbers),)

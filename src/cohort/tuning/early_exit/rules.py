@@ -29,12 +29,21 @@ def _patterns(settings: EarlyExitSettings) -> tuple[Rule, ...]:
         DivergenceRule(
             window=settings.window, patience=settings.divergence_patience, threshold=settings.slope_threshold
         ),
-        OverfittingRule(patience=settings.overfitting_patience, threshold=settings.gap_threshold),
+        OverfittingRule(
+            patience=settings.overfitting_patience,
+            threshold=settings.gap_threshold,
+            ignores_new_best=settings.overfitting_ignores_new_best,
+        ),
     )
     # Selecting all is no selection: parking every trial only to call it back would cost transfers and decide nothing.
     if settings.select_fraction == 1:
         return detectors
-    return (*detectors, WarmupSelectionRule(select_fraction=settings.select_fraction))
+    selection = WarmupSelectionRule(
+        select_fraction=settings.select_fraction,
+        reselect_at=settings.reselect_at if settings.reselects else None,
+        reselect_fraction=settings.reselect_fraction,
+    )
+    return (*detectors, selection)
 
 
 def _patience(settings: EarlyExitSettings) -> tuple[Rule, ...]:

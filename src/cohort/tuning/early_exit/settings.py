@@ -1,4 +1,7 @@
-"""Every threshold of early exit, with the defaults of ALTO section 5 and appendix A.2 where the paper gives one."""
+"""Every threshold of early exit. Defaults are ALTO's (section 5, appendix A.2) unless measured otherwise.
+
+Selection and overfitting differ from the paper: see docs/decisions/0011-selection-in-two-rounds.md.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,18 @@ class EarlyExitSettings:
         rule: Which rules are active.
         warmup_fraction: Length of warm-up in shares of the planned steps; also the first rung of halving and ASHA, and
             where the median rule begins.
-        select_fraction: ``patterns``: share of the warmed-up trials that go on, rounded up. 1.0 makes no selection.
+        select_fraction: ``patterns``: share of the warmed-up trials that go on, rounded up. 1.0 makes no selection,
+            neither this one nor the second.
+        reselect_at: ``patterns``: share of the planned steps at which those that went on are compared once more. Not
+            later than the warm-up's end, there is no second selection.
+        reselect_fraction: ``patterns``: share of them that goes on then, rounded up. 1.0 makes no second selection.
         window: ``patterns``: points the slopes are fitted on (w), >= 2.
         divergence_patience: ``patterns``: consecutive evaluations with both slopes rising (p_div).
         slope_threshold: ``patterns``: a slope counts as rising from here, in nats per evaluation (tau_slope).
         overfitting_patience: ``patterns``: consecutive evaluations with too large a gap (p_ovf).
         gap_threshold: ``patterns``: largest tolerated (validation - train) / train (tau_gap).
+        overfitting_ignores_new_best: ``patterns``: whether an evaluation that is the trial's best so far never counts
+            as overfitting, however large the gap. The paper's rule is False.
         ema_weight: Weight of the newest loss in the smoothed training loss (a; ours, the paper gives none).
         patience: ``patience``: evaluations without improvement that end a trial.
         min_improvement: ``patience``: nats by which the loss must fall below the best to count as an improvement.
@@ -54,12 +63,15 @@ class EarlyExitSettings:
 
     rule: RuleName = RuleName.PATTERNS
     warmup_fraction: float = 0.05
-    select_fraction: float = 0.25
+    select_fraction: float = 0.5
+    reselect_at: float = 0.2
+    reselect_fraction: float = 0.3
     window: int = 2
     divergence_patience: int = 2
     slope_threshold: float = 0.001
-    overfitting_patience: int = 2
-    gap_threshold: float = 0.1
+    overfitting_patience: int = 3
+    gap_threshold: float = 0.3
+    overfitting_ignores_new_best: bool = True
     ema_weight: float = 0.1
     patience: int = 3
     min_improvement: float = 0.0
@@ -73,7 +85,7 @@ class EarlyExitSettings:
         except ValueError:
             names = ", ".join(name.value for name in RuleName)
             problems.append(_problem("rule", self.rule, allowed=names, mend="Choose one of these rules."))
-        for name in ("warmup_fraction", "select_fraction", "ema_weight"):
+        for name in ("warmup_fraction", "select_fraction", "reselect_at", "reselect_fraction", "ema_weight"):
             value = getattr(self, name)
             if not _is_number(value) or not 0 < value <= 1:
                 problems.append(_problem(name, value, allowed="a share in (0, 1]", mend="Write 0.05 for 5 %."))
@@ -94,13 +106,27 @@ class EarlyExitSettings:
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 mend = f"Set it to {smallest} or more."
                 problems.append(_problem(name, value, allowed=f"an integer >= {smallest}", mend=mend))
+        if not isinstance(self.overfitting_ignores_new_best, bool):
+            found = self.overfitting_ignores_new_best
+            name = "overfitting_ignores_new_best"
+            problems.append(_problem(name, found, allowed="true or false", mend="Write true or false."))
         if problems:
             raise InputError(problems)
 
     @property
+    def reselects(self) -> bool:
+        """Whether there is a second selection."""
+        return self.warmup_fraction < self.reselect_at < 1 and max(self.select_fraction, self.reselect_fraction) < 1
+
+    @property
     def kept_share(self) -> float:
-        """Share of the trials expected to go on after warm-up, for predictions of cost and time."""
-        return self.select_fraction if self.rule is RuleName.PATTERNS else 1.0
+        """Share of the work after warm-up that the selections leave, for predictions of cost and time."""
+        if self.rule is not RuleName.PATTERNS:
+            return 1.0
+        if not self.reselects:
+            return self.select_fraction
+        between, after = self.reselect_at - self.warmup_fraction, 1 - self.reselect_at
+        return self.select_fraction * (between + self.reselect_fraction * after) / (between + after)
 
 
 def _is_number(value: object) -> bool:

@@ -1,6 +1,8 @@
-"""Warm-up selection: all trials warm up, the best share by validation loss goes on (ALTO 5.2, pattern 3)."""
+"""Warm-up selection: all trials warm up, the best share by validation loss goes on, in two rounds (ALTO 5.2)."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Reason
@@ -11,17 +13,38 @@ __all__ = ["WarmupSelectionRule"]
 
 
 class WarmupSelectionRule(BarrierRule):
-    """One barrier at the end of warm-up.
+    """A barrier at the end of warm-up, and a second one later for those that went on.
 
     A trial whose whole training is no longer than its warm-up finishes there: it is not ranked, it has nothing left
-    to save, and its result competes as any other.
+    to save, and its result competes as any other. The paper selects once and keeps a quarter. In a grid of several
+    batch sizes the large ones have done few steps by then and look worse than they end (docs/early-exit-study.md), so
+    we keep more at first and compare once more.
     """
 
     name = "warmup_selection"
 
-    def __init__(self, *, select_fraction: float) -> None:
-        super().__init__(share=exact_fraction(select_fraction), reason_to_park=Reason.WARMED_UP)
+    def __init__(
+        self, *, select_fraction: float, reselect_at: float | None = None, reselect_fraction: float = 1.0
+    ) -> None:
+        """Keep ``select_fraction`` after warm-up; of those, at ``reselect_at`` of the steps, ``reselect_fraction``."""
+        super().__init__(share=exact_fraction(select_fraction))
+        self._reselect_at = None if reselect_at is None else exact_fraction(reselect_at)
+        self._reselect_share = exact_fraction(reselect_fraction)
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
-        """Return the end of warm-up."""
-        return (candidate.warmup_steps,) if candidate.warmup_steps < candidate.planned_steps else ()
+        """Return the end of warm-up and the second selection, where there is something left to save."""
+        if candidate.warmup_steps >= candidate.planned_steps:
+            return ()
+        first = candidate.warmup_steps
+        if self._reselect_at is None:
+            return (first,)
+        second = candidate.first_evaluation_at_share(self._reselect_at, after=first)
+        return (first,) if second is None else (first, second)
+
+    def share_at(self, index: int) -> Fraction:
+        """Return the share that goes on after warm-up, or at the second selection."""
+        return self._share if index == 0 else self._reselect_share
+
+    def reason_to_park(self, index: int) -> Reason:
+        """Return that the trial has warmed up, or reached the second selection."""
+        return Reason.WARMED_UP if index == 0 else Reason.RUNG_REACHED
