@@ -9,7 +9,8 @@ import argparse
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,11 @@ PAPER = EarlyExitSettings(
 )
 RULES: Mapping[str, EarlyExitSettings] = {
     "patterns (default)": EarlyExitSettings(),
+    "its selections alone": EarlyExitSettings(divergence_patience=NEVER, overfitting_patience=NEVER),
+    "its detectors alone": EarlyExitSettings(select_fraction=1.0),
     "patterns (ALTO's settings)": PAPER,
-    "selection alone": EarlyExitSettings(divergence_patience=NEVER, overfitting_patience=NEVER),
-    "detectors alone": EarlyExitSettings(select_fraction=1.0),
+    "ALTO's selection alone": replace(PAPER, divergence_patience=NEVER, overfitting_patience=NEVER),
+    "ALTO's detectors alone": replace(PAPER, select_fraction=1.0),
     "halving": EarlyExitSettings(rule=RuleName.HALVING),
     "asha": EarlyExitSettings(rule=RuleName.ASHA),
     "hyperband": EarlyExitSettings(rule=RuleName.HYPERBAND),
@@ -52,6 +55,8 @@ RULES: Mapping[str, EarlyExitSettings] = {
     "patience": EarlyExitSettings(rule=RuleName.PATIENCE),
     "none": EarlyExitSettings(rule=RuleName.NONE),
 }
+# their decisions depend on who comes first, so every step is replayed
+IN_ORDER = (RuleName.ASHA, RuleName.MEDIAN)
 
 
 def outcome(grid: Grid, settings: EarlyExitSettings, *, coarse: bool = False) -> dict[str, Any]:
@@ -79,7 +84,11 @@ def _went_on(report: ReplayReport, trial_id: int) -> bool:
 
 def rule_rows(grids: Sequence[Grid]) -> list[dict[str, Any]]:
     """Return the outcome of each rule on each grid."""
-    return [{"rule": name, **outcome(grid, settings)} for name, settings in RULES.items() for grid in grids]
+    return [
+        {"rule": name, **outcome(grid, settings, coarse=settings.rule not in IN_ORDER and name != next(iter(RULES)))}
+        for name, settings in RULES.items()
+        for grid in grids
+    ]
 
 
 def early_rank_rows(grids: Sequence[Grid]) -> list[dict[str, Any]]:
@@ -114,35 +123,43 @@ def early_rank_rows(grids: Sequence[Grid]) -> list[dict[str, Any]]:
 
 
 def settings_tried() -> dict[str, EarlyExitSettings]:
-    """Return the settings among which the defaults are chosen."""
-    found = {}
-    for warmup, select in itertools.product((0.025, 0.03, 0.05, 0.075, 0.1), (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)):
-        for name, gap in (("", 0.1), (", gap 0.3", 0.3), (", no detectors", None)):
-            detectors = (
-                {"divergence_patience": NEVER, "overfitting_patience": NEVER} if gap is None else {"gap_threshold": gap}
-            )
-            found[f"warm-up {warmup:.1%}, keep {select:.0%}{name}"] = EarlyExitSettings(
-                warmup_fraction=warmup,
-                select_fraction=select,
-                **detectors,  # type: ignore[arg-type]
-            )
-    for warmup, factor in itertools.product((0.025, 0.05, 0.1), (2, 3, 4)):
-        found[f"halving from {warmup:.1%} by {factor}"] = EarlyExitSettings(
+    """Return the settings among which the defaults were chosen."""
+    found = {"ALTO's": PAPER, "default": EarlyExitSettings()}
+    for warmup, select in itertools.product((0.03, 0.05, 0.1), (0.15, 0.2, 0.25)):
+        found[f"keep {select:.0%} at {warmup:.0%}"] = EarlyExitSettings(
+            warmup_fraction=warmup, select_fraction=select, reselect_fraction=1.0
+        )
+    for warmup, (second, kept), select in itertools.product(
+        (0.03, 0.05), ((0.15, 0.2), (0.2, 0.15), (0.2, 0.2)), (0.4, 0.5, 0.6)
+    ):
+        found[f"keep {select:.0%} at {warmup:.0%}, {kept:.0%} at {second:.0%}"] = EarlyExitSettings(
+            warmup_fraction=warmup, select_fraction=select, reselect_at=second, reselect_fraction=kept / select
+        )
+    for gap, patience, ignores in itertools.product((0.1, 0.3), (2, 3), (False, True)):
+        name = (
+            f"default, overfitting from a gap of {gap:g}, {patience} in a row{', new bests aside' if ignores else ''}"
+        )
+        found[name] = EarlyExitSettings(
+            gap_threshold=gap, overfitting_patience=patience, overfitting_ignores_new_best=ignores
+        )
+    for warmup, factor in itertools.product((0.05, 0.1), (2, 3)):
+        found[f"halving from {warmup:.0%} by {factor}"] = EarlyExitSettings(
             rule=RuleName.HALVING, warmup_fraction=warmup, reduction_factor=factor
         )
     return found
 
 
-def settings_rows(grids: Sequence[Grid]) -> list[dict[str, Any]]:
-    """Return saved and lost of every setting, over all grids and by set."""
+def settings_rows(chosen_on: Sequence[Grid], reported: Sequence[Grid]) -> list[dict[str, Any]]:
+    """Return saved and lost of every setting, on the grids that chose and on those that are reported."""
     rows = []
     for name, settings in settings_tried().items():
-        try:
-            found = [outcome(grid, settings, coarse=True) for grid in grids]
-        except ValueError:  # evaluations of this length of warm-up were not recorded
-            continue
-        rows.append({"settings": name, **_totals(found), "by_set": _by_set(found, _totals)})
-    return rows
+        row: dict[str, Any] = {"settings": name}
+        for prefix, grids in (("chosen_on", chosen_on), ("reported", reported)):
+            if grids:
+                totals = _totals([outcome(grid, settings, coarse=True) for grid in grids])
+                row |= {f"{prefix}_{key}": value for key, value in totals.items()}
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["chosen_on_saved_min"] < LEAST_SAVED, row["chosen_on_ratio_max"]))
 
 
 def _totals(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -150,46 +167,13 @@ def _totals(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     ratios = [row["best_loss_ratio"] for row in found]
     return {
         "saved_min": min(saved),
-        "saved_mean": statistics.fmean(saved),
         "ratio_mean": statistics.fmean(ratios),
         "ratio_max": max(ratios),
         "within_1_percent": statistics.fmean(ratio <= MOST_LOSS for ratio in ratios),
     }
 
 
-def _by_set(
-    found: Iterable[Mapping[str, Any]], total: Callable[[Sequence[Mapping[str, Any]]], dict[str, float]]
-) -> dict[str, dict[str, float]]:
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for row in found:
-        by_name.setdefault(row["set"], []).append(row)
-    return {name: total(rows) for name, rows in by_name.items()}
-
-
-def chosen_without(rows: Sequence[Mapping[str, Any]], left_out: str) -> Mapping[str, Any]:
-    """Return the settings that would be chosen had one set not been seen.
-
-    Among those that save enough on every other set, the smallest worst loss; then the most saved.
-    """
-
-    def cost(row: Mapping[str, Any]) -> tuple[bool, float, float]:
-        others = [totals for name, totals in row["by_set"].items() if name != left_out]
-        saves = min(totals["saved_min"] for totals in others) >= LEAST_SAVED
-        return not saves, max(totals["ratio_max"] for totals in others), -sum(t["saved_mean"] for t in others)
-
-    return min(rows, key=cost)
-
-
-def cross_validation_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return, for each set, the settings chosen on the others and what they do on it."""
-    found = []
-    for name in names if len(names) > 1 else ():
-        chosen = chosen_without(rows, name)
-        found.append({"left_out": name, "settings": chosen["settings"], **chosen["by_set"][name]})
-    return found
-
-
-def spread_rows(grids: Sequence[Grid]) -> list[dict[str, Any]]:
+def spread_rows(grids: Sequence[Grid], *, role: str) -> list[dict[str, Any]]:
     """Return best, median and worst of each grid, and whether it counts."""
     rows = []
     for grid in grids:
@@ -198,6 +182,7 @@ def spread_rows(grids: Sequence[Grid]) -> list[dict[str, Any]]:
         scale = float(grid.source["learning_rate_scale"])
         rows.append(
             {
+                "role": role,
                 "set": grid.name,
                 "seed": grid.seed,
                 "base": grid.source.get("base_validation_loss"),
@@ -231,7 +216,8 @@ def headline(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--curves", type=Path, nargs="+", default=sorted(CURVES.glob("*.json.gz")))
+    parser.add_argument("--chosen-on", type=Path, nargs="+", default=sorted(CURVES.glob("*_llama16M_seed[012].*")))
+    parser.add_argument("--reported", type=Path, nargs="*", default=sorted(CURVES.glob("*_llama16M_seed[345].*")))
     parser.add_argument("--out", type=Path, default=RESULTS / "early_exit_study.json")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the page and its figures are")
     return parser.parse_args()
@@ -240,36 +226,36 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Replay, print, write, draw."""
     arguments = _arguments()
-    grids = read_grids(arguments.curves)
-    spreads = spread_rows(grids)
-    counting = {row["set"] for row in spreads} - {row["set"] for row in spreads if not row["counts"]}
+    chosen_on, reported = read_grids(arguments.chosen_on), read_grids(arguments.reported)
+    spreads = spread_rows(reported, role="reported") + spread_rows(chosen_on, role="chosen on")
     print_table(spreads, columns=list(spreads[0]))
-    rules, ranks, settings = rule_rows(grids), early_rank_rows(grids), settings_rows(grids)
+    shown = reported or chosen_on
+    own = [row for row in spreads if row["role"] == spreads[0]["role"]]
+    counting = {row["set"] for row in own} - {row["set"] for row in own if not row["counts"]}
+    rules, ranks = rule_rows(shown), early_rank_rows(shown)
     print_table(
         rules, columns=["rule", "set", "seed", "samples_saved_percent", "best_loss_ratio", "best_trial_went_on"]
     )
     print_table(ranks, columns=list(ranks[0]))
-    names = sorted({grid.name for grid in grids})
-    crossed = cross_validation_rows(settings, names)
-    best_first = sorted(settings, key=lambda row: (row["saved_min"] < LEAST_SAVED, row["ratio_max"]))
-    totals = ["settings", "saved_min", "saved_mean", "ratio_mean", "ratio_max", "within_1_percent"]
-    print_table(best_first[:25], columns=totals)
-    if crossed:
-        print_table(crossed, columns=["left_out", *totals])
-    tables = {"spreads": spreads, "rules": rules, "ranks": ranks, "settings": best_first, "crossed": crossed}
+    settings = settings_rows(chosen_on, reported)
+    print_table(settings, columns=list(settings[0]))
+    before = rule_rows(chosen_on) if reported else []
+    ranks_before = early_rank_rows(chosen_on) if reported else []
+    tables = {"spreads": spreads, "rules": rules, "ranks": ranks, "settings": settings}
+    further = {"rules_chosen_on": before, "ranks_chosen_on": ranks_before}
     write_result(
         arguments.out,
         question="What does early exit save, and what does it cost in validation loss, on grids trained to their end?",
-        headline=headline(rules, ranks, counting or set(names)),
-        rows=[{"table": name, **row} for name in ("spreads", "rules", "ranks", "crossed") for row in tables[name]],
+        headline=headline(rules, ranks, counting or {grid.name for grid in shown}),
+        rows=[{"table": name, **row} for name, rows in (tables | further).items() for row in rows],
         notes={
-            "curves": [path.name for path in arguments.curves],
+            "chosen_on": [path.name for path in arguments.chosen_on],
+            "reported": [path.name for path in arguments.reported],
             "sets_that_count": sorted(counting),
-            "settings_tried": {row["settings"]: {key: row[key] for key in totals[1:]} for row in best_first},
         },
     )
-    draw_figures(grids, rules=rules, ranks=ranks, folder=arguments.docs / "figures")
-    renew_page(arguments.docs / "early-exit-study.md", tables)
+    draw_figures(shown, rules=rules, ranks=ranks, folder=arguments.docs / "figures")
+    renew_page(arguments.docs / "early-exit-study.md", tables | further)
 
 
 if __name__ == "__main__":

@@ -199,15 +199,15 @@ def read_rows(prepared: Path, name: str, part: str, *, first: int = 0, count: in
 
 
 def validation_rows(prepared: Path, name: str, *, seed: int, count: int = EVALUATION_ROWS) -> TokenisedRows:
-    """Return the validation rows of one seed; seeds have none in common while the pool lasts.
+    """Return the validation rows of one seed; seeds have none in common while the pool lasts, then it begins again.
 
     Raises:
-        ValueError: the pool has no rows left for this seed.
+        ValueError: the pool has fewer rows than ``count``.
     """
-    rows = read_rows(prepared, name, "validation", first=seed * count, count=count)
-    if len(rows) < count:
-        raise ValueError(f"{name} has too few validation rows for seed {seed} with {count} rows each; lower --rows")
-    return rows
+    blocks = len(read_rows(prepared, name, "validation")) // count
+    if not blocks:
+        raise ValueError(f"{name} has fewer than {count} validation rows; lower --evaluation-rows")
+    return read_rows(prepared, name, "validation", first=seed % blocks * count, count=count)
 
 
 def _arguments() -> argparse.Namespace:

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["renew_page"]
 
 Rows = Sequence[Mapping[str, Any]]
-MOST_SETTINGS = 12
+SETTINGS_HEAD = ("saved, least %", "ratio, mean", "ratio, worst")
 
 
 def renew_page(page: Path, tables: Mapping[str, Rows]) -> None:
@@ -23,9 +23,9 @@ def renew_page(page: Path, tables: Mapping[str, Rows]) -> None:
     for name, lines in {
         "spreads": _spreads(tables["spreads"]),
         "rules": _rules(tables["rules"]),
+        "rules_chosen_on": _rules(tables["rules_chosen_on"]),
         "ranks": _ranks(tables["ranks"]),
-        "settings": _settings(tables["settings"][:MOST_SETTINGS]),
-        "crossed": _crossed(tables["crossed"]),
+        "settings": _settings(tables["settings"]),
     }.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         if begin not in text or end not in text:
@@ -41,11 +41,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _spreads(rows: Rows) -> list[str]:
-    head = ["set (model)", "seed", "base", "best", "median", "worst", "median over best", "best configuration"]
+    head = ["role", "set (model)", "seed", "base", "best", "median", "worst", "median over best", "best configuration"]
     return _table(
         head,
         [
             [
+                row["role"],
                 row["set"],
                 str(row["seed"]),
                 "not recorded" if row["base"] is None else f"{row['base']:.3f}",
@@ -104,27 +105,12 @@ def _ranks(rows: Rows) -> list[str]:
     return _table(head, found)
 
 
-def _totals(row: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{row['saved_min']:.1f}",
-        f"{row['saved_mean']:.1f}",
-        f"{row['ratio_mean']:.4f}",
-        f"{row['ratio_max']:.4f}",
-        f"{100 * row['within_1_percent']:.0f} %",
-    ]
-
-
-TOTALS = ["saved, least %", "saved, mean %", "ratio, mean", "ratio, worst", "grids within 1 %"]
-
-
 def _settings(rows: Rows) -> list[str]:
-    return _table(["settings", *TOTALS], [[row["settings"], *_totals(row)] for row in rows])
-
-
-def _crossed(rows: Rows) -> list[str]:
-    if not rows:
-        return ["(one set alone: nothing to leave out)"]
-    return _table(
-        ["left out", "chosen on the others", *TOTALS],
-        [[row["left_out"], row["settings"], *_totals(row)] for row in rows],
-    )
+    parts = ("saved_min", "ratio_mean", "ratio_max")
+    head = ["settings", *(f"{name}, {where}" for where in ("chosen on", "reported") for name in SETTINGS_HEAD)]
+    found = []
+    for row in rows:
+        numbers = [row.get(f"{where}_{part}") for where in ("chosen_on", "reported") for part in parts]
+        texts = ["" if n is None else f"{n:.1f}" if place % 3 == 0 else f"{n:.4f}" for place, n in enumerate(numbers)]
+        found.append([row["settings"], *texts])
+    return _table(head, found)

@@ -319,10 +319,15 @@ class TestSecondSelection:
         assert parked == ["warmed up"] * 8 + ["rung reached"] * 4
 
     @pytest.mark.parametrize(
-        "other", [{"reselect_at": 0.1}, {"reselect_at": 1.0}, {"reselect_fraction": 1.0}, {"select_fraction": 1.0}]
+        "settings",
+        [
+            replace(SETTINGS, reselect_at=0.1),
+            replace(SETTINGS, reselect_at=1.0),
+            replace(SETTINGS, reselect_fraction=1.0),
+            replace(SETTINGS, select_fraction=1.0),
+        ],
     )
-    def test_there_is_none_where_it_would_decide_nothing(self, other: dict[str, float]) -> None:
-        settings = replace(self.SETTINGS, **other)
+    def test_there_is_none_where_it_would_decide_nothing(self, settings: EarlyExitSettings) -> None:
         assert not settings.reselects
         report = replay_curves([curve(i, validation=[1.0 + i] * 10) for i in range(8)], settings)
         assert set(report.steps.values()) <= {1, 10}

@@ -106,10 +106,10 @@ class EarlyExitSettings:
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 mend = f"Set it to {smallest} or more."
                 problems.append(_problem(name, value, allowed=f"an integer >= {smallest}", mend=mend))
-        if not isinstance(self.overfitting_ignores_new_best, bool):
-            found = self.overfitting_ignores_new_best
-            name = "overfitting_ignores_new_best"
-            problems.append(_problem(name, found, allowed="true or false", mend="Write true or false."))
+        for name in ("overfitting_ignores_new_best",):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                problems.append(_problem(name, value, allowed="true or false", mend="Write true or false."))
         if problems:
             raise InputError(problems)
 
