@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,25 @@ def test_a_step_that_was_staged_trains_alike_and_a_stale_one_is_not_used(tmp_pat
     assert all(torch.equal(found, expected) for found, expected in zip(staged, plain, strict=True))
     # five steps stage the next one; one of those is taken as it is, by a step that then stages nothing itself
     assert attempts == passes + 5 - 1
+
+
+def test_an_executor_gives_its_memory_back_at_once(tmp_path: Path) -> None:
+    """A bank of an 8B model is gigabytes: they must not wait for the next garbage collection."""
+    save_llama(tmp_path)
+    decoder, rows = load_decoder(tmp_path, dtype="float32"), random_rows(8)
+    sizes = ExecutorSettings(num_slots=2, num_rank_rows=32, token_budget=64, evaluation_token_budget=64)
+    executor = Executor(decoder, target_linears=decoder.linears, train_rows=rows, settings=sizes)
+    executor._stages = True
+    executor.load(_spec(0, max_grad_norm=1.0))
+    executor.step()
+    executor.evaluate([0], rows=rows, row_ids=[0, 1])
+    bank = weakref.ref(executor.bank)
+    gc.disable()
+    try:
+        del executor
+        assert bank() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow

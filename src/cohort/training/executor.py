@@ -123,8 +123,10 @@ class Executor:
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
         self.make_room: Callable[[], bool] = lambda: False
+        # of the graphs, not of this executor: a circle would keep the bank's memory until the next garbage collection
+        make_room = (lambda: False) if self.captured is None else self.captured.give_up
         self._training, self._evaluation = (
-            MicroBatches(kind, token_budget=budget, memory=self.memory, make_room=self._make_room)
+            MicroBatches(kind, token_budget=budget, memory=self.memory, make_room=make_room)
             for kind, budget in (
                 (PassKind.TRAIN, settings.token_budget),
                 (PassKind.EVALUATE, settings.evaluation_token_budget),
