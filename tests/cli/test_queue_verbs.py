@@ -134,6 +134,9 @@ def test_a_task_file_that_changed_is_refused_with_the_difference(
     assert "6, as when it was added" in err
     assert "train.jsonl" in err
     assert "cohort queue remove task" in err
+    cohort(capsys, "queue", "remove", "task", "-o", queue)
+    code, out, _ = cohort(capsys, "queue", "add", str(task), "-o", queue)
+    assert (code, out.splitlines()[0]) == (0, "added task")
 
 
 def test_a_directory_of_another_run_is_refused(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,6 +227,27 @@ def test_tasks_come_and_go_while_the_queue_is_worked_off(tmp_path: Path) -> None
     assert next(start for start, _, task in scene.pool.started if task == "late") < 12
 
 
+def test_a_task_whose_file_changed_is_held_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = Problem(where="b.yaml: training.max_steps", found="7", allowed="6", mend="Restore it as it was.")
+    found = {"b": [change]}
+    monkeypatch.setattr("cohort.engine.task_queue.head.find_changes", lambda task: found.get(task.name, []))
+    scene = Scene(tmp_path, {"a": 5.0, "b": 5.0, "c": 5.0}, num_slots=1)
+    for name in "abc":
+        scene.add(name)
+    states = scene.run()
+    assert states == {"a": TaskState.DONE, "b": TaskState.HELD, "c": TaskState.DONE}
+    assert "b" not in scene.order()
+    assert "training.max_steps: found 7; allowed: 6" in next(t.reason for t in scene.store.tasks() if t.name == "b")
+
+    # once it is as it was, whoever puts it back has it run
+    found.clear()
+    scene.store.update("b", state=TaskState.QUEUED)
+    scene.pool.workers = {}
+    assert all_done(scene.run())
+
+
 def test_a_slot_whose_workers_never_begin_is_given_up(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"a": 5.0, "b": 5.0}, unstartable={1})
     scene.add("a")

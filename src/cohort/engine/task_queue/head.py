@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cohort.cluster.worker_pool import (
@@ -45,6 +45,7 @@ from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.engine.task_queue.seats import Limits, Seat, SeatState
 from cohort.engine.task_queue.submission import find_changes
 from cohort.engine.task_queue.task_fates import TaskFates
+from cohort.engine.tune import RunOptions
 from cohort.scheduling.baselines import ListPolicy
 from cohort.scheduling.cluster_events import GpusGained
 from cohort.scheduling.placement_records import Cluster
@@ -61,7 +62,7 @@ class HeadSettings:
     Attributes:
         policy: Place tasks by a list policy instead of the planner.
         keeps_open: Wait for further tasks when all have ended.
-        checkpoint_seconds: Least time between a run's checkpoints; None: the run's own default.
+        options: How each run is carried out.
         poll_seconds: Longest wait of a turn.
         look_seconds: Time between looks at the queue on the disk.
         reestimate_share: A task whose end moves by more than this share of its time has the rest planned anew...
@@ -71,7 +72,7 @@ class HeadSettings:
 
     policy: ListPolicy | None = None
     keeps_open: bool = False
-    checkpoint_seconds: float | None = None
+    options: RunOptions = field(default_factory=RunOptions)
     poll_seconds: float = 0.2
     look_seconds: float = 0.5
     reestimate_share: float = 0.1
@@ -170,9 +171,7 @@ class Head:
             )
         if self._settings.keeps_open or self._looked < 0 or self._fates.events:
             return False
-        return all(task.state.is_final for task in self._store.tasks()) and not any(
-            seat.task for seat in self._seats.values()
-        )
+        return not self._store.has_open_tasks() and not any(seat.task for seat in self._seats.values())
 
     def _tell(self) -> None:
         self._told = self._log.now
@@ -326,7 +325,7 @@ class Head:
             source=task.source,
             resolved=task.task,
             run_directory=str(run_directory),
-            checkpoint_seconds=self._settings.checkpoint_seconds,
+            options=asdict(self._settings.options),
         )
         self._pool.send(slot.slot_id, as_message(order))
 

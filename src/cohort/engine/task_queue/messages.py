@@ -33,14 +33,14 @@ class RunTask:
         source: How messages name its task file.
         resolved: The task with every default filled in and absolute paths.
         run_directory: Where it goes.
-        checkpoint_seconds: Least time between checkpoints; None: the run's own default.
+        options: How it is carried out, fields of :class:`~cohort.engine.tune.RunOptions`.
     """
 
     task: str
     source: str
     resolved: Mapping[str, Any]
     run_directory: str
-    checkpoint_seconds: float | None = None
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

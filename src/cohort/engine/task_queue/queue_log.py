@@ -30,6 +30,7 @@ class QueueLog:
         """
         self._store, self._clock, self._watcher = store, clock, watcher
         self._opened = clock.monotonic()
+        self._planned = {task.name for task in store.tasks() if task.planned_start is not None}
         facts = store.facts()
         if "began_at" not in facts:
             facts["began_at"] = clock.now().isoformat()
@@ -51,6 +52,11 @@ class QueueLog:
         plan = changes.plan
         if plan is None:
             return
+        for placement in plan.placements:
+            if placement.task_id not in self._planned:
+                self._planned.add(placement.task_id)
+                times = (self.now + placement.start_seconds, self.now + placement.end_seconds)
+                self._store.update(placement.task_id, planned_start=times[0], planned_end=times[1])
         text = f"{changes.reason}: {plan_in_words(plan)}"
         self._store.record(
             TaskDecision(seconds=self.now, kind="plan", task="", text=text, numbers=plan_as_json(plan, now=self.now))

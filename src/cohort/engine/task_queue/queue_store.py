@@ -42,7 +42,9 @@ CREATE TABLE tasks (
     reason TEXT NOT NULL,
     is_withdrawn INTEGER NOT NULL,
     expected_seconds REAL,
-    attempts INTEGER NOT NULL
+    attempts INTEGER NOT NULL,
+    planned_start REAL,
+    planned_end REAL
 );
 
 CREATE TABLE decisions (
@@ -64,7 +66,13 @@ CREATE TABLE stretches (
     outcome TEXT NOT NULL
 );
 """
-_COLUMNS = "name, source, task, digests, priority, added_at, state, reason, is_withdrawn, expected_seconds, attempts"
+_COLUMNS = (
+    "name, source, task, digests, priority, added_at, state, reason, is_withdrawn, expected_seconds, attempts, "
+    "planned_start, planned_end"
+)
+_PLACES = ", ".join("?" * (_COLUMNS.count(",") + 1))
+
+_OPEN = tuple(state.value for state in TaskState if not state.is_final)
 
 
 class QueueStore:
@@ -113,23 +121,28 @@ class QueueStore:
         self.close()
 
     def add(self, tasks: Iterable[QueuedTask]) -> None:
-        """Add tasks, all or none.
+        """Add tasks, all or none; one that was removed makes room for another of its name.
 
         Raises:
             RunStateError: a name is taken.
         """
         with self._transaction():
             for task in tasks:
+                self._connection.execute(
+                    "DELETE FROM tasks WHERE name = ? AND state = ?", (task.name, TaskState.REMOVED.value)
+                )
                 try:
-                    self._connection.execute(
-                        f"INSERT INTO tasks ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _row_of(task)
-                    )
+                    self._connection.execute(f"INSERT INTO tasks ({_COLUMNS}) VALUES ({_PLACES})", _row_of(task))
                 except sqlite3.IntegrityError:
                     raise RunStateError(f"the queue has a task {task.name} already") from None
 
     def tasks(self) -> tuple[QueuedTask, ...]:
         """Return all tasks in the order they were added."""
         return tuple(_task_of(row) for row in self._rows(f"SELECT {_COLUMNS} FROM tasks ORDER BY position"))
+
+    def has_open_tasks(self) -> bool:
+        """Tell whether any task waits or runs."""
+        return any(state in _OPEN for (state,) in self._rows("SELECT DISTINCT state FROM tasks"))
 
     def task(self, name: str) -> QueuedTask | None:
         """Return one task; None when there is none of that name."""
@@ -167,12 +180,17 @@ class QueueStore:
 
     def decisions(self) -> tuple[TaskDecision, ...]:
         """Return the log."""
-        return tuple(
-            TaskDecision(seconds=seconds, kind=kind, task=task, text=text, numbers=json.loads(numbers))
-            for seconds, kind, task, text, numbers in self._rows(
-                "SELECT seconds, kind, task, text, numbers FROM decisions ORDER BY position"
-            )
+        rows = self._rows("SELECT seconds, kind, task, text, numbers FROM decisions ORDER BY position")
+        return tuple(_decision_of(row) for row in rows)
+
+    def last_plan(self) -> tuple[TaskDecision | None, int]:
+        """Return the last plan of the log, and how many there are."""
+        rows = self._rows(
+            "SELECT seconds, kind, task, text, numbers FROM decisions WHERE kind = 'plan' "
+            "ORDER BY position DESC LIMIT 1"
         )
+        (count,) = self._rows("SELECT count(*) FROM decisions WHERE kind = 'plan'")[0]
+        return next((_decision_of(row) for row in rows), None), count
 
     def begin_stretch(self, stretch: RunStretch) -> None:
         """Record that a task took a slot."""
@@ -240,21 +258,18 @@ def _row_of(task: QueuedTask) -> tuple[object, ...]:
         int(task.is_withdrawn),
         task.expected_seconds,
         task.attempts,
+        task.planned_start,
+        task.planned_end,
     )
+
+
+def _decision_of(row: tuple[Any, ...]) -> TaskDecision:
+    seconds, kind, task, text, numbers = row
+    return TaskDecision(seconds=seconds, kind=kind, task=task, text=text, numbers=json.loads(numbers))
 
 
 def _task_of(row: tuple[Any, ...]) -> QueuedTask:
-    name, source, task, digests, priority, added_at, state, reason, is_withdrawn, expected_seconds, attempts = row
-    return QueuedTask(
-        name=name,
-        source=source,
-        task=json.loads(task),
-        digests=json.loads(digests),
-        priority=priority,
-        added_at=added_at,
-        state=TaskState(state),
-        reason=reason,
-        is_withdrawn=bool(is_withdrawn),
-        expected_seconds=expected_seconds,
-        attempts=attempts,
-    )
+    fields = dict(zip((column.strip() for column in _COLUMNS.split(",")), row, strict=True))
+    fields["task"], fields["digests"] = json.loads(fields["task"]), json.loads(fields["digests"])
+    fields["state"], fields["is_withdrawn"] = TaskState(fields["state"]), bool(fields["is_withdrawn"])
+    return QueuedTask(**fields)

@@ -34,8 +34,8 @@ def view_queue(
         seats: The slots, in the head.
         beats: By task, the last word of its worker.
     """
-    plans = [decision for decision in store.decisions() if decision.kind == "plan"]
-    first, last = _first_times(plans), _times_of(plans[-1]) if plans else {}
+    plan, num_plans = store.last_plan()
+    last = _times_of(plan) if plan is not None else {}
     if placing is not None:
         last = {**last, **_live_times(placing, now=now)}
     stretches = store.stretches()
@@ -47,7 +47,6 @@ def view_queue(
             task,
             device=devices.get(task.name, ""),
             beat=(beats or {}).get(task.name),
-            first=first.get(task.name),
             last=last.get(task.name),
             stretches=[stretch for stretch in stretches if stretch.task == task.name],
         )
@@ -62,7 +61,7 @@ def view_queue(
             for seat in seats
         ),
         end_seconds=max(max(ends), now) if ends else None,
-        num_plans=len(plans),
+        num_plans=num_plans,
     )
 
 
@@ -71,7 +70,6 @@ def _view_task(
     *,
     device: str,
     beat: Beat | None,
-    first: tuple[float, float] | None,
     last: tuple[float, float] | None,
     stretches: Sequence[RunStretch],
 ) -> TaskView:
@@ -90,8 +88,8 @@ def _view_task(
         share_done=beat.steps_done / beat.planned_steps if beat is not None and has_steps else None,
         best_value=beat.best_value if beat is not None else None,
         expected_seconds=task.expected_seconds,
-        planned_start=first[0] if first else None,
-        planned_end=first[1] if first else None,
+        planned_start=task.planned_start,
+        planned_end=task.planned_end,
         expected_start=last[0] if last and is_open else None,
         expected_end=last[1] if last and is_open else None,
         actual_start=stretches[0].start_seconds if stretches else None,
@@ -103,14 +101,6 @@ def _view_task(
 def _times_of(plan: TaskDecision) -> Times:
     placements: Sequence[Mapping[str, Any]] = plan.numbers["placements"]
     return {entry["task"]: (entry["start_seconds"], entry["end_seconds"]) for entry in placements}
-
-
-def _first_times(plans: Iterable[TaskDecision]) -> Times:
-    """Return when each task was to run in the first plan that held it."""
-    times: dict[str, tuple[float, float]] = {}
-    for plan in plans:
-        times = {**_times_of(plan), **times}
-    return times
 
 
 def _live_times(placing: Placing, *, now: float) -> Times:

@@ -13,9 +13,9 @@ from cohort.engine.run_directory import RunDirectory
 from cohort.engine.same_inputs import require_same_task
 from cohort.engine.task_file import TaskFile, load_task, task_from_mapping
 from cohort.engine.task_inputs import load_fitting_task
-from cohort.engine.task_queue.records import QueuedTask
+from cohort.engine.task_queue.records import QueuedTask, TaskState
 
-__all__ = ["find_changes", "read_submissions", "task_of"]
+__all__ = ["choose_name", "find_changes", "read_submissions", "task_of"]
 
 
 def task_of(queued: QueuedTask) -> TaskFile:
@@ -29,7 +29,7 @@ def read_submissions(
     """Return (new tasks, tasks that the queue has already) for task files.
 
     The same file with the same content is the same task: the same command again goes on. One that failed, was held or
-    removed is among the second; whoever names it wants it tried again.
+    removed is among the second; whoever names it wants it tried again. One that was removed before it began is new.
 
     Args:
         files: Task files.
@@ -43,6 +43,7 @@ def read_submissions(
     problems: list[Problem] = []
     new: list[QueuedTask] = []
     again: list[QueuedTask] = []
+    known = [task for task in known if task.state is not TaskState.REMOVED or has_begun(task.name, directory)]
     by_source = {task.source: task for task in known}
     for path in files:
         source = str(path.resolve())
@@ -53,6 +54,9 @@ def read_submissions(
             if source in by_source:
                 before = by_source[source]
                 changes = find_changes(before)
+                if has_begun(before.name, directory):
+                    mend = "Restore it as it was, or work in another directory with -o."
+                    changes = [replace(change, mend=mend) for change in changes]
                 problems += changes
                 again.append(before)
                 continue
@@ -60,7 +64,7 @@ def read_submissions(
         except InputError as error:
             problems += error.problems
             continue
-        name = _choose_name(path.resolve(), taken={other.name for other in (*known, *new)})
+        name = choose_name(path.resolve(), taken={other.name for other in (*known, *new)})
         if name is None:
             problems.append(_name_taken(path))
             continue
@@ -82,10 +86,15 @@ def read_submissions(
     return new, again
 
 
+def has_begun(name: str, directory: Path) -> bool:
+    """Tell whether there is a run of the task of this name in the queue's ``directory``."""
+    return RunDirectory.find_problem(directory / name) is not None
+
+
 def find_changes(queued: QueuedTask) -> list[Problem]:
     """Return what is no longer as it was when the task was added, key by key and file by file.
 
-    Comments and the order of keys are no change. A task that has run before is checked by its run as well, row by row.
+    Comments and the order of keys are no change.
     """
     problems: list[Problem] = []
     now = {path: _digest(Path(path)) for path in queued.digests}
@@ -93,7 +102,7 @@ def find_changes(queued: QueuedTask) -> list[Problem]:
         f"Restore it as it was, or take the change: `cohort queue remove {queued.name}` and "
         f"`cohort queue add {queued.source}`."
     )
-    if now[queued.source] != queued.digests[queued.source]:
+    if now.get(queued.source) != queued.digests.get(queued.source):
         try:
             require_same_task({"task": dict(queued.task)}, load_task(queued.source), path=Path(queued.source))
         except InputError as error:
@@ -139,7 +148,7 @@ def _digest(path: Path) -> str:
         return ""
 
 
-def _choose_name(path: Path, *, taken: set[str]) -> str | None:
+def choose_name(path: Path, *, taken: set[str]) -> str | None:
     """Return the file's stem, or with its folder's name where tasks of several folders have one name."""
     for name in (path.stem, f"{path.parent.name}-{path.stem}"):
         if name not in taken:

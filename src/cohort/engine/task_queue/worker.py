@@ -186,9 +186,7 @@ class _Worker:
 
 def _run(order: RunTask, *, watcher: _Reporter) -> None:
     """Begin the task, or go on with it where its run directory holds a run."""
-    options = RunOptions()
-    if order.checkpoint_seconds is not None:
-        options = RunOptions(checkpoint_seconds=order.checkpoint_seconds, checkpoint_share=1.0)
+    options = RunOptions(**order.options)
     directory = Path(order.run_directory)
     if RunDirectory.find_problem(directory) is None:
         task = task_from_mapping(order.resolved, base_directory=Path("/"), name=order.source)
