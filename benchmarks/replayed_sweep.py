@@ -250,7 +250,6 @@ def run_sweep(
     """Train, park, select and continue all trials as a run does; return what it took."""
     study = Study([trial.candidate for trial in planned], early_exit)
     executor.curves = curves
-    clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
         directory, store = _begun_run(Path(folder), planned)
         shelf = _TimedShelf(
@@ -265,8 +264,8 @@ def run_sweep(
             shelf=shelf,
             directory=directory,
             settings=_supervisor_settings(sizes, mean_length=float(executor.train_rows.lengths.mean())),
-            clock=clock,
-            time_spent=TimeSpent(clock),
+            clock=SystemClock(),
+            time_spent=TimeSpent(SystemClock()),
             on_tick=lambda _events, _decisions: None,
             stop_requested=lambda: False,
             note=lambda _line: None,
