@@ -32,14 +32,6 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"cohort {cohort.__version__}\n"
 
 
-@pytest.mark.parametrize("verb", ["plan"])
-def test_verbs_not_built_yet_say_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(verb, "a.yaml", "b.yaml", "--gpus", "8") == 2
-    shown = capsys.readouterr().err
-    assert "not built yet" in shown
-    assert "Traceback" not in shown
-
-
 def test_every_problem_of_a_task_is_shown_without_a_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,9 +52,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     for verb in (tune, run, plan, resume, status, report, export, generate, check, doctor):
-        # what is not built yet says so, whatever it is given
-        anything = {"allow_extra_args": True, "ignore_unknown_options": True} if verb is plan else None
-        app.command(context_settings=anything)(verb)
+        app.command()(verb)
         if verb is run:
             app.add_typer(build_queue_app(), name="queue")
     return app

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cohort.core.errors import InputError, Problem
+from cohort.core.errors import Problem
 
-__all__ = ["NOT_BUILT_KEYS", "NOT_BUILT_VERBS", "NotBuilt", "refuse_verb", "unbuilt_in"]
+__all__ = ["NOT_BUILT_KEYS", "NotBuilt", "unbuilt_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +66,6 @@ NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
     ),
 )
 
-NOT_BUILT_VERBS: Mapping[str, str] = {
-    "plan": "predicting a schedule without training",
-}
-
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:
     value: Any = data
@@ -96,19 +92,3 @@ def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], str]) -> Itera
                 allowed=entry.allowed,
                 mend=entry.mend,
             )
-
-
-def refuse_verb(verb: str, *, arguments: Sequence[str]) -> None:
-    """Refuse a documented command that is not built yet.
-
-    Raises:
-        InputError: always.
-    """
-    raise InputError(
-        Problem(
-            where=" ".join(["cohort", verb, *arguments]),
-            found=f"{NOT_BUILT_VERBS[verb]}: documented, but not built yet",
-            allowed="cohort tune TASK.yaml, for one task",
-            mend="Tune the tasks one after the other with `cohort tune`.",
-        )
-    )

@@ -1,0 +1,70 @@
+"""A plan drawn in a terminal: a row a device, tasks as blocks, as wide as the terminal is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from cohort.core.units import format_duration
+from cohort.scheduling.placement_records import Placement
+
+__all__ = ["print_gantt"]
+
+_COLOURS = ("blue", "dark_orange3", "green4", "magenta", "gold3", "deep_sky_blue3", "slate_blue1", "grey50")
+# more rows than a screen has help nobody; the page draws them all
+_MOST_ROWS = 32
+_MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+def print_gantt(
+    console: Console, placements: Sequence[Placement], *, gpu_ids: Sequence[int], names: Sequence[str], device: str
+) -> None:
+    """Draw ``placements``; without colours a block is filled with its task's letter.
+
+    Args:
+        console: Where, and how wide.
+        placements: Who holds what when.
+        gpu_ids: All devices, from the top.
+        names: Tasks in the order of their colours.
+        device: What a row is: GPU or worker.
+    """
+    end = max((placement.end_seconds for placement in placements), default=0.0)
+    if end <= 0:
+        return
+    shown = list(gpu_ids)[:_MOST_ROWS]
+    label_width = len(device) + 1 + max(len(str(gpu)) for gpu in shown)
+    width = max(20, console.width - label_width - 3)
+    for gpu in shown:
+        line = Text(f"{device} {gpu}".rjust(label_width) + " │")
+        blocks = sorted(
+            (placement for placement in placements if gpu in placement.gpu_ids),
+            key=lambda placement: placement.start_seconds,
+        )
+        column = 0
+        for block in blocks:
+            first = max(column, round(block.start_seconds / end * width))
+            last = max(first, round(block.end_seconds / end * width))
+            line.append(" " * (first - column))
+            line.append(_block(block.task_id, last - first, names, coloured=console.is_terminal))
+            column = last
+        console.print(line, no_wrap=True, crop=True)
+    if len(gpu_ids) > len(shown):
+        console.print(f"{len(gpu_ids) - len(shown)} more {device}s are not drawn; -o PAGE.html draws all")
+    axis = f"{format_duration(end)}"
+    console.print(" " * label_width + " └" + "─" * width)
+    console.print(" " * (label_width + 2) + "0s" + axis.rjust(width - 2), no_wrap=True, crop=True)
+
+
+def _block(task: str, width: int, names: Sequence[str], *, coloured: bool) -> Text:
+    """Return ``width`` columns of a task: its name where it fits."""
+    index = names.index(task)
+    label = task if len(task) + 2 <= width else _MARKS[index % len(_MARKS)]
+    if width <= 0:
+        return Text("")
+    if coloured:
+        return Text(f" {label}"[:width].ljust(width), style=f"bold white on {_COLOURS[index % len(_COLOURS)]}")
+    if width == 1:
+        return Text(label[:1])
+    return Text(("[" + label[: width - 2]).ljust(width - 1, _MARKS[index % len(_MARKS)]) + "]")

@@ -1,0 +1,149 @@
+"""``cohort plan``: what is planned, drawn, simulated and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.cli.main import main
+from tests.cli.tiny_task import TASK, write_tiny_task
+
+
+def cohort(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    return int(caught.value.code or 0), shown.out, shown.err
+
+
+@pytest.fixture(autouse=True)
+def _no_costs_of_other_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tasks of different length, one of them urgent, and one for a GPU."""
+    folder = tmp_path_factory.mktemp("tasks")
+    write_tiny_task(folder)
+    for name, steps, more in (("short", 40, ""), ("long", 4000, ""), ("urgent", 900, "priority: 2\n")):
+        text = TASK.replace("max_steps: 6", f"max_steps: {steps}") + more
+        (folder / f"{name}.yaml").write_text(text)
+    (folder / "gpu.yaml").write_text(TASK.replace("num_gpus: 0", "num_gpus: auto"))
+    return folder
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    code, out, err = cohort(capsys, "plan", *arguments, "--json")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_plan_is_shown_with_its_drawing_bound_and_sources(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [folder / f"{name}.yaml" for name in ("short", "long", "urgent")]
+    code, out, _ = cohort(capsys, "plan", *tasks, "--workers", "2", "-o", tmp_path / "plan.html")
+    assert code == 0
+    for words in ("short", "long", "urgent", "worker 1", "analytic", "bound", "optimal", "first come", "makespan"):
+        assert words in out, words
+    assert max(map(len, out.splitlines())) <= 140
+    page = (tmp_path / "plan.html").read_text()
+    assert page.count('class="bar planned') == 3
+    assert "Tasks over time" in page
+    assert "http" not in page, "a page works offline"
+
+
+def test_the_plan_as_json_is_complete(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = [folder / f"{name}.yaml" for name in ("short", "long", "urgent")]
+    found = planned(capsys, *tasks, "--workers", "2")
+    by_name = {task["task"]: task for task in found["tasks"]}
+    assert by_name["urgent"]["start_seconds"] == 0, "the urgent one waits for nobody"
+    assert by_name["long"]["end_seconds"] == pytest.approx(found["makespan_seconds"])
+    assert found["lower_bound_seconds"] <= found["makespan_seconds"] <= min(found["baselines"].values()) + 1e-9
+    (option,) = by_name["short"]["options"]
+    parts = ("training_seconds", "evaluation_seconds", "start_seconds", "rest_seconds")
+    assert option["seconds"] == pytest.approx(sum(option[part] for part in parts))
+    assert option["cost"] in ("analytic", "scaled", "measured")
+
+
+def test_hardware_that_is_only_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, folder / "gpu.yaml", "--dry-run", "2x4xH100", "--repeat", "9", "--max-gpus-per-task", "2")
+    assert found["is_dry_run"]
+    assert [len(gpus) for gpus in found["nodes"].values()] == [4, 4]
+    assert len(found["tasks"]) == 9
+    assert {option["num_gpus"] for task in found["tasks"] for option in task["options"]} == {1, 2}
+    assert all(option["cost"] == "analytic" for task in found["tasks"] for option in task["options"])
+    alone = planned(capsys, folder / "gpu.yaml", "--dry-run", "H200", "--gpus", "3")
+    assert alone["nodes"] == {"local": [0, 1, 2]}
+
+
+def test_a_simulation_ends_trials_early(
+    folder: Path, tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (folder / "gpu.yaml", "--dry-run", "4xH200", "--repeat", "8", "--simulate")
+    full = planned(capsys, *words, "--exits", "1")
+    assert full["simulation"]["makespan_seconds"] == pytest.approx(full["makespan_seconds"])
+    half = planned(capsys, *words, "--exits", "0.5")
+    assert half["simulation"]["makespan_seconds"] == pytest.approx(0.5 * full["makespan_seconds"])
+    curves = planned(capsys, *words, "--exits", repository / "benchmarks/curves/gsm8k_stories260K.json.gz")
+    assert 0.05 < curves["simulation"]["mean_exit_share"] < 0.5
+    assert curves["simulation"]["unfinished"] == []
+    code, out, _ = cohort(capsys, "plan", *words, "-o", tmp_path / "page.html")
+    assert code == 0
+    assert "simulated" in out
+    assert 'class="bar actual' in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "allowed"),
+    [
+        (("gpu.yaml", "--dry-run", "8xH900"), "--dry-run", "H200"),
+        (("gpu.yaml", "--dry-run", "0xH200"), "--dry-run", "1 GPU or more"),
+        (("gpu.yaml", "--dry-run", "H200", "--gpus", "0"), "--gpus", "1 or more"),
+        (("gpu.yaml", "--dry-run", "8xH200", "--gpus", "4"), "--gpus", "one number of GPUs"),
+        (("gpu.yaml", "--dry-run", "8xH200", "--workers", "4"), "--workers", "one of the two"),
+        (("gpu.yaml", "--workers", "0"), "--workers", "1 or more"),
+        (("gpu.yaml", "--gpus", "0"), "--gpus", "1 or more"),
+        (("gpu.yaml", "gpu.yaml", "--workers", "1"), "gpu.yaml", "each task once"),
+        (("nowhere.yaml", "--workers", "1"), "nowhere.yaml", ""),
+        ((), "cohort plan", "one or more task files"),
+        (("short.yaml", "--dry-run", "8xH200"), "num_gpus", "auto | 1"),
+        (("gpu.yaml", "--workers", "1", "--repeat", "0"), "--repeat", "1 or more"),
+        (("gpu.yaml", "--workers", "1", "--max-gpus-per-task", "0"), "--max-gpus-per-task", "1 or more"),
+        (("gpu.yaml", "--workers", "1", "--exits", "0.5"), "--exits", "--simulate"),
+        (("gpu.yaml", "--workers", "1", "--simulate", "--exits", "1.5"), "--exits", "a share"),
+        (("gpu.yaml", "--workers", "1", "--simulate", "--exits", "nothing.json"), "--exits", "curves"),
+        (("gpu.yaml", "--workers", "1", "--simulate", "--exits", "train.jsonl"), "--exits", "curves"),
+    ],
+)
+def test_wrong_input_is_named_with_its_mend(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    where: str,
+    allowed: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    code, out, err = cohort(capsys, "plan", *words)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert where in err
+    assert allowed in err
+
+
+def test_a_task_that_fits_no_gpu_is_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    large = tmp_path / "large.yaml"
+    text = TASK.replace("num_gpus: 0", "num_gpus: auto").replace("r: [2, 4]", "r: [100000000]")
+    large.write_text(text.replace("base_model: model", f"base_model: {folder / 'model'}").replace(
+        "train: train.jsonl", f"train: {folder / 'train.jsonl'}"))  # fmt: skip
+    code, _, err = cohort(capsys, "plan", folder / "gpu.yaml", large, "--dry-run", "2xL4")
+    assert code == 2
+    assert "large.yaml" in err
+    assert "search.space.r" in err
+    assert "L4" in err
