@@ -106,7 +106,7 @@ def samples_saved(rules: Sequence[Mapping[str, Any]], names: Sequence[str]) -> s
     """Samples saved by reason under the default rule, the best loss's ratio beside (ALTO Figure 15)."""
     default = [row for row in rules if row["rule"] == "patterns (default)"]
     labels = [f"{row['set'].split(' ')[0]} {row['seed']}" for row in default if row["set"] in names]
-    width = max(420.0, 64.0 * len(labels) + 80)
+    width = max(420.0, 92.0 * len(labels) + 80)
     frame = Frame(
         width=width,
         height=300,
@@ -167,7 +167,7 @@ def warmup_lengths(ranks: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
             parts.append(f'<g style="stroke:{TONES[i % 5]}">{line}</g>')
             parts.append(_toned("".join(mark(SHAPES[i % 5], x, y, classes="") for x, y in points), TONES[i % 5]))
         if place == 0:
-            parts.append(_key(names, x=150, y=190))
+            parts.append(_key(names, x=95, y=190))
         panels.append("".join(parts))
     return _svg(panels, width=300, height=290, title="How early losses foretell the end")
 
@@ -202,6 +202,6 @@ def saved_against_lost(rules: Sequence[Mapping[str, Any]], names: Sequence[str])
             title = f"{row['set']} seed {row['seed']}: {value:.4g}"
             parts.append(_toned(mark(SHAPES[i % 5], x, y + 4 * (i - 1), classes="", title=title), TONES[i % 5]))
         if column == "lost":
-            parts.append(_key(names, x=320, y=frame.height - 40 - 15 * len(names)))
+            parts.append(_key(names, x=285, y=frame.height - 40 - 15 * len(names)))
         panels.append("".join(parts))
     return _svg(panels, width=460, height=80 + 26 * len(rows), title="What each rule saves and loses")
