@@ -23,7 +23,17 @@ def resume(
 
         if find_queue(run_dir):
             from cohort.cli.run import go_on_as_before
+            from cohort.core.errors import InputError, Problem
 
+            if context.obj:
+                raise InputError(
+                    Problem(
+                        where=f"command line {context.obj[0]}",
+                        found=f"an input of one run, but {run_dir} is a queue",
+                        allowed=f"cohort resume {run_dir}/TASK, for one task's run",
+                        mend="Leave it out, or resume the one run first.",
+                    )
+                )
             go_on_as_before(run_dir, as_json=as_json)
             return
         from cohort.engine.run_directory import RunDirectory
