@@ -22,9 +22,11 @@ from torch import Tensor
 from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.data.tokenised import TokenisedRows
+from cohort.engine.executor_share import ExecutorShare
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_records import NewTrial
+from cohort.engine.session import Session
 from cohort.engine.sizing import Sizes
 from cohort.engine.state_shelf import StateShelf
 from cohort.engine.supervisor import Supervisor, SupervisorSettings
@@ -121,10 +123,10 @@ class TimedExecutor(Executor):
         self.counts["evaluated_tokens"] += sum(outcome.num_tokens for outcome in found.values())
         return found
 
-    def load(self, spec: TrialSpec, state: TrialState | None = None) -> int:
+    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
         """As the executor's."""
         with self._timed("new adapters" if state is None else "states in"):
-            return super().load(spec, state)
+            return super().load(spec, state, rows=rows)
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """As the executor's."""
@@ -183,7 +185,7 @@ class _TimedShelf(StateShelf):
 
 
 class _Unsaved(Supervisor):
-    """The product's loop without its checkpoints, which cost by the clock and not by the step."""
+    """The product's supervisor without its checkpoints, which cost by the clock and not by the step."""
 
     def checkpoint(self) -> None:
         """Save nothing."""
@@ -250,6 +252,7 @@ def run_sweep(
     """Train, park, select and continue all trials as a run does; return what it took."""
     study = Study([trial.candidate for trial in planned], early_exit)
     executor.curves = curves
+    clock, mean_length = SystemClock(), float(executor.train_rows.lengths.mean())
     with tempfile.TemporaryDirectory() as folder:
         directory, store = _begun_run(Path(folder), planned)
         shelf = _TimedShelf(
@@ -257,25 +260,23 @@ def run_sweep(
         )
         supervisor = _Unsaved(
             study=study,
-            executor=executor,
+            executor=ExecutorShare(executor, rows=executor.train_rows),
             specs={trial.spec.trial_id: trial.spec for trial in planned},
             evaluate=_replaying(executor, study, curves=curves, rows=validation, num_rows=num_evaluation_rows),
             store=store,
             shelf=shelf,
             directory=directory,
-            settings=_supervisor_settings(sizes, mean_length=float(executor.train_rows.lengths.mean())),
-            clock=SystemClock(),
-            time_spent=TimeSpent(SystemClock()),
+            settings=SupervisorSettings(mean_length=mean_length, checkpoint_seconds=math.inf),
+            clock=clock,
+            time_spent=TimeSpent(clock),
             on_tick=lambda _events, _decisions: None,
-            stop_requested=lambda: False,
             note=lambda _line: None,
         )
-        executor.take_times()
-        executor.counts.clear()
-        captured_before = executor.capture_seconds
-        replays_before = 0 if executor.captured is None else executor.captured.num_replays
+        session = Session(executor, capacity=sizes.capacity, clock=clock, stop_requested=lambda: False)
+        session.join(supervisor)
+        captured_before, replays_before = _cleared(executor)
         begun = time.perf_counter()
-        supervisor.run()
+        session.run()
         total = time.perf_counter() - begun
         store.close()
     capture_seconds = executor.capture_seconds - captured_before
@@ -298,6 +299,13 @@ def run_sweep(
     )
 
 
+def _cleared(executor: TimedExecutor) -> tuple[float, int]:
+    """Forget the executor's times so far; return its seconds of recording graphs and its replays."""
+    executor.take_times()
+    executor.counts.clear()
+    return executor.capture_seconds, 0 if executor.captured is None else executor.captured.num_replays
+
+
 def _begun_run(folder: Path, planned: Sequence[PlannedGridTrial]) -> tuple[RunDirectory, RunStore]:
     directory = RunDirectory.create(folder / "run")
     store = RunStore.create(directory.database)
@@ -309,10 +317,6 @@ def _saved_share(study: Study, planned: Sequence[PlannedGridTrial]) -> float:
     """Return the share of the full grid's examples that were not trained on."""
     used = sum(study.trajectory(trial.spec.trial_id).num_steps * trial.spec.batch_size for trial in planned)
     return 1 - used / sum(trial.candidate.planned_steps * trial.spec.batch_size for trial in planned)
-
-
-def _supervisor_settings(sizes: Sizes, *, mean_length: float) -> SupervisorSettings:
-    return SupervisorSettings(capacity=sizes.capacity, mean_length=mean_length, checkpoint_seconds=math.inf)
 
 
 def _record(trial: PlannedGridTrial) -> NewTrial:

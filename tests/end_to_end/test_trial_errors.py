@@ -244,7 +244,7 @@ def test_a_damaged_parked_state_is_trained_again(folder: Path, tmp_path: Path, m
     damaged: list[Path] = []
     load = Executor.load
 
-    def load_once_damaged(self: Executor, spec: Any, state: Any = None) -> int:
+    def load_once_damaged(self: Executor, spec: Any, state: Any = None, **options: Any) -> int:
         if not damaged:
             # the first that was parked comes back: the others are still on the shelf
             damaged.extend(sorted((tmp_path / "run" / "trials").glob("*/state-*")))
@@ -253,7 +253,7 @@ def test_a_damaged_parked_state_is_trained_again(folder: Path, tmp_path: Path, m
                 content = path.read_bytes()[:-1]
                 path.unlink()
                 path.write_bytes(content)
-        return load(self, spec, state)
+        return load(self, spec, state, **options)
 
     monkeypatch.setattr(Executor, "load", load_once_damaged)
     watcher = run(folder, tmp_path, **sections)

@@ -10,7 +10,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.core.events import Evaluated, StepDone
-from cohort.engine import tune as tune_module
+from cohort.engine import task_run as task_run_module
 from cohort.engine.progress import RunProgress
 from cohort.engine.results import read_results
 from cohort.engine.run_store_reading import RunReader
@@ -76,7 +76,7 @@ def test_tensorboard_goes_on_after_an_interruption(
 ) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is an optional package")
     run, ticks = tmp_path / "run", 0
-    took = tune_module._Run._took
+    took = task_run_module.TaskRun._took
 
     def interrupt_at_the_third(self: Any, events: Any, decisions: Any) -> None:
         nonlocal ticks
@@ -86,7 +86,7 @@ def test_tensorboard_goes_on_after_an_interruption(
             # unlike a stop at a step boundary this saves nothing: the last steps are trained and sent again
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(tune_module._Run, "_took", interrupt_at_the_third)
+    monkeypatch.setattr(task_run_module.TaskRun, "_took", interrupt_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         tune(tiny_task(folder, report_to=["tensorboard"]), run, options=RunOptions(checkpoint_seconds=3600))
     with RunReader.open(run / "run.db") as reader:
@@ -146,7 +146,7 @@ def test_a_tracker_that_fails_is_noted_once_and_recorded(
     def open_failing(names: object, *, settings: object) -> Trackers:
         return Trackers({"mlflow": _Fails()})
 
-    monkeypatch.setattr(tune_module, "open_trackers", open_failing)
+    monkeypatch.setattr(task_run_module, "open_trackers", open_failing)
     watcher = Notes()
     tune(tiny_task(folder, training={"max_steps": 3}), tmp_path / "run", watcher=watcher)
     assert len([line for line in watcher.lines if "mlflow failed" in line and "no route" in line]) == 1

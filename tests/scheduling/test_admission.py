@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,16 @@ def test_priority_then_batch_size_then_first_come() -> None:
 def test_each_limit_skips_what_does_not_fit(capacity: Capacity, admitted: tuple[int, ...]) -> None:
     runnable = [request(0, r=16, batch_size=8), request(1, r=16, batch_size=4), request(2, r=8, batch_size=1)]
     assert admit(runnable, [], capacity).admitted == admitted
+
+
+def test_among_equal_priorities_the_first_task_goes_first() -> None:
+    capacity = Capacity(rank_rows=64, num_slots=2, tokens_per_step=10_000)
+    first = [replace(request(0, batch_size=1), arrival=0), replace(request(1, batch_size=1), arrival=0)]
+    second = [replace(request(2, batch_size=8), arrival=1), replace(request(3, batch_size=4), arrival=1)]
+    assert admit([*second, *first], [], capacity) == Admission(admitted=(0, 1))
+    # a vacated slot stays with the first task as well, whatever batch sizes the second has
+    assert admit([*second, *first], [first[0]], capacity, vacated_batch_sizes=[8]) == Admission(admitted=(1,))
+    assert admit([*second, first[0]], [first[0]], capacity, vacated_batch_sizes=[4]) == Admission(admitted=(3,))
 
 
 def test_limits_are_inclusive() -> None:

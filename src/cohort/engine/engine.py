@@ -12,6 +12,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.progress import ProgressWatcher
 from cohort.engine.run_directory import RunDirectory
+from cohort.engine.shared_session import SharedSession
 from cohort.engine.task import Task
 from cohort.engine.task_file import TaskFile
 from cohort.engine.task_inputs import read_inputs
@@ -155,6 +156,18 @@ class Engine:
         if failures:
             raise TasksFailedError(results=results, failures=failures)
         return [results[task.name] for task in tasks]
+
+    def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
+        """Return a session in which tasks share one base model and train at the same time, the urgent ones first.
+
+        Hand tasks in with ``submit``, from any thread and also while ``run`` is at work.
+
+        Args:
+            options: How runs are carried out.
+            clock: Of the runs.
+        """
+        num_gpus = self._total_gpus if isinstance(self._total_gpus, int) else None
+        return SharedSession(options=options, clock=clock, num_gpus=num_gpus)
 
     def _gpus_of(self, file: TaskFile) -> int | str:
         if file.num_gpus == "auto":

@@ -9,11 +9,11 @@ from cohort.core.events import Evaluated
 from cohort.core.memory_records import PassKind
 from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
+from cohort.engine.executor_share import ExecutorShare
 from cohort.engine.preparation import Preparation
 from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.serving.generate import GenerateRequest, generate
 from cohort.training.device_memory import is_out_of_memory, release_cached
-from cohort.training.executor import Executor
 
 __all__ = ["METRICS", "Measured", "RunEvaluator", "exact_match", "stop_ids"]
 
@@ -41,7 +41,7 @@ class Measured:
 class RunEvaluator:
     """Evaluates adapters of one executor on the run's evaluation rows; satisfies the supervisor's ``Evaluator``."""
 
-    def __init__(self, preparation: Preparation, executor: Executor, *, time_spent: TimeSpent) -> None:
+    def __init__(self, preparation: Preparation, executor: ExecutorShare, *, time_spent: TimeSpent) -> None:
         """Evaluate with ``executor``; the seconds of generation are added to ``time_spent``."""
         self._preparation = preparation
         self._executor, self._time_spent = executor, time_spent

@@ -16,7 +16,7 @@ from cohort.core.errors import StorageFullError
 from cohort.core.events import TrialFailed
 from cohort.training.executor import UnfinishedUpdateError
 
-__all__ = ["MOST_ERRORS", "Isolation", "belongs_to_nobody"]
+__all__ = ["MOST_ERRORS", "TrialErrors", "belongs_to_nobody", "run_isolated"]
 
 MOST_ERRORS = 3
 """Errors that make a trial a failed one: it is tried again twice."""
@@ -35,88 +35,89 @@ def belongs_to_nobody(error: Exception) -> bool:
     return isinstance(error, torch.AcceleratorError)
 
 
-class Isolation:
-    """Runs what trials do together; where that raises, finds out whose error it is and counts it.
+class TrialErrors:
+    """Counts the errors of single trials of a task.
 
     Counts begin anew with each process: whoever resumes a run has mended something.
     """
 
-    def __init__(
-        self, *, steps_done: Callable[[int], int], reload: Callable[[int], None], note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, *, steps_done: Callable[[int], int], note: Callable[[str], None]) -> None:
         """Begin with no error.
 
         Args:
             steps_done: Optimizer steps that a trial has done, by its id, for messages.
-            reload: Puts a resident trial back to its last good state.
             note: Told of each error, in a line.
         """
-        self._steps_done, self._reload, self._note = steps_done, reload, note
-        self._errors: dict[int, int] = {}
-
-    def run(
-        self, act: Callable[[Sequence[int]], Sequence[E]], trial_ids: Sequence[int]
-    ) -> tuple[list[E], list[TrialFailed]]:
-        """Return what ``act`` returns for ``trial_ids``, and those of them that failed.
-
-        Raises:
-            Exception: of ``act``, when it belongs to nobody: a full disk, or all of several trials raise alone as well.
-        """
-        try:
-            return list(act(trial_ids)), []
-        except Exception as error:
-            if belongs_to_nobody(error):
-                raise
-            self._mend(trial_ids, error)
-            return self._one_by_one(act, trial_ids, error)
+        self._steps_done, self._note = steps_done, note
+        self._counts: dict[int, int] = {}
 
     def count(self, trial_id: int, error: Exception) -> TrialFailed | None:
         """Count an error of a trial; return its failure when it was the last that is borne."""
-        number = self._errors[trial_id] = self._errors.get(trial_id, 0) + 1
+        number = self._counts[trial_id] = self._counts.get(trial_id, 0) + 1
         step, text = self._steps_done(trial_id), _one_line(error)
         if number >= MOST_ERRORS:
             return TrialFailed(trial_id=trial_id, step=step, message=f"{text} (tried {MOST_ERRORS} times)")
         self._note(f"warning: trial {trial_id} after step {step}: {text}; trying again ({number} of {MOST_ERRORS - 1})")
         return None
 
-    def _one_by_one(
-        self, act: Callable[[Sequence[int]], Sequence[E]], trial_ids: Sequence[int], error: Exception
-    ) -> tuple[list[E], list[TrialFailed]]:
-        done: list[E] = []
-        raised: dict[int, Exception] = {}
-        for trial_id in trial_ids:
-            # one trial alone has had its first try
-            found = error if len(trial_ids) == 1 else self._attempt(act, trial_id, done)
-            if found is not None:
-                raised[trial_id] = found
-        if len(raised) == len(trial_ids) > 1:
-            raise error
-        failed = []
-        for trial_id, first in raised.items():
-            again: Exception | None = first
-            while again is not None:
-                failure = self.count(trial_id, again)
-                if failure is not None:
-                    failed.append(failure)
-                    break
-                again = self._attempt(act, trial_id, done)
-        return done, failed
 
-    def _attempt(self, act: Callable[[Sequence[int]], Sequence[E]], trial_id: int, done: list[E]) -> Exception | None:
+def run_isolated(
+    act: Callable[[Sequence[int]], Sequence[E]],
+    keys: Sequence[int],
+    *,
+    count: Callable[[int, Exception], TrialFailed | None],
+    reload: Callable[[int], None],
+) -> tuple[list[E], dict[int, TrialFailed]]:
+    """Return what ``act`` returns for trials together, and those of them that failed, by key.
+
+    Args:
+        act: Does something with several trials, or raises.
+        keys: Of the trials.
+        count: Told of each error of a trial; returns its failure when it was the last.
+        reload: Puts a resident trial back to its last good state.
+
+    Raises:
+        Exception: of ``act``, when it belongs to nobody: a full disk, or all of several trials raise alone as well.
+    """
+    try:
+        return list(act(keys)), {}
+    except Exception as error:
+        if belongs_to_nobody(error):
+            raise
+        _mend(keys, error, reload)
+        together = error
+    done: list[E] = []
+
+    def attempt(key: int) -> Exception | None:
         try:
-            done += act([trial_id])
+            done.extend(act([key]))
         except Exception as error:
             if belongs_to_nobody(error):
                 raise
-            self._mend([trial_id], error)
+            _mend([key], error, reload)
             return error
         return None
 
-    def _mend(self, trial_ids: Sequence[int], error: Exception) -> None:
-        """An error before the update leaves every trial at its last step; one within it leaves nobody knows what."""
-        if isinstance(error, UnfinishedUpdateError):
-            for trial_id in trial_ids:
-                self._reload(trial_id)
+    # one trial alone has had its first try
+    raised = {key: together if len(keys) == 1 else attempt(key) for key in keys}
+    if len(keys) > 1 and None not in raised.values():
+        raise together
+    failed = {}
+    for key, first in raised.items():
+        again = first
+        while again is not None:
+            if (failure := count(key, again)) is not None:
+                failed[key] = failure
+                break
+            again = attempt(key)
+    return done, failed
+
+
+def _mend(keys: Sequence[int], error: Exception, reload: Callable[[int], None]) -> None:
+    """An error before the update leaves every trial at its last step; after one within it nobody knows."""
+    if isinstance(error, UnfinishedUpdateError):
+        for key in keys:
+            reload(key)
 
 
 def _one_line(error: Exception) -> str:

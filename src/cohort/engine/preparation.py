@@ -29,7 +29,50 @@ from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
 from cohort.tuning.objective_metric import ObjectiveMetric
 
-__all__ = ["Preparation", "objective_metric", "prepare"]
+__all__ = ["Backbone", "Preparation", "objective_metric", "prepare"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """A base model that is loaded already.
+
+    Attributes:
+        decoder: The model.
+        model_hash: Of its files.
+        memory: What passes through it take, as it was measured for the first task.
+        sizes: Of the executor it is in, if it is in one.
+    """
+
+    decoder: Decoder
+    model_hash: str
+    memory: MemoryPlan
+    sizes: Sizes | None = None
+
+    def require_same(self, task: TaskFile, *, directory: Path, machine: Machine) -> None:
+        """Refuse a task of another base model or device.
+
+        Raises:
+            InputError: the files in ``directory`` are others, or ``machine`` trains on another device.
+        """
+        device, own = self.memory.machine.device.type, machine.device.type
+        if device != own:
+            raise InputError(
+                Problem(
+                    where=task.where("num_gpus"),
+                    found=f"{own}, where the tasks it should run beside train on {device}",
+                    allowed="one device for all",
+                    mend="Write the same num_gpus.",
+                )
+            )
+        if model_fingerprint(directory) != self.model_hash:
+            raise InputError(
+                Problem(
+                    where=task.where("model_name_or_path"),
+                    found=f"{task.model_name_or_path}, another base model than that of the tasks it should run beside",
+                    allowed="the same weights and configuration",
+                    mend="Tune it in a session of its own.",
+                )
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +140,7 @@ def prepare(
     say: Callable[[str], None] = lambda _: None,
     wish: SizeWish | None = None,
     also: Sequence[Problem] = (),
+    backbone: Backbone | None = None,
 ) -> Preparation:
     """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
 
@@ -106,12 +150,12 @@ def prepare(
         say: Told, in one line each, what is being done.
         wish: Sizes to use where the machine allows it.
         also: Problems that are known already, to be listed with the others.
+        backbone: The same base model, where it is loaded already.
 
     Raises:
         InputError: anything is wrong with the data, the model or the search space; all of it.
     """
-    started = clock.monotonic()
-    also = list(also)
+    started, also = clock.monotonic(), list(also)
     try:
         machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     except InputError as error:
@@ -120,16 +164,16 @@ def prepare(
     inputs = read_inputs(task, also=also)
     data, target_modules, tokenised = inputs.data, inputs.target_modules, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
-    decoder = load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
+    decoder = _load(task, machine, directory=inputs.model_directory, backbone=backbone)
     proposals = TrialProposals(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
     loaded = clock.monotonic()
     layout = AdapterLayout({name: decoder.linears[name] for name in target_modules})
-    memory = plan_memory(
+    memory = backbone.memory if backbone else plan_memory(
         task, machine=machine, decoder=decoder, layout=layout, specs=proposals.largest(), rows=data.train, clock=clock,
         say=say,
     )  # fmt: skip
     machine = memory.machine
-    sizes = choose_sizes(
+    sizes = (backbone.sizes if backbone else None) or choose_sizes(
         proposals.largest(), layout=layout, machine=machine, longest_row=int(data.train.lengths.max()),
         wish=wish or SizeWish(), needs=memory.needs,
     )  # fmt: skip
@@ -162,6 +206,13 @@ def prepare(
         memory=memory,
         notes=tuple(line for line in (*split_notes(data.report), note, memory.note()) if line is not None),
     )
+
+
+def _load(task: TaskFile, machine: Machine, *, directory: Path, backbone: Backbone | None) -> Decoder:
+    if backbone is None:
+        return load_decoder(directory, dtype=machine.dtype, device=machine.device)
+    backbone.require_same(task, directory=directory, machine=machine)
+    return backbone.decoder
 
 
 def _task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> dict[str, JsonValue]:

@@ -40,6 +40,11 @@ class TimeSpent:
             self._credit()
             self._active.pop()
 
+    def add(self, activity: Activity, seconds: float) -> None:
+        """Count seconds that were measured by others: a task's part of what several did together."""
+        for sums in (self._seconds, self._totals):
+            sums[activity.value] = sums.get(activity.value, 0.0) + seconds
+
     def take(self) -> dict[str, float]:
         """Return the seconds since the last call, by fact, and start again at zero."""
         self._credit()

@@ -39,6 +39,7 @@ class Request:
         batch_size: Examples of one of its steps.
         mean_length: Mean tokens of an example.
         priority: Larger goes first.
+        arrival: Place of its task among those that share the executor; among equal priorities the first goes first.
     """
 
     trial_id: int
@@ -46,6 +47,7 @@ class Request:
     batch_size: int
     mean_length: float
     priority: int = 0
+    arrival: int = 0
 
     @property
     def tokens_per_step(self) -> float:
@@ -89,10 +91,11 @@ def admit(
 ) -> Admission:
     """Choose who becomes resident now, at a step boundary.
 
-    Order: priority, then decreasing batch size, then first come. Slots that were just vacated are first offered to
-    trials of the same batch size and the highest waiting priority, which keeps packs uniform; then all are taken
-    greedily in order, skipping what does not fit. A trial on an empty machine fits whatever its tokens. A trial of
-    higher priority evicts residents of lower priority, the least urgent and last come first, if that makes it fit.
+    Order: priority, then the task that came first, then decreasing batch size, then first come. Slots that were just
+    vacated are first offered to trials of the same batch size among those of the first task in order, which keeps packs
+    uniform; then all are taken greedily in order, skipping what does not fit. A trial on an empty machine fits whatever
+    its tokens. A trial of higher priority evicts residents of lower priority, the least urgent and last come first, if
+    that makes it fit.
 
     Args:
         runnable: Trials that want to be resident, in order of arrival; residents among them are passed over.
@@ -112,7 +115,7 @@ def admit(
     resident_ids = {request.trial_id for request in resident}
     waiting = [request for request in runnable if request.trial_id not in resident_ids]
     # sorted() is stable: equal keys stay in order of arrival
-    waiting = sorted(waiting, key=lambda request: (-request.priority, -request.batch_size))
+    waiting = sorted(waiting, key=lambda request: (-request.priority, request.arrival, -request.batch_size))
     admitted: list[Request] = []
     evicted: list[Request] = []
 
@@ -123,7 +126,7 @@ def admit(
 
     for batch_size in vacated_batch_sizes:
         for request in waiting:
-            if request.priority < waiting[0].priority:
+            if (request.priority, request.arrival) != (waiting[0].priority, waiting[0].arrival):
                 break
             if request.batch_size == batch_size and _fits(request, inside, capacity):
                 take(request)

@@ -93,7 +93,7 @@ class Executor:
         Args:
             decoder: The frozen backbone.
             target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
-            train_rows: What all trials train on.
+            train_rows: What trials train on that come without rows of their own.
             settings: Sizes.
             device: Of the bank; the decoder's.
             dtype: Of master weights and moments.
@@ -160,8 +160,13 @@ class Executor:
         """Tell whether the bank has room for another trial."""
         return self.bank.fits(spec.adapter.r)
 
-    def load(self, spec: TrialSpec, state: TrialState | None = None) -> int:
+    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
         """Make a trial resident, from the start or exactly where ``state`` left off; return its slot.
+
+        Args:
+            spec: The trial.
+            state: Where it left off; None begins it.
+            rows: What it trains on, where that is not what all do.
 
         Raises:
             BankFullError: no room.
@@ -172,8 +177,9 @@ class Executor:
             slot, step = self.bank.insert_fresh(spec.adapter, self._initial_weights(spec)), 0
         else:
             slot, step = self.bank.insert(spec.adapter, state.adapter), state.step
-        order = spec.order(len(self.train_rows))
-        self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=step, order=order)
+        rows = self.train_rows if rows is None else rows
+        order = spec.order(len(rows))
+        self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=step, order=order, rows=rows)
         return slot
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
@@ -233,7 +239,7 @@ class Executor:
         steps = tuple((r.spec, r.slot, r.step) for r in residents)
         samples, first = staged if staged is not None else (None, None)
         if samples is None or samples.steps != steps:
-            samples, first = gather(residents, self.train_rows), None
+            samples, first = gather(residents), None
         trained = samples.trained
         fresh: set[int] = set()
 
@@ -255,7 +261,7 @@ class Executor:
             sums = self._training.run(
                 samples.entries,
                 one_pass,
-                too_large=lambda entry, words: self._too_large(entry, words, rows=self.train_rows),
+                too_large=self._too_large,
                 restart=begin_again,
             )
         except BaseException:
@@ -318,8 +324,10 @@ class Executor:
         gave_up = self.captured is not None and self.captured.give_up()
         return self.make_room() or gave_up
 
-    def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows) -> SampleTooLargeError:
-        trial = next((r.spec for r in self._residents.values() if r.slot == entry.slot), None)
+    def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows | None = None) -> SampleTooLargeError:
+        resident = next((r for r in self._residents.values() if r.slot == entry.slot), None)
+        trial = None if resident is None else resident.spec
+        rows = rows if rows is not None else self.train_rows if resident is None else resident.rows
         whose = "the base model" if trial is None else f"trial {trial.trial_id} (r = {trial.adapter.r})"
         return too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id])
 
@@ -342,7 +350,7 @@ class Executor:
             return
         # what is wrong with a row, or a device without room for a stream, will be said in the step itself
         with contextlib.suppress(Exception):
-            samples = gather(residents, self.train_rows, ahead=1)
+            samples = gather(residents, ahead=1)
             lengths = [len(entry.sample.tokens) for entry in samples.entries]
             first = split_micro_batches(lengths, token_budget=self._training.token_budget)[0]
             part = samples.entries[first.start : first.stop]

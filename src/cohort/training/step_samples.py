@@ -16,12 +16,13 @@ __all__ = ["Resident", "StepSamples", "gather", "samples_of"]
 
 @dataclass(kw_only=True)
 class Resident:
-    """A trial in a slot."""
+    """A trial in a slot, and the rows it trains on."""
 
     spec: TrialSpec
     slot: int
     step: int
     order: SampleOrder
+    rows: TokenisedRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +42,18 @@ class StepSamples:
     num_tokens: dict[int, int]
 
 
-def gather(residents: Sequence[Resident], rows: TokenisedRows, *, ahead: int = 0) -> StepSamples:
+def gather(residents: Sequence[Resident], *, ahead: int = 0) -> StepSamples:
     """Return the samples of the residents' next step, or of the one ``ahead`` steps after it.
 
     Args:
         residents: In slot order.
-        rows: What they train on.
         ahead: Steps to skip.
     """
     entries: list[SlotSample] = []
     trained: dict[int, int] = {}
     num_tokens: dict[int, int] = {}
     for resident in residents:
-        own = samples_of(resident, rows, step=resident.step + ahead)
+        own = samples_of(resident, step=resident.step + ahead)
         trained[resident.slot] = sum(int(entry.sample.trained.sum()) for entry in own)
         num_tokens[resident.slot] = sum(len(entry.sample.tokens) for entry in own)
         entries += own
@@ -61,11 +61,11 @@ def gather(residents: Sequence[Resident], rows: TokenisedRows, *, ahead: int = 0
     return StepSamples(steps=steps, entries=tuple(entries), trained=trained, num_tokens=num_tokens)
 
 
-def samples_of(resident: Resident, rows: TokenisedRows, *, step: int) -> list[SlotSample]:
+def samples_of(resident: Resident, *, step: int) -> list[SlotSample]:
     """Return the samples of one trial's ``step``, in its own order."""
     spec, found = resident.spec, []
     for sample_id in resident.order.batch(step):
-        sample = rows.sample(sample_id)
+        sample = resident.rows.sample(sample_id)
         keys = None
         if spec.adapter.lora_dropout > 0:
             keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=step, sample_id=sample_id)

@@ -1,0 +1,150 @@
+"""Several tasks in one executor: each ends as it would have alone, and the urgent one goes first."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.core.clock import ManualClock
+from cohort.core.errors import InputError
+from cohort.engine.progress import RunProgress
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_store_records import LoggedDecision
+from cohort.engine.shared_session import SharedSession
+from cohort.engine.task_file import TaskFile
+from cohort.engine.tune import RunOptions, resume, tune
+from cohort.tuning.decisions import DecisionKind
+from tests.cli.tiny_task import write_tiny_model
+from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
+
+# room for two or three trials at a time
+OPTIONS = RunOptions(token_budget=40)
+
+
+class Acting:
+    """Does something once, when the task's trials have done ``steps`` steps together."""
+
+    def __init__(self, steps: int, act: Callable[[], None]) -> None:
+        self._steps, self._act = steps, act
+        self.has_acted = False
+
+    def update(self, progress: RunProgress) -> None:
+        done = sum(trial.steps_done for trial in progress.trials)
+        if not self.has_acted and progress.phase == "training" and done >= self._steps:
+            self.has_acted = True
+            self._act()
+
+    def note(self, text: str) -> None: ...
+
+
+class TickingClock(ManualClock):
+    """A second passes each time somebody looks, so that every step is told to watchers."""
+
+    def monotonic(self) -> float:
+        self.advance(1.0)
+        return super().monotonic()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_inputs(tmp_path_factory.mktemp("tiny"))
+    rows = [{"prompt": f"{n}*2=", "completion": str(2 * n)} for n in range(20)]
+    (folder / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def patient_task(folder: Path) -> TaskFile:
+    return tiny_task(folder)
+
+
+def other_task(folder: Path, **sections: Any) -> TaskFile:
+    """Other rows, other ranks and steps, another seed."""
+    return tiny_task(
+        folder,
+        dataset={"train": "other.jsonl"},
+        training={"max_steps": 5, "seed": 7, "batch_size": 3},
+        search={"space": {"learning_rate": [1e-3, 1e-2], "r": [3, 8]}},
+        **sections,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> tuple[Outcome, Outcome]:
+    tune(patient_task(folder), folder / "patient")
+    tune(other_task(folder), folder / "other")
+    return in_any_order(folder / "patient"), in_any_order(folder / "other")
+
+
+def in_any_order(run: Path) -> Outcome:
+    """The outcome of a run with its decisions sorted: who is beside a trial changes when it is decided about."""
+    outcome = outcome_of(run)
+    return {**outcome, "decisions": sorted(outcome["decisions"])}
+
+
+def test_two_tasks_end_as_they_would_alone(folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]) -> None:
+    session = SharedSession(options=OPTIONS)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient")
+    session.submit(other_task(folder), tmp_path / "other", name="other")
+    results = session.run()
+    assert [result.name for result in results] == ["patient", "other"]
+    assert all((result.adapter_directory / "adapter_model.safetensors").is_file() for result in results)
+    assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "other")) == alone
+
+
+def test_an_urgent_task_takes_slots_at_the_next_step_and_changes_no_bit(
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
+) -> None:
+    session = SharedSession(options=OPTIONS, clock=TickingClock())
+
+    def hand_in() -> None:
+        session.submit(other_task(folder, priority=5), tmp_path / "urgent", name="urgent")
+
+    watcher = Acting(1, hand_in)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient", watcher=watcher)
+    session.run()
+    assert watcher.has_acted
+    assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "urgent")) == alone
+    with RunReader.open(tmp_path / "patient" / "run.db") as reader:
+        stays = Counter(stay.trial_id for stay in reader.residencies())
+        parked = {
+            entry.decision.trial_id
+            for entry in reader.log()
+            if isinstance(entry, LoggedDecision) and entry.decision.kind is DecisionKind.PARK
+        }
+    # who came back without having been parked by a rule was taken out for the urgent ones
+    assert any(count > 1 + (trial_id in parked) for trial_id, count in stays.items()), stays
+
+
+def test_an_interrupted_session_leaves_runs_that_go_on_by_themselves(
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
+) -> None:
+    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    interrupt = Acting(9, lambda: signal.raise_signal(signal.SIGINT))
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient", watcher=interrupt)
+    session.submit(other_task(folder), tmp_path / "other", name="other")
+    with pytest.raises(KeyboardInterrupt):
+        session.run()
+    for name in ("patient", "other"):
+        resume(tmp_path / name)
+    assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "other")) == alone
+
+
+def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:
+    session = SharedSession(options=OPTIONS)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient")
+    with pytest.raises(InputError, match="the same target_modules"):
+        session.submit(tiny_task(folder, lora={"target_modules": ["q_proj"]}), tmp_path / "one", name="one")
+    with pytest.raises(InputError, match="'patient' twice"):
+        session.submit(patient_task(folder), tmp_path / "two", name="patient")
+    write_tiny_model(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
+    with pytest.raises(InputError, match="another base model"):
+        session.submit(tiny_task(folder, model_name_or_path=str(tmp_path / "model")), tmp_path / "three", name="three")
+    assert not (tmp_path / "one").exists()
