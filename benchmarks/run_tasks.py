@@ -47,6 +47,8 @@ POLICIES: dict[str, ListPolicy | None] = {
     "longest first": ListPolicy.LONGEST_FIRST,
     "planned": None,
 }
+# both selections, at known moments; the detectors, which end trials at moments that depend on their losses, are off
+EARLY_EXIT = {"warmup_fraction": 0.1, "select_fraction": 0.5, "slope_threshold": 1e6, "gap_threshold": 1e6}
 RATES = [1e-4, 3e-4, 1e-3, 3e-3]
 # steps of the tasks that warm up and of those that are measured, on the CPU and on a GPU
 MEASURED_STEPS = {"cpu": 40, "gpu": 200}
@@ -120,7 +122,7 @@ def write_task(folder: Path, name: str, shape: Shape, *, steps: int, priority: i
         "training": {"max_steps": steps, "batch_size": shape.batch_size},
         "evaluation": {"max_examples": 16},
         "search": {"space": {"learning_rate": RATES, "r": list(shape.ranks), "lora_alpha": "2r"}},
-        "early_exit": {"warmup_fraction": 0.1, "select_fraction": 0.5},
+        "early_exit": EARLY_EXIT,
         "priority": priority,
     }
     path = folder / f"{name}.yaml"
@@ -186,7 +188,7 @@ def work(directory: Path, files: Sequence[Path], slots: Sequence[LocalSlot], pol
 def measure_shapes(folder: Path, slots: Sequence[LocalSlot], *, num_steps: int) -> dict[str, tuple[float, float]]:
     """Return (seconds beside the steps, seconds of a step) of each shape; the first round only warms up.
 
-    A step is one of the second half, when the selection is over.
+    A step is one of the second half, when the selections are over.
     """
     files = {
         (name, turn): write_task(folder, f"{name.split()[0]}{turn}", shape, steps=num_steps, seed=turn)

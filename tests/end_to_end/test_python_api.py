@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 import cohort
+from cohort.cluster.local import cpu_slots
 from cohort.core.errors import InputError
+from cohort.engine.task_queue.expectation import hardware_of_slots
+from cohort.engine.task_queue.pool_choice import PoolWish
 from cohort.engine.task_result import TasksFailedError
+from cohort.scheduling.hardware import Hardware
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, write_inputs
+from tests.engine.task_queue.inline_pool import InlinePool
 
 QUICK = {
     "training": {"max_steps": 4, "batch_size": 2},
@@ -105,7 +110,6 @@ def test_every_problem_of_a_task_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "found"),
     [
-        ({"total_gpus": 8}, "not built yet"),
         ({"strategy": "tensor_parallel"}, "not built yet"),
         ({"strategy": "atuo"}, "'atuo'"),
         ({"total_gpus": -1}, "-1"),
@@ -115,6 +119,26 @@ def test_every_problem_of_a_task_is_named(folder: Path) -> None:
 def test_what_is_not_built_is_refused(keys: dict[str, object], found: str) -> None:
     with pytest.raises(InputError, match=found):
         cohort.Engine(**keys)  # type: ignore[arg-type]
+
+
+def test_several_tasks_on_several_gpus(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def two_slots(wish: PoolWish, directory: Path) -> tuple[InlinePool, Hardware]:
+        assert wish == PoolWish(gpus=2)
+        return InlinePool(2), hardware_of_slots(cpu_slots(2, num_threads=1))
+
+    monkeypatch.setattr("cohort.engine.several_gpus.open_pool", two_slots)
+    runs = tmp_path / "runs"
+    engine = cohort.Engine(total_gpus=2)
+    tasks = [quick_task(folder, name=name, priority=priority) for name, priority in (("one", 0), ("two", 3))]
+    one, two = engine.run(tasks, run_directory=runs)
+    assert [result.run_directory for result in (one, two)] == [runs / "one", runs / "two"]
+    (alone,) = cohort.Engine(total_gpus=0).run([quick_task(folder, name="alone")], run_directory=tmp_path / "alone")
+    assert outcome_of(runs / "one")["adapters"] == outcome_of(alone.run_directory)["adapters"]
+
+    bad = quick_task(folder, name="bad", search_space={"learning_rate": [1e38], "r": [2]})
+    with pytest.raises(TasksFailedError, match="bad: failed: all 1 trials failed") as caught:
+        engine.run([bad, quick_task(folder, name="good")], run_directory=runs)
+    assert set(caught.value.results) == {"good"}
 
 
 def test_tasks_and_schedule_must_fit(folder: Path) -> None:

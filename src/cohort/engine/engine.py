@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.progress import ProgressWatcher
 from cohort.engine.run_directory import RunDirectory
+from cohort.engine.several_gpus import run_on_several_gpus
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.task import Task
 from cohort.engine.task_file import TaskFile
@@ -59,7 +60,8 @@ class Engine:
 
         Args:
             strategy: How several GPUs share a task; only "auto" yet.
-            total_gpus: GPUs to use; "auto": one where there is one; 0: the CPU.
+            total_gpus: GPUs to use; "auto": one where there is one; 0: the CPU. With several, each task gets one, and
+                tasks run beside each other.
 
         Raises:
             InputError: an argument is wrong, or asks for what is not built yet.
@@ -76,13 +78,12 @@ class Engine:
                 )
             )
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
-        if total_gpus not in (0, 1, "auto") or isinstance(total_gpus, bool):
-            found = f"{total_gpus!r}" + (": several GPUs are documented, but not built yet" if is_count else "")
+        if not is_count and total_gpus != "auto":
             problems.append(
                 Problem(
                     where="Engine: total_gpus",
-                    found=found,
-                    allowed="'auto', 0 (CPU) or 1",
+                    found=f"{total_gpus!r}",
+                    allowed="'auto', or a whole number of at least 0 (0: the CPU)",
                     mend="Leave total_gpus out, or write 1.",
                 )
             )
@@ -92,6 +93,8 @@ class Engine:
 
     def schedule(self, tasks: Sequence[Task]) -> Schedule:
         """Return the order in which ``tasks`` will run: as they are given.
+
+        On several GPUs it is the order in which they are submitted; the planner says who runs where, at each event.
 
         Raises:
             InputError: there are none, two have one name, or one asks for more GPUs than the engine has.
@@ -142,36 +145,46 @@ class Engine:
         alone = len(tasks) == 1 and run_directory is not None
         directories = {name: parent if alone else parent / name for name in files}
         _require_inputs(files, directories)
-        results: dict[str, TaskResult] = {}
-        failures: dict[str, CohortError] = {}
-        for placement in sorted(schedule.placements, key=lambda placement: placement.order):
-            name = placement.task
+        order = [placement.task for placement in sorted(schedule.placements, key=lambda placement: placement.order)]
+        if self._has_several_gpus and len(tasks) > 1:
+            failures = run_on_several_gpus(
+                {name: files[name] for name in order},
+                parent,
+                num_gpus=int(self._total_gpus),
+                watcher=watcher,
+                options=options,
+                clock=clock,
+            )
+            return _results_of(tasks, directories, failures)
+        failures = {}
+        for name in order:
             try:
                 tune(files[name], directories[name], watcher=watcher, options=options, clock=clock)
-                results[name] = read_task_result(directories[name], name=name)
             except CohortError as error:
                 if len(tasks) == 1:
                     raise
                 failures[name] = error
-        if failures:
-            raise TasksFailedError(results=results, failures=failures)
-        return [results[task.name] for task in tasks]
+        return _results_of(tasks, directories, failures)
+
+    @property
+    def _has_several_gpus(self) -> bool:
+        return isinstance(self._total_gpus, int) and self._total_gpus > 1
 
     def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
         """Return a session in which tasks share one base model and train at the same time, the urgent ones first.
 
-        Hand tasks in with ``submit``, from any thread and also while ``run`` is at work.
+        It works on one GPU, also where the engine has several. Hand tasks in with ``submit``, from any thread and also while ``run`` is at work.
 
         Args:
             options: How runs are carried out.
             clock: Of the runs.
         """
-        num_gpus = self._total_gpus if isinstance(self._total_gpus, int) else None
+        num_gpus = min(self._total_gpus, 1) if isinstance(self._total_gpus, int) else None
         return SharedSession(options=options, clock=clock, num_gpus=num_gpus)
 
     def _gpus_of(self, file: TaskFile) -> int | str:
         if file.num_gpus == "auto":
-            return self._total_gpus
+            return "auto" if self._has_several_gpus else self._total_gpus
         if isinstance(self._total_gpus, int) and file.num_gpus > self._total_gpus:
             raise InputError(
                 Problem(
@@ -186,6 +199,20 @@ class Engine:
     def _file_of(self, task: Task, early_exit: EarlyExitSettings | None) -> TaskFile:
         file = task.file if early_exit is None else task.with_early_exit(early_exit)
         return file.model_copy(update={"num_gpus": self._gpus_of(file)})
+
+
+def _results_of(
+    tasks: Sequence[Task], directories: Mapping[str, Path], failures: Mapping[str, CohortError]
+) -> list[TaskResult]:
+    """Return the results in the order of ``tasks``.
+
+    Raises:
+        TasksFailedError: there are failures.
+    """
+    results = {name: read_task_result(path, name=name) for name, path in directories.items() if name not in failures}
+    if failures:
+        raise TasksFailedError(results=results, failures=failures)
+    return [results[task.name] for task in tasks]
 
 
 def _require_tasks(tasks: Sequence[Task]) -> None:

@@ -15,7 +15,7 @@ from cohort.engine.task_file import TaskFile, load_task, task_from_mapping
 from cohort.engine.task_inputs import load_fitting_task
 from cohort.engine.task_queue.records import QueuedTask, TaskState
 
-__all__ = ["choose_name", "find_changes", "read_submissions", "task_of"]
+__all__ = ["choose_name", "find_changes", "read_submissions", "submission_of", "task_of"]
 
 
 def task_of(queued: QueuedTask) -> TaskFile:
@@ -71,19 +71,29 @@ def read_submissions(
         occupied = RunDirectory.find_problem(directory / name)
         if occupied is not None:
             problems.append(replace(occupied, where=f"{path}: run directory {directory / name}"))
-        new.append(
-            QueuedTask(
-                name=name,
-                source=source,
-                task=task.model_dump(mode="json"),
-                digests=_digests(path, task),
-                priority=task.priority,
-                added_at=clock.now().isoformat(timespec="seconds"),
-            )
-        )
+        new.append(submission_of(name, task, clock=clock, path=path.resolve()))
     if problems:
         raise InputError(problems)
     return new, again
+
+
+def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None = None) -> QueuedTask:
+    """Return a task as a queue keeps it.
+
+    Args:
+        name: Of the task and its run directory.
+        task: Validated.
+        clock: For the time of adding.
+        path: Its file; None for a task that was made in Python.
+    """
+    return QueuedTask(
+        name=name,
+        source=f"Task {name!r}" if path is None else str(path),
+        task=task.model_dump(mode="json"),
+        digests=_digests(path, task),
+        priority=task.priority,
+        added_at=clock.now().isoformat(timespec="seconds"),
+    )
 
 
 def has_begun(name: str, directory: Path) -> bool:
@@ -127,10 +137,10 @@ def find_changes(queued: QueuedTask) -> list[Problem]:
     return problems
 
 
-def _digests(path: Path, task: TaskFile) -> dict[str, str]:
+def _digests(path: Path | None, task: TaskFile) -> dict[str, str]:
     data = task.dataset
     named = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
-    files = [path.resolve()]
+    files = [] if path is None else [path]
     for entry in map(Path, named):
         if entry.is_dir():
             files += sorted(file for file in entry.rglob("*") if file.is_file())

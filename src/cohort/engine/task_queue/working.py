@@ -19,7 +19,7 @@ from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
 from cohort.engine.task_queue.records import QueuedTask, TaskState
 from cohort.engine.task_queue.submission import read_submissions, task_of
 
-__all__ = ["add_to_queue", "find_queue", "open_queue", "queue_holder", "remove_from_queue", "work_off"]
+__all__ = ["add_to_queue", "enqueue", "find_queue", "open_queue", "queue_holder", "remove_from_queue", "work_off"]
 
 _LOCK_NAME = ".queue.lock"
 _ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
@@ -80,14 +80,27 @@ def add_to_queue(
         with open_queue(directory) as store:
             known = store.tasks()
     new, again = read_submissions(files, known=known, directory=directory, clock=clock or SystemClock())
-    new = _checked(new, expect)
-    directory.mkdir(parents=True, exist_ok=True)
-    with QueueStore.open(directory / QUEUE_DATABASE, create=True) as store:
-        store.add(new)
+    enqueue(new, directory, expect=expect)
+    with open_queue(directory) as store:
         back = [task for task in again if task.state in _ENDED_WITHOUT_RESULT]
         for task in back:
             store.update(task.name, state=TaskState.QUEUED, reason="", is_withdrawn=False, attempts=0)
     return [*new, *back]
+
+
+def enqueue(
+    tasks: Sequence[QueuedTask], directory: Path, *, expect: Callable[[QueuedTask], float] | None = None
+) -> None:
+    """Add tasks of new names to the queue in ``directory``; the arguments are those of :func:`add_to_queue`.
+
+    Raises:
+        InputError: every problem of what they name; nothing was added then.
+        RunStateError: a name is taken.
+    """
+    tasks = _checked(tasks, expect)
+    directory.mkdir(parents=True, exist_ok=True)
+    with QueueStore.open(directory / QUEUE_DATABASE, create=True) as store:
+        store.add(tasks)
 
 
 def _checked(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float] | None) -> list[QueuedTask]:
