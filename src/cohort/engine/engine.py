@@ -173,7 +173,8 @@ class Engine:
     def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
         """Return a session in which tasks share one base model and train at the same time, the urgent ones first.
 
-        It works on one GPU, also where the engine has several. Hand tasks in with ``submit``, from any thread and also while ``run`` is at work.
+        It works on one GPU, also where the engine has several. Hand tasks in with ``submit``, from any thread and also
+        while ``run`` is at work.
 
         Args:
             options: How runs are carried out.
