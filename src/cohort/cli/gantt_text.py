@@ -21,7 +21,7 @@ _MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 def print_gantt(
     console: Console, placements: Sequence[Placement], *, gpu_ids: Sequence[int], names: Sequence[str], device: str
 ) -> None:
-    """Draw ``placements``; without colours a block is filled with its task's letter.
+    """Draw ``placements``; without colours a block stands in brackets.
 
     Args:
         console: Where, and how wide.
@@ -67,4 +67,4 @@ def _block(task: str, width: int, names: Sequence[str], *, coloured: bool) -> Te
         return Text(f" {label}"[:width].ljust(width), style=f"bold white on {_COLOURS[index % len(_COLOURS)]}")
     if width == 1:
         return Text(label[:1])
-    return Text(("[" + label[: width - 2]).ljust(width - 1, _MARKS[index % len(_MARKS)]) + "]")
+    return Text(("[" + label[: width - 2]).ljust(width - 1, "·") + "]")
