@@ -35,12 +35,15 @@ from cohort.engine.sizing import Sizes, SizeWish, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
 from cohort.scheduling.memory_fit import TERMS, mean_error_percent
+from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState
 
 RANKS = (8, 16, 32, 64, 128)
 MOST_TOKENS = {"8b": 8192, "1b": 16384, "tiny": 2048}
 NO_LIMIT = 1 << 50
+# of a held-out pack: 8B's take 47 MB each, beside a pass
+MOST_RANK_ROWS = 1024
 
 
 def spec_of(trial_id: int, *, r: int, batch_size: int) -> TrialSpec:
@@ -71,9 +74,12 @@ def mixed_rows(rng: np.random.Generator, *, mean: int, count: int, vocabulary: i
 
 def held_out_point(decoder: Decoder, profile: MemoryProfile, *, seed: int, most_tokens: int) -> dict[str, Any]:
     """Return predicted and measured peak of one step of a random pack."""
+    release_cached(decoder.device)
     rng = np.random.default_rng(seed)
     num_trials = int(rng.integers(1, 17))
     ranks = [int(r) for r in rng.choice(RANKS[: int(rng.integers(1, len(RANKS) + 1))], size=num_trials)]
+    while sum(aligned_rank(r) for r in ranks) > MOST_RANK_ROWS:
+        ranks[ranks.index(max(ranks))] = min(RANKS)
     batch_sizes = [int(size) for size in rng.choice([1, 2, 4, 8], size=num_trials)]
     wanted = int(rng.uniform(most_tokens / 8, most_tokens))
     mean = max(16, wanted // sum(batch_sizes))
@@ -120,7 +126,7 @@ def free_bytes(decoder: Decoder) -> int:
     """Return what is free beside the base model; on a CPU, of a card four times as large as it."""
     if decoder.device.type == "cpu":
         return 3 * decoder.num_bytes + (64 << 20)
-    torch.cuda.empty_cache()
+    release_cached(decoder.device)
     return int(torch.cuda.mem_get_info()[0])
 
 

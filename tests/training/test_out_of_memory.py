@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -172,6 +174,38 @@ def test_one_row_that_cannot_fit_is_named_and_moves_nothing(decoder: Decoder) ->
     assert not executor.bank.grads_RD.any()
     with pytest.raises(SampleTooLargeError, match="the base model"):
         executor.evaluate_base(rows=VALIDATION, row_ids=range(len(VALIDATION)))
+
+
+def test_what_only_saves_time_is_given_up_before_a_row(decoder: Decoder, expected: Outcome) -> None:
+    executor = executor_for(decoder, token_budget=1, limit_bytes=1 << 40)
+    meter = FaultyMeter([3])
+    executor.memory._meter = meter
+    asked: list[str] = []
+
+    def relief(name: str, *, has_something: bool) -> Callable[[], bool]:
+        def asked_for() -> bool:
+            asked.append(name)
+            return has_something
+
+        return asked_for
+
+    executor.reliefs += [relief("nothing", has_something=False), relief("something", has_something=True)]
+    assert_same(train(executor), expected)
+    assert asked == ["nothing", "something"]
+    assert meter.num_thrown == 1
+
+
+def test_an_executor_is_freed_without_a_garbage_collection(decoder: Decoder) -> None:
+    """Its bank may be most of a GPU's memory."""
+    executor = executor_for(decoder)
+    executor.step()
+    freed = weakref.ref(executor.bank)
+    gc.disable()
+    try:
+        del executor
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_other_errors_are_not_taken_for_it(decoder: Decoder) -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import torch
 
+from cohort.core.units import format_bytes
 from cohort.data.cache import default_cache_directory
 from cohort.engine.kernel_choices import describe_kernels
-from cohort.engine.machine import choose_machine, cpu_name, host_memory_bytes, package_versions
+from cohort.engine.machine import Machine, choose_machine, cpu_name, host_memory_bytes, package_versions
+from cohort.engine.memory_profile import MARGIN_SHARE
 from cohort.kernels.backend import describe_backend
 
 __all__ = ["DiskSpace", "Gpu", "MachineReport", "examine_machine"]
@@ -50,6 +52,7 @@ class MachineReport:
     Attributes:
         used_device: What `num_gpus: auto` will use.
         used_dtype: In what the frozen model computes there.
+        used_memory: How much of its memory, and how that is found.
         used_kernels: Which kernels run there, and why, by what they do.
         warnings: What is likely not as the user wants it.
     """
@@ -65,6 +68,7 @@ class MachineReport:
     gpus: tuple[Gpu, ...]
     used_device: str
     used_dtype: str
+    used_memory: str
     used_kernels: dict[str, str]
     versions: dict[str, str]
     missing_packages: tuple[str, ...]
@@ -124,6 +128,13 @@ def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str,
     return tuple(found)
 
 
+def _used_memory(machine: Machine) -> str:
+    if machine.device.type == "cpu":
+        return "as much as the trials need; memory.limit bounds base model, adapters and passes"
+    fits = format_bytes(machine.memory_bytes * (1 - MARGIN_SHARE))
+    return f"up to {fits}; what passes take is measured before training (memory.limit, memory.margin, memory.profile)"
+
+
 def examine_machine() -> MachineReport:
     """Return what there is and what a run would use; allocates nothing on a GPU beyond what asking costs."""
     gpus, disks = _gpus(), _disks()
@@ -141,6 +152,7 @@ def examine_machine() -> MachineReport:
         gpus=gpus,
         used_device=f"{machine.device} ({machine.device_name})",
         used_dtype=machine.dtype,
+        used_memory=_used_memory(machine),
         used_kernels=describe_kernels(machine.device),
         versions=package_versions(),
         missing_packages=tuple(name for name in OPTIONAL_PACKAGES if importlib.util.find_spec(name) is None),

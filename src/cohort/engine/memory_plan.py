@@ -21,6 +21,7 @@ from cohort.engine.task_file_model import TaskFile
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
+from cohort.training.device_memory import release_cached
 from cohort.training.trial import TrialSpec
 
 __all__ = ["MemoryPlan", "plan_memory"]
@@ -147,6 +148,7 @@ def _estimated(decoder: Decoder) -> MemoryNeeds:
 def _available(task: TaskFile, decoder: Decoder) -> int:
     """Return the bytes for adapters and passes, and see to it that a GPU's allocator keeps the limit."""
     limit, device = task.memory.limit, decoder.device
+    release_cached(device)
     free = free_memory_bytes(device)
     if limit is None:
         return free

@@ -162,7 +162,7 @@ class SharedSession:
 
         with ending:
             executor, sizes = self._open_executor(waiting)
-            executor.make_room = self._make_room
+            executor.reliefs.append(self._make_room)
             memory = self._watch_memory(executor)
             session = Session(
                 executor,

@@ -49,7 +49,7 @@ class SupervisorSettings:
     priority: int = 0
     arrival: int = 0
     checkpoint_seconds: float = 60.0
-    checkpoint_share: float = 0.05
+    checkpoint_share: float = 0.015
 
 
 class Supervisor:

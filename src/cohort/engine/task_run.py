@@ -43,7 +43,7 @@ class RunOptions:
     """
 
     checkpoint_seconds: float = 60.0
-    checkpoint_share: float = 0.05
+    checkpoint_share: float = 0.015
     host_memory_bytes: int | None = None
     token_budget: int | None = None
 

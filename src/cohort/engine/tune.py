@@ -217,7 +217,7 @@ def _go(
     if checkpoint is not None:
         run.replay()
         run.supervisor.restore(checkpoint)
-    executor.make_room = shelf.leave_device
+    executor.reliefs.append(shelf.leave_device)
     memory = MemoryWatch(
         executor, preparation.memory, facts=store.facts(), record=store.set_facts, note=watcher.note, clock=clock
     )

@@ -73,7 +73,8 @@ class Executor:
 
     Attributes:
         memory: Watches its passes.
-        make_room: Asked before a row is said not to fit: gives up what others keep on the device; False for nothing.
+        reliefs: Asked before a row is said not to fit: each gives up what is kept on the device only to save time, and
+            says whether there was anything.
     """
 
     def __init__(
@@ -122,11 +123,9 @@ class Executor:
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
-        self.make_room: Callable[[], bool] = lambda: False
-        # of the graphs, not of this executor: a circle would keep the bank's memory until the next garbage collection
-        make_room = (lambda: False) if self.captured is None else self.captured.give_up
+        self.reliefs: list[Callable[[], bool]] = [] if self.captured is None else [self.captured.give_up]
         self._training, self._evaluation = (
-            MicroBatches(kind, token_budget=budget, memory=self.memory, make_room=make_room)
+            MicroBatches(kind, token_budget=budget, memory=self.memory, reliefs=self.reliefs)
             for kind, budget in (
                 (PassKind.TRAIN, settings.token_budget),
                 (PassKind.EVALUATE, settings.evaluation_token_budget),
@@ -319,10 +318,6 @@ class Executor:
         """Gradients are zero between steps, or written by the next: a step that was not finished leaves none."""
         for resident in residents:
             self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
-
-    def _make_room(self) -> bool:
-        gave_up = self.captured is not None and self.captured.give_up()
-        return self.make_room() or gave_up
 
     def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows | None = None) -> SampleTooLargeError:
         resident = next((r for r in self._residents.values() if r.slot == entry.slot), None)

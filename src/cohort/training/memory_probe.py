@@ -167,13 +167,15 @@ class MemoryProbe:
             executor.memory.take_peaks()
             executor.memory.observe_next(2)
             if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
+                # what earlier passes left is given back where memory is short: only this one's own fragments count
+                torch.cuda.empty_cache()
+                executor.memory.highest_bytes = 0
             executor.step()
-            executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
-            fits = not executor.take_shortages()
-            if fits and device.type == "cuda":
+            if device.type == "cuda":
                 unused = torch.cuda.memory_reserved(device) - executor.memory.highest_bytes
                 self.reserve_bytes = max(self.reserve_bytes, unused)
+            executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
+            fits = not executor.take_shortages()
         except SampleTooLargeError:
             fits = False
         finally:

@@ -31,7 +31,7 @@ class MicroBatches:
     """
 
     def __init__(
-        self, kind: PassKind, *, token_budget: int, memory: DeviceMemory, make_room: Callable[[], bool]
+        self, kind: PassKind, *, token_budget: int, memory: DeviceMemory, reliefs: Sequence[Callable[[], bool]]
     ) -> None:
         """Begin with ``token_budget``.
 
@@ -39,10 +39,10 @@ class MicroBatches:
             kind: Of the passes.
             token_budget: Most tokens of a pass.
             memory: Of the device.
-            make_room: Gives up what only saves time; False when there was nothing to give up. Asked before a sample is
-                said not to fit.
+            reliefs: Give up what only saves time, and say whether there was anything; asked one after another before
+                a sample is said not to fit.
         """
-        self._kind, self._memory, self._make_room = kind, memory, make_room
+        self._kind, self._memory, self._reliefs = kind, memory, reliefs
         self.token_budget = token_budget
         self._shortages: list[MemoryShortage] = []
 
@@ -102,7 +102,8 @@ class MicroBatches:
     ) -> None:
         release_cached(self._memory.device)
         if len(part) == 1:
-            if self._make_room():
+            if any(relief() for relief in self._reliefs):
+                release_cached(self._memory.device)
                 return
             raise too_large(part[0], message)
         num_tokens = sum(len(entry.sample.tokens) for entry in part)
