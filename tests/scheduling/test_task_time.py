@@ -2,6 +2,7 @@ import pytest
 
 from cohort.scheduling.admission import Capacity, Request
 from cohort.scheduling.analytic_cost import ModelWork, analytic_interconnect, analytic_step_cost
+from cohort.scheduling.cost_fit import LaunchRegime
 from cohort.scheduling.cost_model import StepCost, TrialWork, derive_cost
 from cohort.scheduling.hardware import KNOWN_GPUS
 from cohort.scheduling.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_time
@@ -69,5 +70,12 @@ def test_the_analytic_guess_is_near_what_an_h200_was_measured_at() -> None:
     assert cost.step_seconds(pack) == pytest.approx(0.45, rel=0.2)
     # launches and reads hide the first tokens
     assert cost.step_seconds([TrialWork(r=16, num_tokens=64)]) < 0.03
+    # 192 ms of launches were fitted to passes of 3,072 tokens and more
+    regime = LaunchRegime(from_tokens=3072, tokens_per_pass=8192)
+    launched = analytic_step_cost(work, KNOWN_GPUS["H200"], launched=regime)
+    assert launched.step_seconds([TrialWork(r=16, num_tokens=3072)]) == pytest.approx(0.2, rel=0.1)
+    assert launched.step_seconds([TrialWork(r=16, num_tokens=2000)]) == cost.step_seconds(
+        [TrialWork(r=16, num_tokens=2000)]
+    )
     four = derive_cost(cost, num_gpus=4, interconnect=analytic_interconnect(work, KNOWN_GPUS["H200"]))
     assert 0.25 * cost.step_seconds(pack) < four.step_seconds(pack) < cost.step_seconds(pack)

@@ -196,12 +196,12 @@ class TaskSketch:
             num_gpus: Above one they are derived from those of one, and analytic.
             tokens_per_pass: Where launches of the host may take longer than the work; None: never, which is convex.
         """
-        cost, source = analytic_step_cost(self.model_work, self.hardware), CostSource.ANALYTIC
+        launched = None
+        if self.hardware.is_gpu and tokens_per_pass is not None:
+            launched = LaunchRegime(from_tokens=GRAPH_TOKENS, tokens_per_pass=tokens_per_pass)
+        cost, source = analytic_step_cost(self.model_work, self.hardware, launched=launched), CostSource.ANALYTIC
         samples = self.measured.samples
         if samples:
-            launched = None
-            if self.hardware.is_gpu and tokens_per_pass is not None:
-                launched = LaunchRegime(from_tokens=GRAPH_TOKENS, tokens_per_pass=tokens_per_pass)
             cost = fit_step_cost(samples, held_out=(), prior=cost, launched=launched).cost
             source = CostSource.MEASURED if len(set(samples)) >= ENOUGH_PACKS else CostSource.SCALED
         if num_gpus == 1:

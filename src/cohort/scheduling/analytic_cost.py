@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cohort.scheduling.cost_model import Interconnect, Knee, StepCost
+from cohort.scheduling.cost_fit import LaunchRegime
+from cohort.scheduling.cost_model import Interconnect, Knee, LaunchFloor, StepCost
 from cohort.scheduling.hardware import Hardware
 
 __all__ = ["ModelWork", "analytic_interconnect", "analytic_step_cost"]
@@ -22,6 +23,8 @@ MEMORY_SHARE = 0.8
 # of a layer, forward and backward: replayed on a GPU, called one by one on a CPU
 GPU_LAYER_SECONDS = 2.0e-4
 CPU_LAYER_SECONDS = 1.5e-3
+# of a layer that the host launches kernel by kernel, forward and backward (benchmarks/results/cost_model.json)
+HOST_LAYER_SECONDS = 6.4e-3
 # of a sequence in one layer on a CPU, whose adapter products and attention go sequence by sequence
 CPU_SEQUENCE_SECONDS = 4.0e-4
 ADAPTER_SECONDS = 1.0e-4
@@ -52,8 +55,14 @@ class ModelWork:
     bytes_per_value: int
 
 
-def analytic_step_cost(work: ModelWork, hardware: Hardware) -> StepCost:
-    """Return a step's coefficients on one device."""
+def analytic_step_cost(work: ModelWork, hardware: Hardware, *, launched: LaunchRegime | None = None) -> StepCost:
+    """Return a step's coefficients on one device.
+
+    Args:
+        work: The frozen model and its adapters.
+        hardware: The device.
+        launched: When a GPU's steps are launched by the host; None: never, and the result is convex.
+    """
     is_gpu = hardware.is_gpu
     per_token = work.flops_per_token / (hardware.flops_per_second * (PRODUCT_SHARE if is_gpu else 1.0))
     memory = hardware.bytes_per_second * MEMORY_SHARE
@@ -71,6 +80,13 @@ def analytic_step_cost(work: ModelWork, hardware: Hardware) -> StepCost:
         seconds_per_rank_token=6 * work.rank_width / adapter_rate,
         seconds_per_square=work.flops_per_square / (hardware.flops_per_second * (ATTENTION_SHARE if is_gpu else 1.0)),
         knees=(Knee(at_tokens=hidden_tokens, seconds_per_token=per_token),) if is_gpu else (),
+        launches=LaunchFloor(
+            from_tokens=launched.from_tokens,
+            tokens_per_pass=launched.tokens_per_pass,
+            seconds_per_pass=work.num_layers * HOST_LAYER_SECONDS,
+        )
+        if launched is not None
+        else None,
     )
 
 

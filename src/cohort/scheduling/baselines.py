@@ -129,15 +129,22 @@ def schedule_in_order(
                 priority=held.priority,
             )
         )
+    times: dict[tuple[int, ...], list[float]] = {}
     for task in order:
-        choices = [
-            _earliest(task, option, gpus, free_from)
-            for gpus in _pools(task, cluster)
-            for option in task.options
-            if option.num_gpus <= len(gpus)
-        ]
-        best = min(choices, key=lambda placement: (placement.end_seconds, placement.num_gpus))
+        chosen: tuple[float, int, TaskOption, Sequence[int]] | None = None
+        for gpus in _pools(task, cluster):
+            if (frees := times.get(gpus)) is None:
+                frees = times[gpus] = sorted([free_from[gpu] for gpu in gpus])
+            for option in task.options:
+                if option.num_gpus <= len(gpus):
+                    end = max(task.arrival_seconds, frees[option.num_gpus - 1]) + option.seconds
+                    if chosen is None or (end, option.num_gpus) < chosen[:2]:
+                        chosen = (end, option.num_gpus, option, gpus)
+        assert chosen is not None, "every task was found placeable"
+        best = _earliest(task, chosen[2], chosen[3], free_from)
         placements.append(best)
+        # other pools' times stand, unless they share GPUs with this one
+        times = {gpus: frees for gpus, frees in times.items() if not set(best.gpu_ids) & set(gpus)}
         for gpu in best.gpu_ids:
             free_from[gpu] = best.end_seconds
     return placements

@@ -157,7 +157,8 @@ def _fit_regimes(
     """Fit work and launches in turn, each on the launched steps that it explains; the better of all rounds."""
     by_host = [sample for sample in samples if sample.num_tokens >= launched.from_tokens]
     if not by_host:
-        return cost
+        # nothing says otherwise than the prior
+        return replace(cost, launches=prior.launches) if prior is not None else cost
     # at first the floor is below every launched step
     waits = {
         id(sample) for sample in sorted(by_host, key=lambda s: s.seconds / _passes(s, launched))[: len(by_host) // 2]
