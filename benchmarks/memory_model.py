@@ -296,18 +296,24 @@ def main() -> None:
     profile = profiled(decoder, most_tokens=most_tokens)
     rows = [held_out_point(decoder, profile, seed=seed, most_tokens=most_tokens) for seed in range(arguments.points)]
     print_table(rows, columns=[name for name in rows[0] if "bytes" not in name])
+    _write(arguments, profile, rows, fill=None)  # in case there is no time for the rest
     fill = fill_the_card(decoder, profile, seconds=arguments.fill_seconds, most_steps=arguments.fill_steps)
     for name, value in fill.items():
         print(f"  {name}: {value if not name.endswith('bytes') else format_bytes(value)}")
+    print(_write(arguments, profile, rows, fill=fill))
+
+
+def _write(
+    arguments: argparse.Namespace, profile: MemoryProfile, rows: list[dict[str, Any]], *, fill: dict[str, Any] | None
+) -> dict[str, float]:
     headline = {
         "memory_model_mape_percent": mape(rows, of=""),
         "memory_model_pass_mape_percent": mape(rows, of="pass_"),
         "memory_model_worst_error_percent": max(abs(row["error_percent"]) for row in rows),
         "memory_profile_seconds": profile.seconds,
-        "card_fill_percent": fill["fill_percent"],
-        "card_fill_shortages": fill["shortages"],
     }
-    print(headline)
+    if fill is not None:
+        headline |= {"card_fill_percent": fill["fill_percent"], "card_fill_shortages": fill["shortages"]}
     write_result(
         arguments.out or RESULTS / f"memory_model_{arguments.shape}.json",
         question="How well is the memory of a pack predicted, and does a sweep that fills the card run out of it?",
@@ -321,6 +327,7 @@ def main() -> None:
             "lines": lines_of(profile),
         },
     )
+    return headline
 
 
 if __name__ == "__main__":
