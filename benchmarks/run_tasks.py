@@ -32,7 +32,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from cohort.cluster.local import LocalPool, LocalSlot
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
-from cohort.engine.task_queue.head import HeadSettings
+from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.pool_choice import WORKER_TARGET
 from cohort.engine.task_queue.records import RunStretch, TaskDecision, TaskState
 from cohort.engine.task_queue.slot_choice import choose_slots

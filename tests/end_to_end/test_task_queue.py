@@ -20,7 +20,7 @@ from cohort.cluster.ray import RayPool
 from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.core.errors import CohortError
 from cohort.engine.run_store_reading import RunReader
-from cohort.engine.task_queue.head import HeadSettings
+from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.pool_choice import WORKER_TARGET
 from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
 from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
@@ -167,7 +167,7 @@ def test_soak_workers_that_hang_again_and_again(folder: Path, tmp_path: Path) ->
     tasks = work_off(runs, pool, expect=in_order, settings=settings)
     assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
     assert pool.disturbances == []
-    assert what_happened(runs)[0].count("died: silent for") == 2
+    assert what_happened(runs)[0].count("the worker of CPU, 1 thread died: silent for") == 2
     assert_as_alone(folder, runs)
 
 

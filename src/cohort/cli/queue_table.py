@@ -103,6 +103,8 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         facts["planned"] = f"all done after {format_duration(max(planned))} at worst, without early exit"
         facts["actual"] = f"{format_duration(max(ended))}, with {progress.num_plans} plans"
     facts["adapters"] = f"{status.directory}/TASK/best"
+    if (status.directory / "report.html").exists():
+        facts["report"] = f"{status.directory}/report.html"
     print_facts(console, facts)
     for task in progress.tasks:
         if task.state in (TaskState.FAILED, TaskState.HELD):

@@ -11,8 +11,18 @@ __all__ = ["report"]
 
 
 def report(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Write report.html (loss curves, exits, hyperparameters, slots, compute saved); it opens offline."""
+    """Write report.html (loss curves, exits, hyperparameters, slots, compute saved); it opens offline. Of a queue: what
+    was planned, and what happened.
+    """
     with exits(as_json=as_json, debug=debug):
+        from cohort.engine.task_queue.working import find_queue
+
+        if find_queue(run_dir):
+            from cohort.engine.task_queue.queue_page import write_queue_page
+
+            path = write_queue_page(run_dir)
+            print(json.dumps({"path": str(path)}) if as_json else path)
+            return
         from cohort.engine.report import write_report
         from cohort.engine.run_directory import RunDirectory
         from cohort.engine.run_store_reading import RunReader

@@ -120,7 +120,8 @@ def go_on(
     """Work off the queue in ``directory`` and print what its tasks came to; exit with 1 if any has no result."""
     from cohort.cli.queue_progress import watching_queue
     from cohort.cli.queue_table import print_queue
-    from cohort.engine.task_queue.head import HeadSettings
+    from cohort.engine.task_queue.head_settings import HeadSettings
+    from cohort.engine.task_queue.queue_page import write_queue_page
     from cohort.engine.task_queue.queue_status import read_queue_status
     from cohort.engine.task_queue.seats import Limits
     from cohort.engine.task_queue.working import open_queue, work_off
@@ -141,6 +142,7 @@ def go_on(
         store.set_facts({"wish": wish})
     with watching_queue() as watcher:
         work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
+    write_queue_page(directory)
     status = read_queue_status(directory)
     print_queue(status, as_json=as_json)
     if not status.are_all_done:

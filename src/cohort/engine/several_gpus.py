@@ -10,7 +10,7 @@ from cohort.core.errors import CohortError
 from cohort.engine.progress import ProgressWatcher
 from cohort.engine.task_file import TaskFile
 from cohort.engine.task_queue.expectation import Expectation
-from cohort.engine.task_queue.head import HeadSettings
+from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
 from cohort.engine.task_queue.queue_progress import QueueProgress
 from cohort.engine.task_queue.records import TaskState

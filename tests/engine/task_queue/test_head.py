@@ -12,7 +12,9 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem, RunStateError
-from cohort.engine.task_queue.head import Head, HeadSettings
+from cohort.engine.task_queue.head import Head
+from cohort.engine.task_queue.head_settings import HeadSettings
+from cohort.engine.task_queue.queue_page import write_queue_page
 from cohort.engine.task_queue.queue_progress import QueueProgress
 from cohort.engine.task_queue.queue_store import QueueStore
 from cohort.engine.task_queue.records import QueuedTask, TaskState
@@ -143,6 +145,9 @@ def test_early_exits_move_what_waits_up_and_are_recorded(tmp_path: Path) -> None
     assert scene.has_decided("plan", "task a will end at another time")
     assert scene.progress is not None
     views = {task.name: task for task in scene.progress.tasks}
+    page = write_queue_page(tmp_path).read_text()
+    assert "<svg" in page
+    assert "until the last end" in page
     # the first plan had it wait for b
     assert views["c"].planned_start == pytest.approx(40, abs=1.5)
     assert views["c"].actual_start == pytest.approx(11, abs=1.5)

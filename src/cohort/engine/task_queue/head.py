@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from cohort.cluster.worker_pool import (
@@ -24,6 +24,7 @@ from cohort.cluster.worker_pool import (
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import RunStateError
 from cohort.engine.run_directory import RunDirectory
+from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.messages import (
     Beat,
     Note,
@@ -42,42 +43,15 @@ from cohort.engine.task_queue.queue_progress import QueueWatcher
 from cohort.engine.task_queue.queue_store import QueueStore
 from cohort.engine.task_queue.queue_view import view_queue
 from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
-from cohort.engine.task_queue.seats import Limits, Seat, SeatState
+from cohort.engine.task_queue.seats import Seat, SeatState
 from cohort.engine.task_queue.submission import find_changes
 from cohort.engine.task_queue.task_fates import TaskFates
-from cohort.engine.tune import RunOptions
-from cohort.scheduling.baselines import ListPolicy
 from cohort.scheduling.cluster_events import GpusGained
 from cohort.scheduling.placement_records import Cluster
 
-__all__ = ["Head", "HeadSettings"]
+__all__ = ["Head"]
 
 _SECONDS_BETWEEN_UPDATES = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadSettings:
-    """How a queue is worked off; none of it changes an adapter.
-
-    Attributes:
-        policy: Place tasks by a list policy instead of the planner.
-        keeps_open: Wait for further tasks when all have ended.
-        options: How each run is carried out.
-        poll_seconds: Longest wait of a turn.
-        look_seconds: Time between looks at the queue on the disk.
-        reestimate_share: A task whose end moves by more than this share of its time has the rest planned anew...
-        reestimate_seconds: ... but no more often than this.
-        limits: When workers and tasks count as lost.
-    """
-
-    policy: ListPolicy | None = None
-    keeps_open: bool = False
-    options: RunOptions = field(default_factory=RunOptions)
-    poll_seconds: float = 0.2
-    look_seconds: float = 0.5
-    reestimate_share: float = 0.1
-    reestimate_seconds: float = 2.0
-    limits: Limits = field(default_factory=Limits)
 
 
 class Head:
@@ -126,6 +100,7 @@ class Head:
         )
         self._looked = self._told = float("-inf")
         self._waited_for: set[str] = set()
+        self._was_ready = False
 
     def run(self) -> None:
         """Go on until every task has ended.
@@ -206,6 +181,7 @@ class Head:
         match report:
             case Ready():
                 seat.enter(SeatState.IDLE, now=now)
+                self._was_ready = True
             case Beat():
                 seat.beat = report
                 if seat.task is not None and report.task == seat.task:
@@ -271,6 +247,9 @@ class Head:
 
     def _plan(self) -> None:
         """Take all that happened to the planner, if anything did."""
+        if not self._was_ready and any(seat.state is SeatState.STARTING for seat in self._seats.values()):
+            # a plan begins when the first task can
+            return
         events, self._fates.events = self._fates.events, []
         if not events:
             self._placing.advance(self._log.now)

@@ -55,8 +55,12 @@ class QueueLog:
         for placement in plan.placements:
             if placement.task_id not in self._planned:
                 self._planned.add(placement.task_id)
-                times = (self.now + placement.start_seconds, self.now + placement.end_seconds)
-                self._store.update(placement.task_id, planned_start=times[0], planned_end=times[1])
+                self._store.update(
+                    placement.task_id,
+                    planned_slot=placement.gpu_ids[0],
+                    planned_start=self.now + placement.start_seconds,
+                    planned_end=self.now + placement.end_seconds,
+                )
         text = f"{changes.reason}: {plan_in_words(plan)}"
         self._store.record(
             TaskDecision(seconds=self.now, kind="plan", task="", text=text, numbers=plan_as_json(plan, now=self.now))

@@ -43,6 +43,7 @@ CREATE TABLE tasks (
     is_withdrawn INTEGER NOT NULL,
     expected_seconds REAL,
     attempts INTEGER NOT NULL,
+    planned_slot INTEGER,
     planned_start REAL,
     planned_end REAL
 );
@@ -68,7 +69,7 @@ CREATE TABLE stretches (
 """
 _COLUMNS = (
     "name, source, task, digests, priority, added_at, state, reason, is_withdrawn, expected_seconds, attempts, "
-    "planned_start, planned_end"
+    "planned_slot, planned_start, planned_end"
 )
 _PLACES = ", ".join("?" * (_COLUMNS.count(",") + 1))
 
@@ -258,6 +259,7 @@ def _row_of(task: QueuedTask) -> tuple[object, ...]:
         int(task.is_withdrawn),
         task.expected_seconds,
         task.attempts,
+        task.planned_slot,
         task.planned_start,
         task.planned_end,
     )

@@ -46,7 +46,7 @@ class QueuedTask:
         is_withdrawn: The user wants it off the queue.
         expected_seconds: Predicted before it first ran, without early exit; None until then.
         attempts: Times it was begun and ended by a fault, since it last came further.
-        planned_start, planned_end: Of the first plan that held it; None before.
+        planned_slot, planned_start, planned_end: Of the first plan that held it; None before.
     """
 
     name: str
@@ -60,6 +60,7 @@ class QueuedTask:
     is_withdrawn: bool = False
     expected_seconds: float | None = None
     attempts: int = 0
+    planned_slot: int | None = None
     planned_start: float | None = None
     planned_end: float | None = None
 

@@ -13,7 +13,8 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.run_lock import RunLock
 from cohort.engine.stopping import stopping_gently
 from cohort.engine.task_inputs import read_inputs
-from cohort.engine.task_queue.head import Head, HeadSettings
+from cohort.engine.task_queue.head import Head
+from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.queue_progress import QueueWatcher, SilentQueueWatcher
 from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
 from cohort.engine.task_queue.records import QueuedTask, TaskState
