@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wait_for(condition: Callable[[], bool], *, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], *, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -149,10 +149,10 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
     assert pool.disturbances == []
     said, stretches = what_happened(runs)
     assert "died: killed by SIGKILL" in said
-    assert "gives way to urgent" in said
     # early exits led to other plans
     assert "will end at another time" in said
     assert len({stretch.slot_id for stretch in stretches}) == 2
+    # it overtook whoever waited: somebody gave way, unless a slot came free at that very moment
     first = {stretch.task: stretch.start_seconds for stretch in reversed(stretches)}
     assert first["urgent"] < max(first.values())
     assert_as_alone(folder, runs)
