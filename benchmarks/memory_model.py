@@ -4,7 +4,7 @@ Profiles as a run does, then measures held-out packs of mixed ranks, batch sizes
 prediction (base model and adapter state by arithmetic, the pass by the fit), then trains a sweep whose bank and passes
 fill the card, through the same sizes and admission as a run's.
 
-    python benchmarks/memory_model.py --shape 8b          # GPU, about two minutes
+    python benchmarks/memory_model.py --shape 8b          # GPU, four minutes; --part fill or held-out: two each
     python benchmarks/memory_model.py --shape tiny        # CPU: the meter stands in for the allocator
 """
 
@@ -250,7 +250,6 @@ def profiled(decoder: Decoder, *, most_tokens: int) -> MemoryProfile:
         decoder,
         layout=AdapterLayout(dict(decoder.linears)),
         ranks=RANKS,
-        shortest=8,
         usual=220,
         longest=1760,
         room_bytes=free_bytes(decoder) * 0.5,
@@ -284,50 +283,65 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="8b", choices=tuple(MOST_TOKENS))
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
+    parser.add_argument("--part", choices=("both", "held-out", "fill"), default="both", help="where time is short")
     parser.add_argument("--points", type=int, default=36)
     parser.add_argument("--fill-seconds", type=float, default=60.0)
     parser.add_argument("--fill-steps", type=int, default=40)
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--fill-out", type=Path, default=None)
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
     most_tokens = MOST_TOKENS[arguments.shape]
     profile = profiled(decoder, most_tokens=most_tokens)
-    rows = [held_out_point(decoder, profile, seed=seed, most_tokens=most_tokens) for seed in range(arguments.points)]
-    print_table(rows, columns=[name for name in rows[0] if "bytes" not in name])
-    _write(arguments, profile, rows, fill=None)  # in case there is no time for the rest
-    fill = fill_the_card(decoder, profile, seconds=arguments.fill_seconds, most_steps=arguments.fill_steps)
-    for name, value in fill.items():
-        print(f"  {name}: {value if not name.endswith('bytes') else format_bytes(value)}")
-    print(_write(arguments, profile, rows, fill=fill))
+    if arguments.part != "fill":
+        rows = [
+            held_out_point(decoder, profile, seed=seed, most_tokens=most_tokens) for seed in range(arguments.points)
+        ]
+        print_table(rows, columns=[name for name in rows[0] if "bytes" not in name])
+        write_held_out(arguments.out or RESULTS / f"memory_model_{arguments.shape}.json", rows, profile)
+    if arguments.part != "held-out":
+        fill = fill_the_card(decoder, profile, seconds=arguments.fill_seconds, most_steps=arguments.fill_steps)
+        for name, value in fill.items():
+            print(f"  {name}: {value if not name.endswith('bytes') else format_bytes(value)}")
+        write_fill(arguments.fill_out or RESULTS / f"card_fill_{arguments.shape}.json", fill, profile)
 
 
-def _write(
-    arguments: argparse.Namespace, profile: MemoryProfile, rows: list[dict[str, Any]], *, fill: dict[str, Any] | None
-) -> dict[str, float]:
+def write_held_out(path: Path, rows: Sequence[dict[str, Any]], profile: MemoryProfile) -> None:
+    """Say and write how well held-out packs were predicted."""
     headline = {
         "memory_model_mape_percent": mape(rows, of=""),
         "memory_model_pass_mape_percent": mape(rows, of="pass_"),
         "memory_model_worst_error_percent": max(abs(row["error_percent"]) for row in rows),
         "memory_profile_seconds": profile.seconds,
     }
-    if fill is not None:
-        headline |= {"card_fill_percent": fill["fill_percent"], "card_fill_shortages": fill["shortages"]}
+    print(headline)
     write_result(
-        arguments.out or RESULTS / f"memory_model_{arguments.shape}.json",
-        question="How well is the memory of a pack predicted, and does a sweep that fills the card run out of it?",
+        path,
+        question="How well is the memory of a pack predicted from a small sweep?",
         headline=headline,
         rows=rows,
         notes={
-            "fill": fill,
             "profile_passes": profile.num_passes,
             "profile_error_percent": profile.fit_error_percent,
             "reserve_bytes": profile.reserve_bytes,
             "lines": lines_of(profile),
         },
     )
-    return headline
+
+
+def write_fill(path: Path, fill: dict[str, Any], profile: MemoryProfile) -> None:
+    """Say and write how full the card was."""
+    headline = {"card_fill_percent": fill["fill_percent"], "card_fill_shortages": fill["shortages"]}
+    print(headline)
+    write_result(
+        path,
+        question="Does a sweep of mixed ranks, batch sizes and lengths that fills the card by prediction ever run out?",
+        headline=headline,
+        rows=[fill],
+        notes={"margin_share": MARGIN_SHARE, "reserve_bytes": profile.reserve_bytes},
+    )
 
 
 if __name__ == "__main__":

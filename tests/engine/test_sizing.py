@@ -12,7 +12,15 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.engine.machine import Machine
-from cohort.engine.sizing import GPU_TOKENS, LOSS_HEAD_BYTES, MARGIN_SHARE, SizeWish, choose_sizes, rank_row_bytes
+from cohort.engine.sizing import (
+    GPU_TOKENS,
+    LOSS_HEAD_BYTES,
+    MARGIN_SHARE,
+    MemoryNeeds,
+    SizeWish,
+    choose_sizes,
+    rank_row_bytes,
+)
 from cohort.training.trial import TrialSpec
 
 GIB = 1 << 30
@@ -107,3 +115,51 @@ def test_too_small_a_card_is_an_input_error() -> None:
         choose_sizes(
             grid(), layout=LAYOUT_8B, machine=gpu(6), longest_row=440, wish=SizeWish(), activation_bytes=5_000_000
         )
+
+
+def test_recorded_passes_give_way_to_trials_that_wait() -> None:
+    def sizes(gibibytes: float, rank_rows: int | None) -> tuple[int, int]:
+        found = choose_sizes(
+            grid(),
+            layout=LAYOUT_8B,
+            machine=gpu(gibibytes),
+            longest_row=440,
+            wish=SizeWish(rank_rows=rank_rows),
+            activation_bytes=5_000_000,
+        )
+        return found.executor.graph_tokens, found.executor.num_rank_rows
+
+    assert sizes(124, 256)[0] == 3072, "there is room for all"
+    graph_tokens, rank_rows = sizes(124, 10_000)
+    assert 512 <= graph_tokens < 3072
+    assert rank_rows > 1400
+
+
+def test_measured_needs_take_the_place_of_the_estimate() -> None:
+    needs = MemoryNeeds(pass_bytes=lambda tokens: 1e6 * tokens, reserve_bytes=GIB, margin_share=0.05)
+    measured, estimated = (
+        choose_sizes(
+            grid(),
+            layout=LAYOUT_8B,
+            machine=gpu(124),
+            longest_row=440,
+            wish=SizeWish(rank_rows=10_000),
+            activation_bytes=5_000_000,
+            needs=known,
+        )
+        for known in (needs, None)
+    )
+    assert measured.executor.num_rank_rows > estimated.executor.num_rank_rows
+    used = measured.executor.num_rank_rows * rank_row_bytes(LAYOUT_8B, has_compute_copy=True)
+    used += int(needs.pass_bytes(measured.executor.token_budget)) + GIB
+    assert 0.93 * 124 * GIB < used <= 0.95 * 124 * GIB
+
+
+def test_a_cpu_with_a_limit_has_smaller_passes() -> None:
+    layout = AdapterLayout({"q": (64, 64)})
+    cpu = Machine(device=torch.device("cpu"), device_name="test", dtype="float32", threads=1, memory_bytes=40 << 20)
+    needs = MemoryNeeds(pass_bytes=lambda tokens: 50_000 * tokens)
+    sizes = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, wish=SizeWish(), needs=needs)
+    assert sizes.executor.token_budget == 512
+    free = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, wish=SizeWish())
+    assert free.executor.token_budget == 2048

@@ -30,7 +30,6 @@ def profiled(decoder: Decoder, *, room_bytes: float = 1e12, limit_bytes: int = 1
         decoder,
         layout=AdapterLayout(dict(decoder.linears)),
         ranks=[4, 16, 33, 8],
-        shortest=2,
         usual=26,
         longest=50,
         room_bytes=room_bytes,

@@ -116,7 +116,6 @@ def plan_memory(
             decoder,
             layout=layout,
             ranks=ranks,
-            shortest=int(lengths.min()),
             usual=round(float(lengths.mean())),
             longest=int(lengths.max()),
             room_bytes=machine.memory_bytes * (1 - task.memory.margin) - state_bytes,

@@ -37,7 +37,7 @@ class MemoryProfile:
         decoder: The frozen backbone.
         model: Predicts the peak of any pass.
         widest: The widest rank that will train.
-        shortest, longest: Tokens of rows that will be trained on.
+        usual, longest: Tokens of rows that will be trained on.
         checked_tokens: The largest pass that was run: by measurement it fits, by prediction it is the largest.
         largest_tokens: The largest pass that fits by prediction; at least :attr:`checked_tokens` unless that failed.
         fit_error_percent: Mean absolute error on the passes of the sweep.
@@ -48,7 +48,7 @@ class MemoryProfile:
     decoder: Decoder
     model: PassModel
     widest: int
-    shortest: int
+    usual: int
     longest: int
     checked_tokens: int
     largest_tokens: int
@@ -59,9 +59,7 @@ class MemoryProfile:
 
     def worst(self, tokens: int) -> PassSize:
         """Return the size of the pass of ``tokens`` tokens that takes most."""
-        return worst_pass(
-            tokens, decoder=self.decoder, widest=self.widest, shortest=self.shortest, longest=self.longest
-        )
+        return worst_pass(tokens, decoder=self.decoder, widest=self.widest, usual=self.usual, longest=self.longest)
 
     def pass_bytes(self, tokens: int) -> float:
         """Return the most that a micro-batch of ``tokens`` takes, and an evaluation of twice as many."""
@@ -87,7 +85,6 @@ def profile_memory(
     *,
     layout: AdapterLayout,
     ranks: Sequence[int],
-    shortest: int,
     usual: int,
     longest: int,
     room_bytes: float,
@@ -103,7 +100,7 @@ def profile_memory(
         decoder: The frozen backbone.
         layout: Adapted linears.
         ranks: Every rank that will train.
-        shortest, usual, longest: Of rows, in tokens.
+        usual, longest: Of rows, in tokens.
         room_bytes, most_tokens: Of a pass: beside base model and the widest adapter; beyond them no run is faster.
         memory_limit_bytes, clock: Of everything, on a CPU; for the time it takes.
     """
@@ -111,7 +108,7 @@ def profile_memory(
     widest = max(ranks)
 
     def worst(tokens: int) -> PassSize:
-        return worst_pass(tokens, decoder=decoder, widest=widest, shortest=shortest, longest=longest)
+        return worst_pass(tokens, decoder=decoder, widest=widest, usual=usual, longest=longest)
 
     probe = MemoryProbe(
         decoder,
@@ -132,21 +129,23 @@ def profile_memory(
         checked = largest = 0
         for _ in range(3):
             largest = _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
-            check = ProbePass(ranks=(widest,), lengths=(longest,) * max(1, largest // longest))
+            length = min(longest, max(2, largest))
+            check = ProbePass(ranks=(widest,), lengths=(length,) * max(1, largest // length))
             found, fits = probe.measure(check) if largest else ((), True)
             num_passes += 1
             model = model.refitted(found)
             if fits and max((peak.num_bytes for peak in found), default=0) <= room_bytes:
                 checked = check.num_tokens if found else 0
                 break
-            model = model.corrected(PassKind.TRAIN, worst(largest), at_least=1.05 * room_bytes)
+            if not fits:
+                model = model.corrected(PassKind.TRAIN, worst(largest), at_least=1.05 * room_bytes)
     finally:
         probe.close()
     return MemoryProfile(
         decoder=decoder,
         model=model,
         widest=widest,
-        shortest=shortest,
+        usual=usual,
         longest=longest,
         checked_tokens=checked,
         largest_tokens=largest,

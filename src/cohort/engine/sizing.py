@@ -28,6 +28,8 @@ LEAST_TOKENS = 64
 CPU_SIZES = (2048, 1024, 512, 256)
 # passes of fewer tokens are recorded as CUDA graphs: the host takes longer to launch them than the GPU to run them
 GRAPH_TOKENS = 3072
+# where trials have to wait for memory, recorded passes hold at most this share of it, or are none
+GRAPH_SHARE, LEAST_GRAPH_TOKENS = 0.08, 512
 MOST_SLOTS = 64
 # on a GPU: what stays free, for fragments and estimates that are too low, and the loss head's logits and their gradient
 MARGIN_SHARE = 0.08
@@ -140,10 +142,15 @@ def choose_sizes(
             needs=needs,
             sizes=GPU_TOKENS if on_gpu else CPU_SIZES,
         )
-        room -= needs.bytes_of(max(tokens, longest_row))
+        room -= math.ceil(needs.pass_bytes(max(tokens, longest_row)))
     else:
         tokens = wish.token_budget or CPU_TOKENS
         room = int(machine.memory_bytes * BANK_SHARE)
+    wanted = wish.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu)
+    graph_tokens = 0
+    if on_gpu and needs is not None:
+        graph_tokens = _graph_tokens(needs, most=min(GRAPH_TOKENS, tokens), room=room, bank_bytes=wanted * row_bytes)
+        room -= math.ceil(needs.graph_bytes(graph_tokens))
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
         raise InputError(
@@ -155,18 +162,29 @@ def choose_sizes(
                 mend="Choose smaller ranks, fewer target_modules, or a machine with more memory.",
             )
         )
-    rank_rows = min(wish.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu), affordable // 16 * 16)
+    rank_rows = min(wanted, affordable // 16 * 16)
     return Sizes(
         executor=ExecutorSettings(
             num_slots=num_slots,
             num_rank_rows=rank_rows,
             token_budget=tokens,
             evaluation_token_budget=2 * tokens,
-            graph_tokens=min(GRAPH_TOKENS, tokens) if on_gpu else 0,
+            graph_tokens=graph_tokens,
         ),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
         device_shelf_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
     )
+
+
+def _graph_tokens(needs: MemoryNeeds, *, most: int, room: int, bank_bytes: int) -> int:
+    """Return up to how many tokens passes are recorded: all that pay, fewer where their memory is the bank's."""
+    tokens = most
+    while tokens >= LEAST_GRAPH_TOKENS:
+        held = needs.graph_bytes(tokens)
+        if room - held >= bank_bytes or held <= GRAPH_SHARE * room:
+            return tokens
+        tokens //= 2
+    return 0
 
 
 def estimated_needs(activation_bytes: int) -> MemoryNeeds:

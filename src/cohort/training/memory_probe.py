@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.memory_records import PassPeak, PassSize
@@ -22,7 +23,7 @@ from cohort.kernels.packed_linear.launch_tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.trial import TrialSpec
+from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
 
@@ -98,10 +99,10 @@ def probe_rows(probe: ProbePass, *, vocabulary: int) -> TokenisedRows:
     )
 
 
-def worst_pass(tokens: int, *, decoder: Decoder, widest: int, shortest: int, longest: int) -> PassSize:
+def worst_pass(tokens: int, *, decoder: Decoder, widest: int, usual: int, longest: int) -> PassSize:
     """Return the size of the pass of ``tokens`` tokens that takes most: all of them trained, at the widest rank.
 
-    Rows are the shortest where their number counts and the longest where their length does.
+    Rows are half of the usual length where their number counts and the longest where their length does.
 
     Its regime is none that is ever measured: a model then predicts the most of those that were.
     """
@@ -116,7 +117,7 @@ def worst_pass(tokens: int, *, decoder: Decoder, widest: int, shortest: int, lon
         head_bytes=logits_bytes(
             tokens, vocabulary=decoder.config.vocab_size, dtype=decoder.dtype, device=decoder.device
         ),
-        num_sequences=-(-tokens // max(1, shortest)),
+        num_sequences=-(-2 * tokens // usual),
         sum_squares=tokens * longest,
         regime="any",
     )
@@ -163,7 +164,7 @@ class MemoryProbe:
         executor.train_rows = rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size)
         try:
             for trial_id, r in enumerate(probe.ranks):
-                executor.load(_trial(trial_id, r=r, batch_size=len(rows)))
+                executor.load(_trial(trial_id, r=r, batch_size=len(rows)), self._zeros(r))
             executor.memory.take_peaks()
             executor.memory.observe_next(2)
             if device.type == "cuda":
@@ -182,6 +183,11 @@ class MemoryProbe:
             for trial_id in executor.resident:
                 executor.drop(trial_id)
         return executor.memory.take_peaks(), fits
+
+    def _zeros(self, r: int) -> TrialState:
+        """Return weights and moments of zeros: drawing those of a large model takes longer than all passes."""
+        zeros_rD = torch.zeros(1, 1, device=self._decoder.device).expand(r, self._executor.bank.layout.width)
+        return TrialState(adapter=AdapterState(weights=zeros_rD, exp_avg=zeros_rD, exp_avg_sq=zeros_rD), step=0)
 
     def close(self) -> None:
         """Free the bank."""
