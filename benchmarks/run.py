@@ -27,6 +27,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory", "cuda", ()),
     ("lora_tax", "cuda", ()),
     ("cost_model", "cuda", ()),
+    ("run_tasks", "cuda", ("--gpus", "2")),
     ("packed_vs_peft", "cuda", ("--shape", "1b")),
     ("packed_vs_peft", "cuda", ("--shape", "8b")),
     ("sweep_price", "cuda", ("--shape", "1b")),

@@ -30,6 +30,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cohort.cluster.local import LocalPool, LocalSlot
+from cohort.core.errors import InputError
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
 from cohort.engine.task_queue.head_settings import HeadSettings
@@ -232,7 +233,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "run_tasks.json")
     parser.add_argument("--keep", type=Path, help="work in this directory and leave everything there")
     options = parser.parse_args()
-    slots = choose_slots(gpus=options.gpus, workers=options.workers)
+    try:
+        slots = choose_slots(gpus=options.gpus, workers=options.workers)
+    except InputError as error:
+        sys.exit(str(error))
     folder = options.keep or Path(tempfile.mkdtemp(prefix="run_tasks_"))
     folder.mkdir(parents=True, exist_ok=True)
     # the measured costs of steps belong to this run alone
