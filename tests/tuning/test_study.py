@@ -146,6 +146,34 @@ def test_the_selection_keeps_its_share(curves: list[RecordedCurve], data: st.Dat
     assert all((boundary[a], a) < (boundary[b], b) for a in kept for b in parked - kept)
 
 
+@pytest.mark.parametrize("rule", [RuleName.PATTERNS, RuleName.HALVING, RuleName.HYPERBAND])
+@settings(max_examples=80, deadline=None)
+@given(curves=curve_sets(), data=st.data())
+def test_who_is_called_hopeless_is_never_kept(rule: RuleName, curves: list[RecordedCurve], data: st.DataObject) -> None:
+    study = Study([c.candidate for c in curves], early_exit(rule))
+    by_id = {c.candidate.trial_id: c for c in curves}
+    hopeless: set[int] = set()
+    while not study.is_finished:
+        advance(study, by_id[data.draw(st.sampled_from(study.runnable()))])
+        now = study.hopeless()
+        assert all(study.state(trial_id) is TrialState.PARKED for trial_id in now)
+        assert {trial_id for trial_id in hopeless if study.state(trial_id) is TrialState.PARKED} <= now
+        hopeless |= now
+        assert all(study.state(trial_id) in (TrialState.PARKED, TrialState.STOPPED) for trial_id in hopeless)
+
+
+def test_a_trial_behind_the_share_of_all_is_hopeless_before_the_last_arrives() -> None:
+    curves = [curve(i, validation=[1.0 + i, 1.0]) for i in range(8)]
+    study = Study([c.candidate for c in curves], EarlyExitSettings(select_fraction=0.25))
+    found = []
+    for recorded in curves[:5]:
+        advance(study, recorded)
+        found.append(study.hopeless())
+    assert found == [frozenset(), frozenset(), {2}, {2, 3}, {2, 3, 4}]
+    study.add([replace(curves[0].candidate, trial_id=n) for n in (8, 9)])
+    assert study.hopeless() == {3, 4}, "with ten candidates three are kept"
+
+
 def test_a_failure_is_final_and_its_best_still_competes() -> None:
     study = Study([curve(0, validation=[1.0] * 3).candidate], EarlyExitSettings(select_fraction=1.0))
     study.start(0)

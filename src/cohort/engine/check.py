@@ -9,6 +9,7 @@ from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.data_notes import split_notes
 from cohort.engine.machine import choose_machine
+from cohort.engine.search_notes import search_notes
 from cohort.engine.task_file import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import evaluation_note, plan_evaluation
@@ -70,7 +71,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         device=f"{machine.device.type} ({machine.device_name})",
         data=inputs.data.report,
         examples=tuple(examples),
-        notes=(*task.notes(), *split_notes(inputs.data.report), *_evaluation_notes(task, inputs)),
+        notes=(*task.notes(), *search_notes(task), *split_notes(inputs.data.report), *_evaluation_notes(task, inputs)),
     )
 
 

@@ -41,6 +41,7 @@ class SupervisorSettings:
         mean_length: Mean tokens of a training row, for admission.
         priority: Of the task: trials of a higher one take the slots of a lower one at the next step.
         arrival: Place of the task among those that share the executor.
+        are_trials_complete: Whether no trial will be proposed any more.
         checkpoint_seconds: Least time between checkpoints.
         checkpoint_share: Most of the run's time that checkpoints may take: states of large adapters are gigabytes.
     """
@@ -48,6 +49,7 @@ class SupervisorSettings:
     mean_length: float
     priority: int = 0
     arrival: int = 0
+    are_trials_complete: Callable[[], bool] = lambda: False
     checkpoint_seconds: float = 60.0
     checkpoint_share: float = 0.015
 
@@ -251,11 +253,17 @@ class Supervisor:
 
     def _observe(self, event: TrialEvent) -> Iterable[Decision]:
         decisions = self._study.observe(event)
+        if not decisions:
+            return decisions
+        # no outcome of the others lets these go on: their states need not be kept, nor this one's be fetched
+        useless = self._study.hopeless() if self._settings.are_trials_complete() else frozenset()
         for decision in decisions:
-            self._carry_out(decision)
+            self._carry_out(decision, keep_state=decision.trial_id not in useless)
+        for trial_id in useless:
+            self._shelf.forget_state(trial_id)
         return decisions
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: Decision, *, keep_state: bool) -> None:
         trial_id = decision.trial_id
         is_resident = trial_id in self._executor.resident
         if decision.kind is DecisionKind.NEW_BEST:
@@ -263,7 +271,7 @@ class Supervisor:
             weights_rD = self._executor.weights(trial_id, on_device=self._shelf.keeps_on_device)
             self._shelf.put_best(trial_id, weights_rD, step=decision.step)
         elif decision.kind is DecisionKind.PARK:
-            self._leave(trial_id, keep_state=True)
+            self._leave(trial_id, keep_state=keep_state)
         elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
             if is_resident:
                 self._leave(trial_id, keep_state=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, WithJsonSchema
@@ -24,9 +25,10 @@ from cohort.engine.task_file_sections import (
 )
 from cohort.engine.task_file_values import SEARCHABLE
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
+from cohort.tuning.constraints import parse_constraint
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings
-from cohort.tuning.space import Constant, MultipleOf, Parameter, SearchSpace
+from cohort.tuning.space import Conditional, Constant, MultipleOf, Parameter, SearchSpace
 
 __all__ = ["TaskFile"]
 
@@ -150,9 +152,16 @@ class TaskFile(Section):
         """
         parameters: dict[str, Parameter] = dict(self.search.space)
         for name, value in self.searchable_defaults().items():
-            if name not in parameters:
+            searched = parameters.get(name)
+            if searched is None:
                 parameters[name] = value if isinstance(value, MultipleOf) else Constant(value=value)
-        return SearchSpace(parameters=parameters, where=f"{self._origin.name}: search.space")
+            elif isinstance(searched, Conditional):
+                parameters[name] = replace(searched, otherwise=value)
+        return SearchSpace(
+            parameters=parameters,
+            where=f"{self._origin.name}: search.space",
+            constraints=tuple(parse_constraint(text, names=tuple(SEARCHABLE)) for text in self.search.constraints),
+        )
 
     def notes(self) -> list[str]:
         """Return what the user may want to know: written keys that other keys make void."""

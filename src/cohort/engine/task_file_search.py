@@ -4,6 +4,7 @@ learning_rate: [1e-5, 2e-4]                     a list of values
 learning_rate: {min: 1e-5, max: 5e-4, log: true}   a range; with step or num: listed values
 r: 16                                           one fixed value
 lora_alpha: 2r                                  a multiple of the trial's own r, alone or in a list
+warmup_ratio: {values: [0.0, 0.1], when: {lr_scheduler_type: cosine}}   searched only there; else its default holds
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pydantic_core import PydanticCustomError
 
 from cohort.engine.task_file_refusal import Refusal, nearest_mend, refusals_of, refuse
 from cohort.engine.task_file_values import SEARCHABLE, ValueKind, is_number, multiple_to_plain, parse_value
-from cohort.tuning.space import Choice, Constant, MultipleOf, Parameter, Range
+from cohort.tuning.constraints import ConstraintError, parse_constraint
+from cohort.tuning.space import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
-__all__ = ["num_points", "parameter_to_plain", "parse_parameter", "parse_space"]
+__all__ = ["num_points", "parameter_to_plain", "parse_constraints", "parse_parameter", "parse_space"]
 
 _RANGE_KEYS = ("min", "max", "log", "step", "num")
 _RANGE_ALLOWED = "min, max, and optionally log: true, step or num"
+_CONDITIONAL_KEYS = ("values", "when")
 
 
 def _parse_list(entries: list[Any], kind: ValueKind) -> Choice:
@@ -107,6 +110,68 @@ def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
     )
 
 
+def _parse_conditional(value: Mapping[str, Any], kind: ValueKind) -> Conditional:
+    """Return ``{values: [...], when: {...}}`` or a range with ``when``."""
+    rest = {key: entry for key, entry in value.items() if key != "when"}
+    if "when" not in value:
+        mend = "Write the list itself, or add when: {OTHER_KEY: VALUE}."
+        refuse(Refusal(found="values without when", allowed="a list, or values with when", mend=mend))
+    when = _parse_when(value["when"])
+    if "values" not in rest:
+        return Conditional(parameter=_parse_range(rest, kind), when=when)
+    if len(rest) > 1:
+        found = ", ".join(str(key) for key in rest if key != "values")
+        allowed = "values and when, or a range and when"
+        refuse(Refusal(found=f"values beside {found}", allowed=allowed, mend="Keep one."))
+    values = rest["values"]
+    entries = list(values) if isinstance(values, list | tuple) else [values]
+    return Conditional(parameter=_parse_list(entries, kind), when=when)
+
+
+def _parse_when(value: object) -> dict[str, tuple[Value, ...]]:
+    allowed = "when: {KEY: VALUE} or {KEY: [VALUES]}, with other keys that can be searched"
+    if not isinstance(value, Mapping) or not value:
+        refuse(Refusal(found=repr(value), allowed=allowed, mend="Write for instance {r: [32, 64]}.", at=("when",)))
+    when: dict[str, tuple[Value, ...]] = {}
+    refusals: list[Refusal] = []
+    for name, entries in value.items():
+        at = ("when", str(name))
+        if name not in SEARCHABLE:
+            mend = nearest_mend(str(name), SEARCHABLE)
+            refusals.append(Refusal(found=f"the unknown key {name!r}", allowed=allowed, mend=mend, at=at))
+            continue
+        kind = SEARCHABLE[name]
+        written = entries if isinstance(entries, list | tuple) else [entries]
+        parsed = [parse_value(entry, kind, at=at) for entry in written]
+        refusals += [entry for entry in parsed if isinstance(entry, Refusal)]
+        if any(isinstance(entry, MultipleOf) for entry in parsed):
+            refusals.append(Refusal(found="a multiple", allowed="numbers", mend="Write numbers.", at=at))
+        when[name] = tuple(entry for entry in parsed if not isinstance(entry, Refusal | MultipleOf))
+    if refusals:
+        refuse(*refusals)
+    return when
+
+
+def parse_constraints(value: object) -> tuple[str, ...]:
+    """Return ``search.constraints``: texts such as ``lora_alpha >= r``.
+
+    Raises:
+        pydantic_core.PydanticCustomError: it carries every :class:`Refusal`.
+    """
+    entries = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple):
+        refuse(Refusal(found=repr(value), allowed="a list of texts", mend='Write ["lora_alpha >= r"].'))
+    refusals = []
+    for index, entry in enumerate(entries):
+        try:
+            parse_constraint(entry, names=tuple(SEARCHABLE))
+        except ConstraintError as error:
+            refusals.append(Refusal(found=error.found, allowed=error.allowed, mend=error.mend, at=(index,)))
+    if refusals:
+        refuse(*refusals)
+    return tuple(entries)
+
+
 def parse_parameter(value: object, *, kind: ValueKind) -> Parameter:
     """Return one entry of ``search.space``, checked against what the hyperparameter may be.
 
@@ -118,7 +183,7 @@ def parse_parameter(value: object, *, kind: ValueKind) -> Parameter:
     if isinstance(value, list | tuple):
         return _parse_list(list(value), kind)
     if isinstance(value, Mapping):
-        return _parse_range(value, kind)
+        return _parse_conditional(value, kind) if set(_CONDITIONAL_KEYS) & set(value) else _parse_range(value, kind)
     single = parse_value(value, kind, at=())
     if isinstance(single, Refusal):
         refuse(single)
@@ -154,6 +219,8 @@ def parse_space(value: object) -> object:
 
 def num_points(parameter: Parameter) -> int | None:
     """Return how many values a grid takes from a parameter; None for a range without step and num."""
+    if isinstance(parameter, Conditional):
+        return num_points(parameter.parameter)
     if isinstance(parameter, Choice):
         return len(parameter.values)
     if not isinstance(parameter, Range):
@@ -166,6 +233,10 @@ def num_points(parameter: Parameter) -> int | None:
 
 def parameter_to_plain(parameter: Parameter) -> Any:
     """Return the YAML form that :func:`parse_parameter` reads back."""
+    if isinstance(parameter, Conditional):
+        inner = parameter_to_plain(parameter.parameter)
+        when = {name: list(values) for name, values in parameter.when.items()}
+        return {**(inner if isinstance(inner, dict) else {"values": inner}), "when": when}
     if isinstance(parameter, Range):
         plain: dict[str, Any] = {"min": parameter.min, "max": parameter.max}
         if parameter.log:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.engine.task_file_fields import Section, Whole, setting
 from cohort.engine.task_file_refusal import Refusal, refuse
-from cohort.engine.task_file_search import num_points, parameter_to_plain, parse_space
+from cohort.engine.task_file_search import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.engine.task_file_values import SEARCHABLE, multiple_to_plain, parse_alpha
 from cohort.tuning.space import MultipleOf, Parameter
 
@@ -176,6 +176,12 @@ _SPACE_SCHEMA = {
                     "required": ["min", "max"],
                     "properties": {key: {} for key in ("min", "max", "log", "step", "num")},
                 },
+                {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["when"],
+                    "properties": {key: {} for key in ("values", "min", "max", "log", "step", "num", "when")},
+                },
                 {"type": ["number", "string", "boolean"]},
             ],
             "description": f"a list, a range or one value; each {kind.allowed}",
@@ -202,11 +208,44 @@ class SearchSection(Section):
     ] = setting(
         {}, allowed=f"a mapping with keys among {', '.join(SEARCHABLE)}", description="a key overrides its namesake"
     )
+    constraints: Annotated[
+        tuple[str, ...],
+        BeforeValidator(parse_constraints),
+        PlainSerializer(list),
+        WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+    ] = setting(
+        (), allowed='a list of texts such as "lora_alpha >= r"', description="what every configuration has to meet"
+    )
+    first_trials: Whole | None = setting(
+        None,
+        ge=1,
+        allowed="a whole number of at least 1",
+        description="random, tpe: trials at the start, then one for each that ends (null: all; a third)",
+    )
+    max_gpu_hours: float | None = setting(
+        None,
+        gt=0,
+        allowed="a number above 0",
+        description="random, tpe: no more trials are proposed after so many hours on the device",
+    )
 
     @model_validator(mode="after")
     def _grid_can_be_counted(self) -> SearchSection:
         if self.sampler != "grid":
             return self
+        given = [name for name in ("first_trials", "max_gpu_hours") if getattr(self, name) is not None]
+        if given:
+            refuse(
+                *(
+                    Refusal(
+                        found=f"{name} with sampler: grid, which takes all combinations at once",
+                        allowed="sampler: random or tpe",
+                        mend=f"Remove {name}, or choose another sampler.",
+                        at=(name,),
+                    )
+                    for name in given
+                )
+            )
         counts = {name: num_points(parameter) for name, parameter in self.space.items()}
         endless = [
             Refusal(

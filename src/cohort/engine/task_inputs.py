@@ -16,6 +16,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
 from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.tuning.samplers import count_configurations
 
 __all__ = ["TaskInputs", "load_fitting_task", "read_inputs"]
 
@@ -124,14 +125,28 @@ def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderC
 
 
 def _count_trials(task: TaskFile, problems: list[Problem]) -> int:
+    """Return how many configurations will be tried, at most."""
     try:
-        size = task.search_space().size_bound()
+        found = count_configurations(task.search_space(), sampler=task.search.sampler, trials=task.search.trials)
     except InputError as error:
-        problems.extend(error.problems)
+        problems.extend(replace(p, where=_placed_in_search(task, p.where)) for p in error.problems)
         return 0
-    if task.search.sampler == "grid":
-        return size or 0
-    return task.search.trials if size is None else min(size, task.search.trials)
+    if not found:
+        problems.append(
+            Problem(
+                where=task.where("search.constraints"),
+                found="; ".join(task.search.constraints),
+                allowed="constraints that some configuration of the space meets",
+                mend="Loosen one of them, or widen the space.",
+            )
+        )
+    return found
+
+
+def _placed_in_search(task: TaskFile, where: str) -> str:
+    """Return a place in the search section with its line."""
+    before, section, key = where.partition(": search.")
+    return task.where(f"search.{key}") if section and before == task.where("").rpartition(":")[0] else where
 
 
 def _read_data(

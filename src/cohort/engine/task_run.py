@@ -98,6 +98,8 @@ class TaskRun:
             clock=clock,
         )
         facts = store.facts()
+        recorded = (facts.get(activity.value) for activity in Activity)
+        self._gpu_seconds_before = sum(seconds for seconds in recorded if isinstance(seconds, int | float))
         names = {key: str(facts[key]) for key in ("task_name", "run_id")}
         trackers = open_trackers(task.report_to, settings=TrackerSettings(**names, directory=directory.root))
         self._reporter = TrackerReporter(trackers, trials=first, note=watcher.note)
@@ -113,6 +115,7 @@ class TaskRun:
                 mean_length=float(preparation.data.train.lengths.mean()),
                 priority=task.priority,
                 arrival=arrival,
+                are_trials_complete=lambda: preparation.proposals.is_complete,
                 checkpoint_seconds=options.checkpoint_seconds,
                 checkpoint_share=options.checkpoint_share,
             ),
@@ -194,7 +197,8 @@ class TaskRun:
         self._steps.took(events)
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
-        trials = self._preparation.proposals.after(self._study)
+        spent = self._gpu_seconds_before + sum(self._time_spent.total(activity) for activity in Activity)
+        trials = self._preparation.proposals.after(self._study, gpu_seconds=spent)
         if trials:
             self._store.add_trials([trial.record() for trial in trials])
             self._take_in(trials)

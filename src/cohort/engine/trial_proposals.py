@@ -10,7 +10,7 @@ from cohort.engine.trial_planning import PlannedTrial, plan_trial
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.samplers import SamplerName, build_sampler
-from cohort.tuning.space import Choice, Constant, MultipleOf, Range
+from cohort.tuning.space import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.study import Study
 
 __all__ = ["TrialProposals"]
@@ -23,9 +23,10 @@ _SHARE_AT_FIRST = 1 / 3
 class TrialProposals:
     """Proposes a task's trials in a fixed order that follows from the results so far.
 
-    Grid and random propose all trials at once. TPE proposes a third of them (at least ten), then one for each trial
-    that ends, knowing the best value of each that ended before. The same results in the same order lead to the same
-    proposals, which is how a resumed run has them again.
+    Grid proposes all trials at once, and so does random unless the task says otherwise. TPE proposes a third of them
+    (at least ten), then one for each trial that ends, knowing the best value of each that ended before. A budget of
+    time on the device ends proposing. The same results in the same order lead to the same proposals, which is how a
+    resumed run has them again.
     """
 
     def __init__(self, task: TaskFile, *, num_rows: int, num_tokens: int) -> None:
@@ -40,7 +41,7 @@ class TrialProposals:
             InputError: the search space cannot be listed or sampled.
         """
         self._task, self._num_rows, self._num_tokens = task, num_rows, num_tokens
-        self._name = SamplerName(task.search.sampler)
+        self._name, self._num_proposed = SamplerName(task.search.sampler), 0
         self._sampler = build_sampler(
             self._name,
             task.search_space(),
@@ -48,13 +49,26 @@ class TrialProposals:
             seed=task.training.seed,
             maximize=task.evaluation.metric != "loss",
         )
-        self._num_ended = 0
-        at_first = max(_FEWEST_AT_FIRST, math.ceil(_SHARE_AT_FIRST * task.search.trials))
-        self.first: tuple[PlannedTrial, ...] = self._propose(at_first if self._name is SamplerName.TPE else 2**31)
+        self._num_ended, self._is_exhausted = 0, False
+        self.first: tuple[PlannedTrial, ...] = self._propose(self._num_at_first())
 
-    def after(self, study: Study) -> tuple[PlannedTrial, ...]:
-        """Return a new trial for each that has ended since the last call, as far as the budget goes."""
-        if self._name is not SamplerName.TPE:
+    def _num_at_first(self) -> int:
+        search = self._task.search
+        if search.first_trials is not None:
+            return search.first_trials
+        if self._name is SamplerName.TPE or search.max_gpu_hours is not None:
+            return max(_FEWEST_AT_FIRST, math.ceil(_SHARE_AT_FIRST * search.trials))
+        return 2**31
+
+    def after(self, study: Study, *, gpu_seconds: float = 0.0) -> tuple[PlannedTrial, ...]:
+        """Return a new trial for each that has ended since the last call, as far as the budgets go.
+
+        Args:
+            study: Knows the results.
+            gpu_seconds: What the run has taken of the device so far.
+        """
+        hours = self._task.search.max_gpu_hours
+        if self._is_exhausted or (hours is not None and gpu_seconds >= 3600 * hours):
             return ()
         ended = [d.trial_id for d in study.decisions if d.kind in (DecisionKind.STOP, DecisionKind.FINISH)]
         new = ended[self._num_ended :]
@@ -64,23 +78,39 @@ class TrialProposals:
             self._sampler.tell(trial_id, None if best is None else best.value)
         return self._propose(len(new))
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no more trials will be proposed."""
+        return self._is_exhausted
+
     def largest(self) -> tuple[TrialSpec, ...]:
         """Return the first trials, each with the largest rank that any later one may have: what room is made for."""
         specs = tuple(trial.spec for trial in self.first)
-        if self._name is not SamplerName.TPE:
+        if self._is_exhausted:
             return specs
         rank = max(*(spec.adapter.r for spec in specs), _largest_rank(self._task), 1)
         return tuple(replace(spec, adapter=replace(spec.adapter, r=rank)) for spec in specs)
 
     def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
-        return tuple(
+        trials = tuple(
             plan_trial(self._task, proposal, num_rows=self._num_rows, num_tokens=self._num_tokens)
             for proposal in self._sampler.propose(num)
         )
+        self._num_proposed += len(trials)
+        is_budget_used = self._name is SamplerName.GRID or self._num_proposed >= self._task.search.trials
+        self._is_exhausted = is_budget_used or len(trials) < num
+        return trials
 
 
 def _largest_rank(task: TaskFile) -> int:
     parameter = task.search_space().parameters["r"]
+    if isinstance(parameter, Conditional):
+        rest = parameter.otherwise if isinstance(parameter.otherwise, int) else 1
+        return max(rest, _largest_value(parameter.parameter))
+    return _largest_value(parameter)
+
+
+def _largest_value(parameter: Parameter) -> int:
     if isinstance(parameter, Choice):
         return max(int(value) for value in parameter.values if not isinstance(value, MultipleOf))
     if isinstance(parameter, Range):

@@ -251,7 +251,7 @@ def _prepare(
         task, clock=clock, say=lambda phase: watcher.update(RunProgress(phase=phase)), wish=wish, also=also
     )
     facts = preparation.facts
-    trials = f"{len(preparation.proposals.first)} trials{' at first' if task.search.sampler == 'tpe' else ''}"
+    trials = f"{len(preparation.proposals.first)} trials{'' if preparation.proposals.is_complete else ' at first'}"
     threads = f"{facts['threads']} thread{'' if facts['threads'] == 1 else 's'}"
     watcher.note(
         f"{trials} on {facts['device']}, {facts['precision']}, {threads}; products: {facts['backend']}; "

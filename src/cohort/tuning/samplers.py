@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import random
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,9 +18,26 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
-from cohort.tuning.space import Choice, Configuration, MultipleOf, Range, SearchSpace, Value, configuration_key
+from cohort.tuning.space import (
+    MOST_POINTS,
+    Choice,
+    Configuration,
+    MultipleOf,
+    Range,
+    SearchSpace,
+    Value,
+    configuration_key,
+)
 
-__all__ = ["GridSampler", "OptunaSampler", "Proposal", "Sampler", "SamplerName", "build_sampler"]
+__all__ = [
+    "GridSampler",
+    "OptunaSampler",
+    "Proposal",
+    "Sampler",
+    "SamplerName",
+    "build_sampler",
+    "count_configurations",
+]
 
 
 class SamplerName(StrEnum):
@@ -87,8 +105,9 @@ class OptunaSampler(Sampler):
         InputError: optuna is not installed, or ``trials`` is not positive.
     """
 
-    # Draws thrown away as repeats before the rest of a small space is listed instead.
+    # Draws thrown away as repeats, or for a constraint, before the rest of a small space is listed instead.
     _MOST_REPEATS = 50
+    _MOST_EVEN_DRAWS = 5_000
     _LARGEST_LISTED_SPACE = 100_000
 
     def __init__(
@@ -145,21 +164,50 @@ class OptunaSampler(Sampler):
         if size is not None and len(self._seen) >= size:
             return None
         for _ in range(self._MOST_REPEATS):
-            asked = self._study.ask(self._distributions)
-            configuration = self._configuration(asked.params)
-            if configuration_key(configuration) not in self._seen:
+            asked, configuration = self._ask()
+            if configuration_key(configuration) not in self._seen and self._space.allows(configuration):
                 return asked, configuration
             self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
         columns = self._listable_columns()
         if columns is None or math.prod(map(len, columns.values())) > self._LARGEST_LISTED_SPACE:
-            return None
+            return self._draw_anywhere()
         for row in itertools.product(*columns.values()):
             params = dict(zip(columns, row, strict=True))
-            if configuration_key(self._configuration(params)) not in self._seen:
+            configuration = self._space.resolve(self._draws(params))
+            if configuration_key(configuration) not in self._seen and self._space.allows(configuration):
                 self._study.enqueue_trial(params)
-                asked = self._study.ask(self._distributions)
-                return asked, self._configuration(asked.params)
+                return self._ask()
         return None
+
+    def _draw_anywhere(self) -> tuple[Any, Configuration] | None:
+        """Draw evenly where a sampler that has learned only repeats itself; None when that finds nothing new either."""
+        rng = random.Random(derive_seed("sampler", "anywhere", self._num_proposed))
+        for _ in range(self._MOST_EVEN_DRAWS):
+            params = {name: _drawn(distribution, rng) for name, distribution in self._distributions.items()}
+            configuration = self._space.resolve(self._draws(params))
+            if configuration_key(configuration) not in self._seen and self._space.allows(configuration):
+                self._study.enqueue_trial(params)
+                return self._ask()
+        return None
+
+    def _ask(self) -> tuple[Any, Configuration]:
+        """Let Optuna choose the parameters that are active, those first that decide about others."""
+        asked = self._study.ask()
+        draws: dict[str, Value | MultipleOf] = {}
+        done: set[str] = set()
+
+        def choose(name: str) -> None:
+            if name in done:
+                return
+            done.add(name)
+            for other in self._space.controls(name):
+                choose(other)
+            if name in self._distributions and self._space.is_active(name, draws):
+                draws.update(self._draws({name: _suggest(asked, name, self._distributions[name])}))
+
+        for name in (*self._distributions, *self._space.parameters):
+            choose(name)
+        return asked, self._space.resolve(draws)
 
     def _listable_columns(self) -> dict[str, range] | None:
         """Return all values of Optuna's parameters by name; None when one is continuous."""
@@ -173,12 +221,10 @@ class OptunaSampler(Sampler):
                 return None
         return columns
 
-    def _configuration(self, params: dict[str, Any]) -> Configuration:
-        """Return the configuration of Optuna's parameters: an index where values are listed, else the value."""
+    def _draws(self, params: dict[str, Any]) -> dict[str, Value | MultipleOf]:
+        """Return the draws of Optuna's parameters: an index where values are listed, else the value."""
         columns = self._columns
-        return self._space.resolve(
-            {name: columns[name][value] if name in columns else value for name, value in params.items()}
-        )
+        return {name: columns[name][value] if name in columns else value for name, value in params.items()}
 
     def _build_distributions(self) -> dict[str, Any]:
         """Lists become categories (by index: entries may be multiples), divided ranges ordered indices."""
@@ -213,6 +259,26 @@ class OptunaSampler(Sampler):
             optuna.logging.set_verbosity(verbosity)
 
 
+def _suggest(asked: Any, name: str, distribution: Any) -> Any:
+    """Ask for one parameter, as Optuna's own fixed distributions do."""
+    if hasattr(distribution, "choices"):
+        return asked.suggest_categorical(name, distribution.choices)
+    if isinstance(distribution.low, float):
+        return asked.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
+    return asked.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
+
+
+def _drawn(distribution: Any, rng: random.Random) -> Any:
+    """Return an even draw from a distribution of Optuna's."""
+    if hasattr(distribution, "choices"):
+        return rng.choice(distribution.choices)
+    low, high = distribution.low, distribution.high
+    if distribution.log:
+        value = math.exp(rng.uniform(math.log(low), math.log(high)))
+        return value if isinstance(low, float) else min(high, max(low, round(value)))
+    return rng.uniform(low, high) if isinstance(low, float) else rng.randint(low, high)
+
+
 def build_sampler(
     name: SamplerName, space: SearchSpace, *, trials: int | None = None, seed: int = 0, maximize: bool = False
 ) -> Sampler:
@@ -233,6 +299,22 @@ def build_sampler(
             )
         )
     return OptunaSampler(space, name=name, trials=trials, seed=seed, maximize=maximize)
+
+
+def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> int:
+    """Return how many configurations a sampler will propose at most; 0 where no configuration meets the constraints.
+
+    Raises:
+        InputError: a constraint makes no sense, or a grid's range cannot be listed.
+    """
+    size, is_grid = space.size_bound(), sampler == SamplerName.GRID
+    if not space.constraints:
+        return size or 0 if is_grid else trials if size is None else min(size, trials)
+    if size is not None and size <= MOST_POINTS:
+        found = sum(1 for _ in space.configurations())
+        return found if is_grid else min(found, trials)
+    proposed = build_sampler(SamplerName(sampler), space, trials=trials).propose(1)
+    return trials if proposed else 0
 
 
 def _columns(space: SearchSpace) -> dict[str, tuple[Value | MultipleOf, ...]]:

@@ -12,10 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cohort.core.errors import InputError, Problem
+from cohort.tuning.constraints import Constraint, ConstraintError
 from cohort.tuning.shares import exact_fraction
 
 __all__ = [
+    "MOST_POINTS",
     "Choice",
+    "Conditional",
     "Configuration",
     "Constant",
     "MultipleOf",
@@ -103,12 +106,32 @@ class Range:
         return round(value) if self.integer else float(value)
 
 
-Parameter = Choice | Range | Constant | MultipleOf
+@dataclass(frozen=True, kw_only=True)
+class Conditional:
+    """A parameter that is active only where others have given values.
+
+    Attributes:
+        parameter: Its values where it is active.
+        when: Other parameters and the values of each that make it active; all must agree.
+        otherwise: Its value where it is not; None is filled in by whoever makes the space.
+    """
+
+    parameter: Choice | Range | Constant | MultipleOf
+    when: Mapping[str, tuple[Value, ...]]
+    otherwise: Value | MultipleOf | None = None
+
+
+Parameter = Choice | Range | Constant | MultipleOf | Conditional
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSpace:
     """Parameters by name, in the order in which a grid varies them (the last one fastest).
+
+    Attributes:
+        parameters: By name.
+        where: How messages name the space.
+        constraints: What every configuration has to meet.
 
     Raises:
         InputError: with every problem of every parameter.
@@ -116,6 +139,7 @@ class SearchSpace:
 
     parameters: Mapping[str, Parameter]
     where: str = "search.space"
+    constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", dict(self.parameters))
@@ -129,23 +153,60 @@ class SearchSpace:
 
     def drawn(self) -> dict[str, Choice | Range]:
         """Return the parameters that a sampler draws; the others follow from them."""
-        return {name: p for name, p in self.parameters.items() if isinstance(p, Choice | Range)}
+        inner = {name: p.parameter if isinstance(p, Conditional) else p for name, p in self.parameters.items()}
+        return {name: p for name, p in inner.items() if isinstance(p, Choice | Range)}
+
+    def controls(self, name: str) -> tuple[str, ...]:
+        """Return the parameters that a value follows from: those that make it active, and those it is a multiple of."""
+        parameter = self.parameters[name]
+        if not isinstance(parameter, Conditional):
+            return _targets_of(parameter)
+        own = (parameter.otherwise,) if isinstance(parameter.otherwise, MultipleOf) else ()
+        return (*parameter.when, *_targets_of(parameter.parameter), *(multiple.parameter for multiple in own))
+
+    def is_active(self, name: str, draws: Mapping[str, Value | MultipleOf]) -> bool:
+        """Tell whether a parameter is active, from draws of the parameters that decide it."""
+        parameter = self.parameters[name]
+        if not isinstance(parameter, Conditional):
+            return True
+        return all(self._value_of(other, draws) in values for other, values in parameter.when.items())
+
+    def allows(self, configuration: Configuration) -> bool:
+        """Tell whether a whole configuration meets all constraints.
+
+        Raises:
+            InputError: a constraint makes no sense for it.
+        """
+        try:
+            return all(constraint.holds(configuration) for constraint in self.constraints)
+        except ConstraintError as error:
+            raise InputError(
+                Problem(
+                    where=self.where.replace("search.space", "search.constraints"),
+                    found=error.found,
+                    allowed=error.allowed,
+                    mend=error.mend,
+                )
+            ) from None
 
     def resolve(self, draws: Mapping[str, Value | MultipleOf]) -> Configuration:
         """Return a whole configuration from the values of the drawn parameters, in declared order."""
+        return {name: self._value_of(name, draws) for name in self.parameters}
 
-        def value_of(name: str) -> Value:
-            parameter = self.parameters[name]
-            if isinstance(parameter, Constant):
-                return parameter.value
-            entry = parameter if isinstance(parameter, MultipleOf) else draws[name]
-            if not isinstance(entry, MultipleOf):
-                return entry
-            value = value_of(entry.parameter)
-            assert isinstance(value, int | float), "the space was checked on creation"
-            return entry.of(value)
-
-        return {name: value_of(name) for name in self.parameters}
+    def _value_of(self, name: str, draws: Mapping[str, Value | MultipleOf]) -> Value:
+        parameter: Parameter | Value = self.parameters[name]
+        entry: Value | MultipleOf
+        if isinstance(parameter, Conditional):
+            assert parameter.otherwise is not None, "the space was checked on creation"
+            parameter = parameter.parameter if self.is_active(name, draws) else parameter.otherwise
+        if isinstance(parameter, Constant):
+            return parameter.value
+        entry = draws[name] if isinstance(parameter, Choice | Range) else parameter
+        if not isinstance(entry, MultipleOf):
+            return entry
+        value = self._value_of(entry.parameter, draws)
+        assert isinstance(value, int | float), "the space was checked on creation"
+        return entry.of(value)
 
     def continuous(self) -> tuple[str, ...]:
         """Return the names of ranges whose values cannot be listed."""
@@ -153,7 +214,9 @@ class SearchSpace:
         return tuple(name for name, parameter in drawn if isinstance(parameter, Range) and parameter.points() is None)
 
     def configurations(self) -> Iterator[Configuration]:
-        """Yield every distinct configuration in grid order: declared order of parameters, the last one fastest.
+        """Yield every distinct configuration that meets the constraints, in grid order.
+
+        That is the declared order of parameters, the last one fastest.
 
         Raises:
             InputError: a range has neither ``num`` nor ``step``, so that its values cannot be listed.
@@ -175,19 +238,26 @@ class SearchSpace:
         for row in itertools.product(*columns):
             configuration = self.resolve(dict(zip(drawn, row, strict=True)))
             key = configuration_key(configuration)
-            if key not in seen:
+            if key not in seen and self.allows(configuration):
                 seen.add(key)
                 yield configuration
 
     def size_bound(self) -> int | None:
-        """Return how many configurations there are, duplicates counted; None when a range is continuous."""
+        """Return how many configurations there are at most, constraints apart; None when a range is continuous."""
         if self.continuous():
             return None
         columns = (p.values if isinstance(p, Choice) else p.points() or () for p in self.drawn().values())
         return math.prod(len(column) for column in columns)
 
     def _problems_of(self, name: str, parameter: Parameter) -> Iterator[tuple[str, str, str]]:
-        if isinstance(parameter, Choice):
+        if isinstance(parameter, Conditional):
+            yield from self._problems_of_condition(name, parameter)
+            if parameter.otherwise is None:
+                yield "a condition without a value for the rest", "a value where it is not active", "Give otherwise."
+            yield from self._problems_of(name, parameter.parameter)
+            if isinstance(parameter.otherwise, MultipleOf):
+                yield from self._problems_of_multiple(name, parameter.otherwise)
+        elif isinstance(parameter, Choice):
             if not parameter.values:
                 yield "an empty list", "at least one value", "Write a value, or remove the key."
             for entry in parameter.values:
@@ -199,6 +269,31 @@ class SearchSpace:
             yield from self._problems_of_multiple(name, parameter)
         elif isinstance(parameter, Range):
             yield from _problems_of_range(parameter)
+
+    def _problems_of_condition(self, name: str, parameter: Conditional) -> Iterator[tuple[str, str, str]]:
+        """Conditions name other parameters that can have such values, and go round in no circle."""
+        for other, values in parameter.when.items():
+            if other not in self.parameters:
+                yield (
+                    f"when {other}",
+                    f"another parameter: {', '.join(n for n in self.parameters if n != name)}",
+                    "Name one.",
+                )
+                continue
+            possible = _values_of(self.parameters[other])
+            never = [value for value in values if possible is not None and value not in possible]
+            if never:
+                shown = ", ".join(map(repr, possible or ()))
+                yield f"when {other} is {never[0]!r}", f"values that {other} can have: {shown}", "Correct the value."
+        reached, ahead = set[str](), list(parameter.when)
+        while ahead:
+            other = ahead.pop()
+            if other in reached or other not in self.parameters:
+                continue
+            reached.add(other)
+            ahead += self.controls(other)
+        if name in reached:
+            yield "a condition on itself", "conditions that go round in no circle", "Remove one of the conditions."
 
     def _problems_of_multiple(self, name: str, multiple: MultipleOf) -> Iterator[tuple[str, str, str]]:
         found = f"{multiple.factor} times {multiple.parameter!r}"
@@ -216,8 +311,30 @@ def configuration_key(configuration: Mapping[str, Value]) -> tuple[tuple[str, bo
     return tuple((name, isinstance(value, bool), value) for name, value in configuration.items())
 
 
+def _targets_of(parameter: Parameter) -> tuple[str, ...]:
+    entries = parameter.values if isinstance(parameter, Choice) else (parameter,)
+    return tuple(entry.parameter for entry in entries if isinstance(entry, MultipleOf))
+
+
+def _values_of(parameter: Parameter) -> tuple[Value, ...] | None:
+    """Return the values that a parameter can have; None where they cannot be told."""
+    if isinstance(parameter, Conditional):
+        inner = _values_of(parameter.parameter)
+        rest = parameter.otherwise
+        return None if inner is None or rest is None or isinstance(rest, MultipleOf) else (*inner, rest)
+    if isinstance(parameter, Constant):
+        return (parameter.value,)
+    if isinstance(parameter, Choice):
+        plain = tuple(value for value in parameter.values if not isinstance(value, MultipleOf))
+        return plain if len(plain) == len(parameter.values) else None
+    return parameter.points() if isinstance(parameter, Range) else None
+
+
 def _is_numeric(parameter: Parameter) -> bool:
     """Whether a parameter has numbers of its own, of which a multiple can be taken."""
+    if isinstance(parameter, Conditional):
+        is_number = isinstance(parameter.otherwise, int | float) and not isinstance(parameter.otherwise, bool)
+        return is_number and _is_numeric(parameter.parameter)
     if isinstance(parameter, Choice):
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in parameter.values)
     if isinstance(parameter, Constant):

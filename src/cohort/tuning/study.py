@@ -131,6 +131,11 @@ class Study:
         """Record that a running trial was taken out of its slot for the sake of others; it stays runnable."""
         self._move(self._trial(trial_id), TrialState.READY)
 
+    def hopeless(self) -> frozenset[int]:
+        """Return parked trials that will be stopped whatever the others do, as long as no trial is added."""
+        found = (trial_id for rule in self._rules for trial_id in rule.hopeless())
+        return frozenset(trial_id for trial_id in found if self._trials[trial_id].state is TrialState.PARKED)
+
     def next_evaluation(self, trial_id: int) -> int | None:
         """Return the step after which a trial is evaluated next (now, if it has done them); None after the last."""
         trial = self._trial(trial_id)

@@ -97,6 +97,22 @@ class BarrierRule(Rule):
                     rung.losses.pop(trial_id, None)
         return self._open_if_full(group)
 
+    def hopeless(self) -> frozenset[int]:
+        """Return who waits at a rung behind so many others that not even the most arrivals there can be would keep it.
+
+        A rank only falls while others arrive, and never are more kept than the share of all who can come.
+        """
+        found: set[int] = set()
+        for (group, index), rung in self._rungs.items():
+            if rung.is_open or not rung.losses:
+                continue
+            below = [self._rungs[group, lower] for lower in range(index) if (group, lower) in self._rungs]
+            coming = sum(len(r.expected) for r in (rung, *below)) + sum(len(r.losses) for r in below if not r.is_open)
+            most_kept = ceil_share(self.share_at(index), len(rung.losses) + coming)
+            ranked = sorted(rung.losses, key=lambda trial_id: (rung.losses[trial_id], trial_id))
+            found.update(ranked[most_kept:])
+        return frozenset(found)
+
     def _expect(self, trial_id: int) -> None:
         index = self._next_rung_of[trial_id]
         if index < len(self._steps_of[trial_id]):

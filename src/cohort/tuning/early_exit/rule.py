@@ -68,6 +68,13 @@ class Rule(ABC):
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         """Take in one event; return verdicts on its trial and, for rules that compare, on others."""
 
+    def hopeless(self) -> frozenset[int]:
+        """Return parked trials that the rule will stop whatever the others do; their states are of no use.
+
+        Holds as long as no trial is added.
+        """
+        return frozenset()
+
     def leave(self, trial_id: int) -> tuple[Verdict, ...]:  # noqa: ARG002
         """Learn that a trial ended (stopped, failed, finished), by whomever; may settle what waited for it."""
         return ()

@@ -1,0 +1,43 @@
+"""What a search amounts to, in words: what constraints leave, what is searched only sometimes, when trials come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cohort.engine.task_file_model import TaskFile
+from cohort.tuning.space import MOST_POINTS, Conditional
+
+__all__ = ["search_notes"]
+
+
+def search_notes(task: TaskFile) -> tuple[str, ...]:
+    """Return what the user should know of constraints, conditions and budgets."""
+    return (*_constraint_notes(task), *_condition_notes(task), *_budget_notes(task))
+
+
+def _constraint_notes(task: TaskFile) -> Iterator[str]:
+    space = task.search_space()
+    size = space.size_bound()
+    if space.constraints and size is not None and size <= MOST_POINTS:
+        left = sum(1 for _ in space.configurations())
+        every = sum(1 for _ in replace(space, constraints=()).configurations())
+        yield f"search.constraints leave {left} of {every} configurations"
+
+
+def _condition_notes(task: TaskFile) -> Iterator[str]:
+    for name, parameter in task.search_space().parameters.items():
+        if isinstance(parameter, Conditional):
+            when = " and ".join(
+                f"{other} is {' or '.join(map(str, values))}" for other, values in parameter.when.items()
+            )
+            yield f"search.space.{name} is searched when {when}; else {name} is {parameter.otherwise}"
+
+
+def _budget_notes(task: TaskFile) -> Iterator[str]:
+    search = task.search
+    if search.sampler == "grid" or (search.sampler == "random" and not (search.first_trials or search.max_gpu_hours)):
+        return
+    first = "some trials" if search.first_trials is None else f"{min(search.first_trials, search.trials)} trials"
+    until = "" if search.max_gpu_hours is None else f", none after {search.max_gpu_hours:g} h on the device"
+    yield f"{first} at first, then one for each that ends, {search.trials} at most{until}"

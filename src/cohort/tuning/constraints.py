@@ -1,0 +1,194 @@
+"""Constraints between parameters: ``lora_alpha >= r``, ``batch_size * r <= 256``, ``use_rslora or r < 64``.
+
+A small language that is parsed, checked and evaluated here; nothing is ever executed. It has numbers, strings, ``true``
+and ``false``, names of parameters, ``+ - * / // %``, comparisons (also chained, and ``in`` a list), ``and``, ``or``,
+``not``, ``min`` and ``max``.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+__all__ = ["Constraint", "ConstraintError", "parse_constraint"]
+
+_LONGEST = 500
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda value, among: value in among,
+    ast.NotIn: lambda value, among: value not in among,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max}
+_WORDS: Mapping[str, bool] = {"true": True, "false": False}
+_ALLOWED = "a comparison such as lora_alpha >= r, with + - * / // % and or not in min max, numbers and texts in quotes"
+
+
+class ConstraintError(Exception):
+    """A text is no constraint.
+
+    Attributes:
+        found: What was there.
+        allowed: What would be accepted.
+        mend: What to do.
+    """
+
+    def __init__(self, *, found: str, allowed: str = _ALLOWED, mend: str) -> None:
+        super().__init__(f"{found}; allowed: {allowed}. {mend}")
+        self.found, self.allowed, self.mend = found, allowed, mend
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """What a configuration has to meet.
+
+    Attributes:
+        text: As it was written.
+        names: Parameters it is about.
+    """
+
+    text: str
+    names: frozenset[str]
+    _tree: ast.expr = field(repr=False, compare=False)
+
+    def holds(self, configuration: Mapping[str, Any]) -> bool:
+        """Tell whether a configuration, by parameter name, meets it; one that would divide by zero does not.
+
+        Raises:
+            ConstraintError: texts and numbers are compared or added.
+        """
+        try:
+            return bool(_value(self._tree, configuration))
+        except ZeroDivisionError:
+            return False
+        except TypeError as error:
+            values = ", ".join(f"{name} = {configuration[name]!r}" for name in sorted(self.names))
+            raise ConstraintError(
+                found=f"{self.text!r}, which makes no sense for {values} ({error})",
+                mend="Compare numbers with numbers, and texts with == or in.",
+            ) from None
+
+
+def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:
+    """Return the constraint that a text describes.
+
+    Args:
+        text: As the user wrote it.
+        names: Parameters it may be about.
+
+    Raises:
+        ConstraintError: it is no text, no expression, holds what the language lacks, or names what is no parameter.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise ConstraintError(found=repr(text), mend='Write for instance "lora_alpha >= r", in quotes.')
+    if len(text) > _LONGEST:
+        raise ConstraintError(found=f"a text of {len(text)} characters", mend="Write several shorter constraints.")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ConstraintError(
+            found=repr(text), mend="Write it as in Python, one comparison or several with and."
+        ) from None
+    used: set[str] = set()
+    _check(tree, text=text, names=names, used=used)
+    if not isinstance(tree, ast.Compare | ast.BoolOp) and not (
+        isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
+    ):
+        raise ConstraintError(found=f"{text!r}, which compares nothing", mend="Add a comparison, such as <= 32.")
+    if not used:
+        raise ConstraintError(found=f"{text!r}, which is about no parameter", mend="Name a parameter, or remove it.")
+    return Constraint(text=text.strip(), names=frozenset(used), _tree=tree)
+
+
+def _check(node: ast.expr, *, text: str, names: Collection[str], used: set[str]) -> None:
+    """Refuse every part that the language lacks; add the parameters to ``used``."""
+    parts: list[ast.expr] = []
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return
+        case ast.Name(id=name):
+            if name in _WORDS:
+                return
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                mend = f"Did you mean {near[0]}?" if near else "Name one of these, and put texts in quotes."
+                raise ConstraintError(found=f"{name!r} in {text!r}", allowed=f"{', '.join(names)}", mend=mend)
+            used.add(name)
+            return
+        case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
+            parts = [node.left, node.right]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Not()):
+            parts = [node.operand]
+        case ast.BoolOp():
+            parts = node.values
+        case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
+            for comparison, right in zip(node.ops, node.comparators, strict=True):
+                if isinstance(comparison, ast.In | ast.NotIn) != isinstance(right, ast.List | ast.Tuple):
+                    mend = "Write a list in brackets after in, such as r in [8, 16]."
+                    raise ConstraintError(found=repr(ast.unparse(node)), mend=mend)
+            parts = [node.left, *node.comparators]
+        case ast.List() | ast.Tuple():
+            parts = node.elts
+        case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and len(node.args) > 1 and not node.keywords:
+            parts = node.args
+        case _:
+            mend = "Remove it; conditions that need more can be made by listing values."
+            raise ConstraintError(found=f"{ast.unparse(node)!r} in {text!r}", mend=mend)
+    for part in parts:
+        _check(part, text=text, names=names, used=used)
+
+
+def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return _WORDS[name] if name in _WORDS else values[name]
+        case ast.BinOp():
+            return _ARITHMETIC[type(node.op)](_number(node.left, values), _number(node.right, values))
+        case ast.UnaryOp(op=ast.Not()):
+            return not _value(node.operand, values)
+        case ast.UnaryOp():
+            number = _number(node.operand, values)
+            return -number if isinstance(node.op, ast.USub) else number
+        case ast.BoolOp():
+            parts = (bool(_value(part, values)) for part in node.values)
+            return all(parts) if isinstance(node.op, ast.And) else any(parts)
+        case ast.Compare():
+            left = _value(node.left, values)
+            for comparison, part in zip(node.ops, node.comparators, strict=True):
+                right = _value(part, values)
+                if not _COMPARISONS[type(comparison)](left, right):
+                    return False
+                left = right
+            return True
+        case ast.List() | ast.Tuple():
+            return [_value(part, values) for part in node.elts]
+        case ast.Call(func=ast.Name(id=name)):
+            return _FUNCTIONS[name](*(_number(part, values) for part in node.args))
+    raise AssertionError(f"{ast.dump(node)} was let through")
+
+
+def _number(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    """Texts are not added, nor multiplied: ``"a" * 10**9`` would be the end of the memory."""
+    value = _value(node, values)
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value

@@ -1,0 +1,127 @@
+"""Constraints, conditions and budgets of a search, from the task file to the proposals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.core.clock import ManualClock
+from cohort.core.errors import InputError
+from cohort.engine.check import check_task
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.task_file import load_task
+from cohort.engine.tune import RunOptions, resume, tune
+from tests.end_to_end.tiny_tasks import outcome_of, tiny_task, write_inputs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("tiny"))
+
+
+class TickingClock(ManualClock):
+    """A second passes each time somebody looks, so that every step is told to watchers."""
+
+    def monotonic(self) -> float:
+        self.advance(1.0)
+        return super().monotonic()
+
+
+CONSTRAINED: dict[str, Any] = {
+    "lora": {"lora_alpha": 16},
+    "search": {
+        "space": {
+            "r": [2, 4, 8],
+            "lora_alpha": [4, 8],
+            "lr_scheduler_type": ["constant", "cosine"],
+            "warmup_ratio": {"values": [0.1, 0.2], "when": {"lr_scheduler_type": "cosine"}},
+        },
+        "constraints": ["lora_alpha >= 2 * r"],
+    },
+}
+
+
+def test_check_shows_what_constraints_and_conditions_leave(folder: Path) -> None:
+    report = check_task(tiny_task(folder, **CONSTRAINED))
+    assert report.num_trials == 9
+    assert "search.constraints leave 9 of 18 configurations" in report.notes
+    assert (
+        "search.space.warmup_ratio is searched when lr_scheduler_type is cosine; else warmup_ratio is 0.0"
+        in report.notes
+    )
+
+
+def test_the_resolved_task_is_the_same_task(folder: Path, tmp_path: Path) -> None:
+    task = tiny_task(folder, **CONSTRAINED)
+    (tmp_path / "task.yaml").write_text(task.resolved_yaml())
+    assert load_task(tmp_path / "task.yaml").model_dump() == task.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"constraints": ["lora_alpa >= r"]}, r"search\.constraints\[0\].*Did you mean lora_alpha\?"),
+        ({"constraints": ["batch_size * gradient_accumulation <= 32"]}, "'gradient_accumulation' in"),
+        ({"constraints": 3}, "allowed: a list of texts"),
+        ({"space": {"r": {"values": [2], "when": {"rank": 3}}}}, r"search\.space\.r.*unknown key 'rank'"),
+        ({"space": {"r": {"values": [2, 4]}}}, "values without when"),
+        ({"space": {"r": {"values": [2], "min": 1, "when": {"batch_size": 2}}}}, "values beside min"),
+        ({"first_trials": 4}, "first_trials with sampler: grid"),
+        ({"max_gpu_hours": 1.5}, "max_gpu_hours with sampler: grid"),
+    ],
+)
+def test_what_is_refused(folder: Path, search: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tiny_task(folder, search=search)
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
+def test_constraints_that_nothing_meets_are_told_before_anything_runs(folder: Path, sampler: str) -> None:
+    task = tiny_task(folder, search={"constraints": ["r > 100"], "sampler": sampler, "trials": 4})
+    with pytest.raises(InputError, match=r"search\.constraints: found r > 100; allowed: constraints that some"):
+        check_task(task)
+
+
+REFILLED: dict[str, Any] = {
+    "training": {"max_steps": 4},
+    "search": {
+        "sampler": "random",
+        "trials": 9,
+        "first_trials": 4,
+        "space": {"learning_rate": {"min": 1e-4, "max": 3e-2}, "r": [2, 4]},
+    },
+}
+
+
+def test_freed_slots_are_filled_with_random_trials_and_a_resume_proposes_the_same(folder: Path, tmp_path: Path) -> None:
+    tune(tiny_task(folder, **REFILLED), tmp_path / "run")
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        positions = reader.proposal_positions()
+        later = [entry for entry in reader.log() if entry.position > positions[8]]
+    assert len(positions) == 9
+    assert positions[4] > 5, "the fifth came when others had done something"
+    assert later
+
+    stopping = tmp_path / "stopped"
+
+    class Stopping:
+        def update(self, progress: Any) -> None:
+            if len(progress.trials) >= 7:
+                raise KeyboardInterrupt
+
+        def note(self, text: str) -> None: ...
+
+    often = RunOptions(checkpoint_seconds=0.0, checkpoint_share=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        tune(tiny_task(folder, **REFILLED), stopping, options=often, watcher=Stopping(), clock=TickingClock())
+    resume(stopping)
+    assert outcome_of(stopping) == outcome_of(tmp_path / "run")
+
+
+def test_no_trial_is_proposed_beyond_the_time_on_the_device(folder: Path, tmp_path: Path) -> None:
+    search = {**REFILLED["search"], "max_gpu_hours": 1e-9}
+    tune(tiny_task(folder, **{**REFILLED, "search": search}), tmp_path / "run")
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        assert len(reader.trials()) == 4
