@@ -135,7 +135,7 @@ def settings_tried() -> dict[str, EarlyExitSettings]:
         found[f"keep {select:.0%} at {warmup:.0%}, {kept:.0%} at {second:.0%}"] = EarlyExitSettings(
             warmup_fraction=warmup, select_fraction=select, reselect_at=second, reselect_fraction=kept / select
         )
-    for gap, patience, ignores in itertools.product((0.1, 0.3), (2, 3), (False, True)):
+    for gap, patience, ignores in itertools.product((0.1, 0.3), (2, 3, 4), (False, True)):
         name = (
             f"default, overfitting from a gap of {gap:g}, {patience} in a row{', new bests aside' if ignores else ''}"
         )
@@ -204,10 +204,17 @@ def headline(
     """Return the numbers the study is about: the default rule over the sets that count."""
     default = [row for row in rules if row["rule"] == "patterns (default)" and row["set"] in counting]
     at_warmup = [row for row in ranks if row["share_percent"] == 5 and row["set"] in counting]
+    by_set = {
+        f"best_loss_ratio_max_{name.split(' ')[0]}": max(
+            row["best_loss_ratio"] for row in default if row["set"] == name
+        )
+        for name in sorted(counting)
+    }
     return {
         "samples_saved_percent_min": min(row["samples_saved_percent"] for row in default),
         "best_loss_ratio_max": max(row["best_loss_ratio"] for row in default),
         "best_loss_ratio_median": statistics.median(row["best_loss_ratio"] for row in default),
+        **by_set,
         "grids_within_1_percent_share": statistics.fmean(row["best_loss_ratio"] <= MOST_LOSS for row in default),
         "rank_correlation_at_5_percent_min": min(row["spearman"] for row in at_warmup),
         "best_in_kept_quarter_share": statistics.fmean(row["best_kept"] for row in at_warmup),
@@ -217,7 +224,7 @@ def headline(
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chosen-on", type=Path, nargs="+", default=sorted(CURVES.glob("*_llama16M_seed[012].*")))
-    parser.add_argument("--reported", type=Path, nargs="*", default=sorted(CURVES.glob("*_llama16M_seed[345].*")))
+    parser.add_argument("--reported", type=Path, nargs="*", default=sorted(CURVES.glob("*_llama16M_seed[3-9].*")))
     parser.add_argument("--out", type=Path, default=RESULTS / "early_exit_study.json")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the page and its figures are")
     return parser.parse_args()

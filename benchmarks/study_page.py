@@ -25,6 +25,7 @@ def renew_page(page: Path, tables: Mapping[str, Rows]) -> None:
         "rules": _rules(tables["rules"]),
         "rules_chosen_on": _rules(tables["rules_chosen_on"]),
         "ranks": _ranks(tables["ranks"]),
+        "ranks_chosen_on": _ranks(tables["ranks_chosen_on"]),
         "settings": _settings(tables["settings"]),
     }.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"

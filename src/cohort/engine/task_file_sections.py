@@ -306,7 +306,7 @@ class EarlyExitSection(Section):
         0.001, ge=0, allowed="a number of at least 0", description="patterns: rising means so many nats per evaluation"
     )
     overfitting_patience: Whole = setting(
-        3, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with too large a gap"
+        4, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with too large a gap"
     )
     gap_threshold: float = setting(
         0.3, ge=0, allowed="a number of at least 0", description="patterns: tolerated (validation - train) / train"

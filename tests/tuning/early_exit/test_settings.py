@@ -16,7 +16,7 @@ def test_the_defaults_of_the_paper() -> None:
     settings = EarlyExitSettings()
     assert (settings.warmup_fraction, settings.select_fraction, settings.window) == (0.05, 0.5, 2)
     assert (settings.reselect_at, settings.reselect_fraction, settings.overfitting_ignores_new_best) == (0.2, 0.3, True)
-    assert (settings.divergence_patience, settings.overfitting_patience) == (2, 3)
+    assert (settings.divergence_patience, settings.overfitting_patience) == (2, 4)
     assert (settings.gap_threshold, settings.slope_threshold, settings.ema_weight) == (0.3, 0.001, 0.1)
     assert settings.rule is RuleName.PATTERNS
 

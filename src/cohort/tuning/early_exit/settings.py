@@ -69,7 +69,7 @@ class EarlyExitSettings:
     window: int = 2
     divergence_patience: int = 2
     slope_threshold: float = 0.001
-    overfitting_patience: int = 3
+    overfitting_patience: int = 4
     gap_threshold: float = 0.3
     overfitting_ignores_new_best: bool = True
     ema_weight: float = 0.1
