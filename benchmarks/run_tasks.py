@@ -6,7 +6,7 @@ which the longest first is worst: 3, 3, 2, 2, 2 units of time and a short urgent
 
 First a small queue warms the kernels' caches and tells how many steps make a unit of time. Then the policies run; what
 the tasks took under the first of them, over their worst cases, is what the simulator is given as early exits for the
-others. Makespans count from the first task's start to the last one's end, so the workers' own start is left out.
+others; all know the same worst cases. Makespans count from the first task's start to the last one's end, so the workers' own start is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
 from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.pool_choice import WORKER_TARGET
-from cohort.engine.task_queue.records import RunStretch, TaskDecision, TaskState
+from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.engine.task_queue.slot_choice import choose_slots
 from cohort.engine.task_queue.working import add_to_queue, open_queue, work_off
 from cohort.scheduling.baselines import ListPolicy
@@ -167,9 +167,34 @@ class Outcome:
         return sum(decision.kind == kind for decision in self.decisions)
 
 
-def work(directory: Path, files: Sequence[Path], slots: Sequence[LocalSlot], policy: ListPolicy | None) -> Outcome:
-    """Work off a new queue of ``files`` and return what happened."""
-    expect = Expectation(directory, hardware_of_slots(slots))
+class _Known:
+    """Predictions that were made before."""
+
+    def __init__(self, expected: Mapping[str, float]) -> None:
+        self._expected = expected
+
+    def __call__(self, task: QueuedTask) -> float:
+        return self._expected[task.name]
+
+
+def work(
+    directory: Path,
+    files: Sequence[Path],
+    slots: Sequence[LocalSlot],
+    policy: ListPolicy | None,
+    *,
+    expected: Mapping[str, float] | None = None,
+) -> Outcome:
+    """Work off a new queue of ``files`` and return what happened.
+
+    Args:
+        directory: Of the queue.
+        files: Task files.
+        slots: Where workers run.
+        policy: None: the planner.
+        expected: Worst-case seconds by task, so that all policies know the same; predicted when None.
+    """
+    expect = Expectation(directory, hardware_of_slots(slots)) if expected is None else _Known(expected)
     begun = time.perf_counter()
     add_to_queue(files, directory, expect=expect)
     pool = LocalPool(slots, target=WORKER_TARGET, log_directory=directory / "workers")
@@ -250,9 +275,11 @@ def main() -> None:
         files.append(write_task(folder, name, SHAPES[kind], steps=steps, priority=priority, seed=seed))
     rows: list[dict[str, Any]] = []
     shares: list[float] = []
+    expected: dict[str, float] | None = None
     for policy_name, policy in POLICIES.items():
         print(policy_name)
-        outcome = work(folder / policy_name.replace(" ", "-"), files, slots, policy)
+        outcome = work(folder / policy_name.replace(" ", "-"), files, slots, policy, expected=expected)
+        expected = outcome.expected
         share = statistics.median(shares) if shares else None
         predicted = None if share is None else predict(outcome.expected, share, num_slots=len(slots), policy=policy)
         if not shares:
