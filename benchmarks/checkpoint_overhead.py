@@ -3,7 +3,7 @@
 A run's own supervisor, run store, shelf and checkpoints drive real training for a while; the seconds within each are
 added up. Checkpoints become rarer where they take long, so the share holds for large adapters as well.
 
-    python benchmarks/checkpoint_overhead.py --model ../shared/models/stories260K    # CPU, three minutes
+    python benchmarks/checkpoint_overhead.py --model ../shared/models/stories260K/hf    # CPU, three minutes
     python benchmarks/checkpoint_overhead.py --shape 1b                              # GPU, three minutes
 """
 
@@ -29,11 +29,13 @@ from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.checkpoints import save_checkpoint
+from cohort.engine.executor_share import ExecutorShare
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_records import NewTrial
+from cohort.engine.session import Session, StopRequestedError
 from cohort.engine.state_shelf import StateShelf
-from cohort.engine.supervisor import StopRequestedError, Supervisor, SupervisorSettings
+from cohort.engine.supervisor import Supervisor, SupervisorSettings
 from cohort.engine.time_spent import TimeSpent
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
@@ -144,25 +146,28 @@ def drive(
     timed, begun = Seconds(), time.perf_counter()
     supervisor = Supervisor(
         study=study,
-        executor=executor,
+        executor=ExecutorShare(executor, rows=rows),
         specs=specs,
         evaluate=evaluate,
         store=store,
         shelf=shelf,
         directory=directory,
-        settings=SupervisorSettings(
-            capacity=Capacity(rank_rows=rank_rows, num_slots=len(specs), tokens_per_step=1e9),
-            mean_length=float(rows.lengths.mean()),
-        ),
+        settings=SupervisorSettings(mean_length=float(rows.lengths.mean())),
         clock=clock,
         time_spent=TimeSpent(clock),
         on_tick=lambda _events, _decisions: None,
-        stop_requested=lambda: time.perf_counter() - begun > seconds,
         note=print,
     )
+    session = Session(
+        executor,
+        capacity=Capacity(rank_rows=rank_rows, num_slots=len(specs), tokens_per_step=1e9),
+        clock=clock,
+        stop_requested=lambda: time.perf_counter() - begun > seconds,
+    )
+    session.join(supervisor)
     with timed.watching(), contextlib.suppress(StopRequestedError), contextlib.closing(store):
         save_checkpoint(store, shelf, directory=directory, resident=())
-        supervisor.run()
+        session.run()
     return timed, time.perf_counter() - begun
 
 
@@ -188,7 +193,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         timed, seconds = drive(decoder, specs, rows=rows, folder=Path(folder), seconds=arguments.seconds)
         state_bytes = sum(path.stat().st_size for path in Path(folder).rglob("*.safetensors"))
-    name = arguments.model.name if arguments.model is not None else arguments.shape
     in_steps = timed.spent["train"]
     found = [
         {"what": what, "seconds": spent, "calls": timed.calls[what], "of_steps_percent": 100 * spent / in_steps}
@@ -203,7 +207,7 @@ def main() -> None:
     }
     print(headline)
     write_result(
-        arguments.out or RESULTS / f"checkpoint_overhead_{name.lower()}_{device}.json",
+        arguments.out or RESULTS / f"checkpoint_overhead_{device if arguments.model else arguments.shape}.json",
         question="What share of the step time do checkpoints and the run record take, at default settings?",
         headline=headline,
         rows=found,

@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 _ITEMS_SHOWN = 6
-# shown elsewhere on the page
-_FACTS_SHOWN_ELSEWHERE = {"task_name", "data_counts", "data_problems", "run_seconds"}
+# shown elsewhere on the page; the largest passes are for programs, which find them in run.db
+_FACTS_SHOWN_ELSEWHERE = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes"}
 
 
 def value_label(value: JsonValue) -> str:
