@@ -106,7 +106,7 @@ def samples_saved(rules: Sequence[Mapping[str, Any]], names: Sequence[str]) -> s
     """Samples saved by reason under the default rule, the best loss's ratio beside (ALTO Figure 15)."""
     default = [row for row in rules if row["rule"] == "patterns (default)"]
     labels = [f"{row['set'].split(' ')[0]} {row['seed']}" for row in default if row["set"] in names]
-    width = max(420.0, 92.0 * len(labels) + 80)
+    width = max(420.0, 104.0 * len(labels) + 80)
     frame = Frame(
         width=width,
         height=300,
@@ -131,8 +131,8 @@ def samples_saved(rules: Sequence[Mapping[str, Any]], names: Sequence[str]) -> s
         x, y = frame.at(i, below)
         parts.append(text(x, y - 5, f"{row['best_loss_ratio']:.3f}", anchor="middle", classes="head"))
     for i, (reason, tone) in enumerate(REASONS.items()):
-        parts.append(f'<rect x="{56 + 110 * i}" y="8" width="11" height="11" fill="{tone}"/>')
-        parts.append(text(71 + 110 * i, 18, reason))
+        parts.append(f'<rect x="{56 + 120 * i}" y="8" width="11" height="11" fill="{tone}"/>')
+        parts.append(text(71 + 120 * i, 18, reason))
     parts.append(
         text(56, 36, "above each bar: best validation loss with early exit over the full grid's", classes="tick")
     )
@@ -153,7 +153,13 @@ def warmup_lengths(ranks: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
     for place, (column, label) in enumerate(columns.items()):
         y_axis = linear_axis(math.floor(lowest * 5) / 5 if column == "spearman" else 0.0, 1.0)
         frame = Frame(
-            width=300, height=290, x=band_axis(labels), y=y_axis, x_label="share of training, %", y_label=label
+            width=300,
+            height=340,
+            x=band_axis(labels),
+            y=y_axis,
+            x_label="share of training, %",
+            y_label=label,
+            top=20 + 15 * len(names),
         )
         parts = [frame.axes()]
         for i, name in enumerate(names):
@@ -167,9 +173,9 @@ def warmup_lengths(ranks: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
             parts.append(f'<g style="stroke:{TONES[i % 5]}">{line}</g>')
             parts.append(_toned("".join(mark(SHAPES[i % 5], x, y, classes="") for x, y in points), TONES[i % 5]))
         if place == 0:
-            parts.append(_key(names, x=95, y=190))
+            parts.append(_key(names, x=60, y=10))
         panels.append("".join(parts))
-    return _svg(panels, width=300, height=290, title="How early losses foretell the end")
+    return _svg(panels, width=300, height=340, title="How early losses foretell the end")
 
 
 def _by_share(rows: Iterable[Mapping[str, Any]]) -> dict[float, list[Mapping[str, Any]]]:
@@ -201,7 +207,7 @@ def saved_against_lost(rules: Sequence[Mapping[str, Any]], names: Sequence[str])
             x, y = frame.at(value, rows.index(row["rule"]))
             title = f"{row['set']} seed {row['seed']}: {value:.4g}"
             parts.append(_toned(mark(SHAPES[i % 5], x, y + 4 * (i - 1), classes="", title=title), TONES[i % 5]))
-        if column == "lost":
-            parts.append(_key(names, x=285, y=frame.height - 40 - 15 * len(names)))
+        if column == "saved":
+            parts.append(_key(names, x=310, y=frame.height - 40 - 15 * len(names)))
         panels.append("".join(parts))
     return _svg(panels, width=460, height=80 + 26 * len(rows), title="What each rule saves and loses")
