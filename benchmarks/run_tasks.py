@@ -6,7 +6,8 @@ which the longest first is worst: 3, 3, 2, 2, 2 units of time and a short urgent
 
 First a small queue warms the kernels' caches and tells how many steps make a unit of time. Then the policies run; what
 the tasks took under the first of them, over their worst cases, is what the simulator is given as early exits for the
-others; all know the same worst cases. Makespans count from the first task's start to the last one's end, so the workers' own start is left out.
+others; all know the same worst cases. Makespans count from the first task's start to the last one's end, so the
+workers' own start is left out.
 """
 
 from __future__ import annotations
