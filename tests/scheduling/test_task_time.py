@@ -60,6 +60,7 @@ def test_the_analytic_guess_is_near_what_an_h200_was_measured_at() -> None:
         flops_per_square=1.5 * 4 * 4096 * 32,
         weight_bytes=16e9,
         rank_width=2_621_440,
+        num_linears=224,
         num_layers=32,
         hidden_size=4096,
         bytes_per_value=2,

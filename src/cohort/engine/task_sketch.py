@@ -130,6 +130,7 @@ class TaskSketch:
             flops_per_square=1.5 * counts.attention_flops_per_pair,
             weight_bytes=self.weight_bytes,
             rank_width=self.layout.width,
+            num_linears=len(self.layout.linears),
             num_layers=self.inputs.config.num_layers,
             hidden_size=self.inputs.config.hidden_size,
             bytes_per_value=self.bytes_per_value,

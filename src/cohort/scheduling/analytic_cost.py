@@ -22,12 +22,14 @@ ATTENTION_SHARE = 0.2
 MEMORY_SHARE = 0.8
 # of a layer, forward and backward: replayed on a GPU, called one by one on a CPU
 GPU_LAYER_SECONDS = 2.0e-4
-CPU_LAYER_SECONDS = 1.5e-3
+CPU_LAYER_SECONDS = 3.5e-3
 # of a layer that the host launches kernel by kernel, forward and backward (benchmarks/results/cost_model.json)
 HOST_LAYER_SECONDS = 6.4e-3
-# of a sequence in one layer on a CPU, whose adapter products and attention go sequence by sequence
-CPU_SEQUENCE_SECONDS = 4.0e-4
-ADAPTER_SECONDS = 1.0e-4
+# of a sequence and of an adapter in one adapted linear on a CPU, where their products are calls of their own
+CPU_SEQUENCE_SECONDS = 1.0e-4
+CPU_ADAPTER_SECONDS = 4.7e-4
+# of an adapter in a whole step on a GPU
+GPU_ADAPTER_SECONDS = 1.0e-4
 # master weight, two moments and gradient read and written, bf16 copy written
 OPTIMIZER_BYTES = 34
 
@@ -41,6 +43,7 @@ class ModelWork:
         flops_per_square: Of attention, forward and backward, by squared length of a sequence.
         weight_bytes: Of the frozen model on its devices together.
         rank_width: Adapter entries of one rank: sum of inputs and outputs of the adapted linears.
+        num_linears: Adapted linears of all layers.
         num_layers: Decoder layers.
         hidden_size: Width of the residual stream.
         bytes_per_value: Of the stream.
@@ -50,6 +53,7 @@ class ModelWork:
     flops_per_square: float
     weight_bytes: float
     rank_width: int
+    num_linears: int
     num_layers: int
     hidden_size: int
     bytes_per_value: int
@@ -74,8 +78,8 @@ def analytic_step_cost(work: ModelWork, hardware: Hardware, *, launched: LaunchR
     return StepCost(
         fixed_seconds=launches + reads,
         seconds_per_token=0.0 if is_gpu else per_token,
-        seconds_per_adapter=ADAPTER_SECONDS,
-        seconds_per_sequence=0.0 if is_gpu else CPU_SEQUENCE_SECONDS * work.num_layers,
+        seconds_per_adapter=GPU_ADAPTER_SECONDS if is_gpu else CPU_ADAPTER_SECONDS * work.num_linears,
+        seconds_per_sequence=0.0 if is_gpu else CPU_SEQUENCE_SECONDS * work.num_linears,
         seconds_per_rank_row=OPTIMIZER_BYTES * work.rank_width / memory,
         seconds_per_rank_token=6 * work.rank_width / adapter_rate,
         seconds_per_square=work.flops_per_square / (hardware.flops_per_second * (ATTENTION_SHARE if is_gpu else 1.0)),
