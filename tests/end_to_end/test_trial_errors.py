@@ -229,6 +229,23 @@ def test_what_befalls_all_alike_is_no_trials_error(
     assert outcome_of(tmp_path / "run") == expected
 
 
+def test_what_befalls_only_a_pack_is_told_and_changes_no_bit(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: Outcome
+) -> None:
+    step = Executor.step
+
+    def only_alone(self: Executor, trial_ids: Sequence[int] | None = None) -> Any:
+        if len(trial_ids or ()) > 1:
+            raise RuntimeError("too many")
+        return step(self, trial_ids)
+
+    monkeypatch.setattr(Executor, "step", only_alone)
+    (warning,) = run(folder, tmp_path).warnings
+    assert "RuntimeError: too many" in warning
+    assert "step one by one" in warning
+    assert outcome_of(tmp_path / "run") == expected
+
+
 def test_a_full_disk_is_no_trials_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise StorageFullError("no space left")

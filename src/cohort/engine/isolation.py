@@ -16,7 +16,7 @@ from cohort.core.errors import StorageFullError
 from cohort.core.events import TrialFailed
 from cohort.training.executor import UnfinishedUpdateError
 
-__all__ = ["MOST_ERRORS", "TrialErrors", "belongs_to_nobody", "run_isolated"]
+__all__ = ["MOST_ERRORS", "TrialErrors", "belongs_to_nobody", "one_line", "run_isolated"]
 
 MOST_ERRORS = 3
 """Errors that make a trial a failed one: it is tried again twice."""
@@ -54,7 +54,7 @@ class TrialErrors:
     def count(self, trial_id: int, error: Exception) -> TrialFailed | None:
         """Count an error of a trial; return its failure when it was the last that is borne."""
         number = self._counts[trial_id] = self._counts.get(trial_id, 0) + 1
-        step, text = self._steps_done(trial_id), _one_line(error)
+        step, text = self._steps_done(trial_id), one_line(error)
         if number >= MOST_ERRORS:
             return TrialFailed(trial_id=trial_id, step=step, message=f"{text} (tried {MOST_ERRORS} times)")
         self._note(f"warning: trial {trial_id} after step {step}: {text}; trying again ({number} of {MOST_ERRORS - 1})")
@@ -67,6 +67,7 @@ def run_isolated(
     *,
     count: Callable[[int, Exception], TrialFailed | None],
     reload: Callable[[int], None],
+    tell: Callable[[Exception], None] = lambda _: None,
 ) -> tuple[list[E], dict[int, TrialFailed]]:
     """Return what ``act`` returns for trials together, and those of them that failed, by key.
 
@@ -75,6 +76,7 @@ def run_isolated(
         keys: Of the trials.
         count: Told of each error of a trial; returns its failure when it was the last.
         reload: Puts a resident trial back to its last good state.
+        tell: Told of an error of several trials together that none of them has alone.
 
     Raises:
         Exception: of ``act``, when it belongs to nobody: a full disk, or all of several trials raise alone as well.
@@ -102,6 +104,8 @@ def run_isolated(
     raised = {key: together if len(keys) == 1 else attempt(key) for key in keys}
     if len(keys) > 1 and None not in raised.values():
         raise together
+    if all(error is None for error in raised.values()):
+        tell(together)
     failed = {}
     for key, first in raised.items():
         again = first
@@ -120,7 +124,8 @@ def _mend(keys: Sequence[int], error: Exception, reload: Callable[[int], None]) 
             reload(key)
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return class and words of an error, in a line that is not too long."""
     cause = error.__cause__ if isinstance(error, UnfinishedUpdateError) else error
     text = " ".join(f"{type(cause).__name__}: {cause}".split())
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 3]}..."

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
-from cohort.engine.isolation import run_isolated
+from cohort.engine.isolation import one_line, run_isolated
 from cohort.engine.supervisor import Supervisor
 from cohort.scheduling.admission import Capacity, admit
 from cohort.training.executor import Executor
@@ -50,6 +50,7 @@ class Session:
         self._executor, self._capacity, self._clock = executor, capacity, clock
         self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
         self._members: list[Supervisor] = []
+        self._was_told = False
 
     def join(self, member: Supervisor) -> None:
         """Take in a task; its trials compete for slots from the next step on."""
@@ -104,7 +105,11 @@ class Session:
         """One optimizer step of every resident trial of every task."""
         began = self._clock.monotonic()
         steps_done, failed = run_isolated(
-            self._executor.step, sorted(self._executor.resident), count=self._count_error, reload=self._reload
+            self._executor.step,
+            sorted(self._executor.resident),
+            count=self._count_error,
+            reload=self._reload,
+            tell=self._tell,
         )
         seconds = self._clock.monotonic() - began
         total = sum(event.num_tokens for event in steps_done)
@@ -124,6 +129,16 @@ class Session:
     def _count_error(self, key: int, error: Exception) -> TrialFailed | None:
         member, trial_id = self._owner(key)
         return member.count_error(trial_id, error)
+
+    def _tell(self, error: Exception) -> None:
+        """Say, once, that trials are stepped one by one: the results are the same, but it takes longer."""
+        if not self._was_told:
+            self._was_told = True
+            for member in self._members:
+                member.note(
+                    f"warning: trials that cannot step together ({one_line(error)}) step one by one, where that comes "
+                    "again as well; it takes longer and changes no result"
+                )
 
     def _reload(self, key: int) -> None:
         member, trial_id = self._owner(key)

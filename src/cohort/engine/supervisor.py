@@ -95,7 +95,7 @@ class Supervisor:
         self._study, self._executor, self._specs = study, executor, specs
         self._evaluate, self._store, self._shelf, self._directory = evaluate, store, shelf, directory
         self._settings, self._clock, self._time_spent = settings, clock, time_spent
-        self._on_tick = on_tick
+        self._on_tick, self.note = on_tick, note
         self._errors = TrialErrors(steps_done=self._steps_known, note=note)
         self._vacated: list[int] = []
         self._saved_at, self._pause = clock.monotonic(), settings.checkpoint_seconds
