@@ -100,6 +100,10 @@ class Grid:
         curves = [_curve(trial, settings, coarse=coarse) for trial in self.trials]
         return replay_curves(curves, settings)
 
+    def curve(self, trial: RecordedTrial, settings: EarlyExitSettings) -> RecordedCurve:
+        """Return one trial's curve in ``COARSE_STEPS`` steps, with the evaluations that ``settings`` need."""
+        return _curve(trial, settings, coarse=True)
+
 
 def _curve(trial: RecordedTrial, settings: EarlyExitSettings, *, coarse: bool) -> RecordedCurve:
     def planned(steps: int) -> Candidate:
