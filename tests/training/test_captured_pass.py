@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,14 @@ import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.training.captured_pass import TOLERATED_COST, PassShape, rounded_up
+from cohort.training.captured_pass import (
+    TOLERATED_COST,
+    CapturedPasses,
+    PassShape,
+    StagedReplay,
+    _CapturedPass,
+    rounded_up,
+)
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
@@ -59,6 +68,22 @@ def test_few_shapes_serve_the_steps_of_a_pack() -> None:
         if not any(shape.holds(need) and shape.cost <= TOLERATED_COST * own.cost for shape in recorded):
             recorded.append(own)
     assert len(recorded) <= 25
+
+
+def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
+    calls: list[str] = []
+    nothing: Any = None
+    passes = CapturedPasses(nothing, nothing, most_rows=64)
+    graph = object.__new__(_CapturedPass)
+    recording: Any = SimpleNamespace(reset=lambda: calls.append("reset"))
+    graph._graph, graph._losses_T = recording, torch.zeros(1)
+    staged = graph.filled_for = StagedReplay(graph=graph, sequence_offsets=(0, 1))
+    passes._graphs[True, 8] = [graph]
+    assert passes.give_up()
+    assert calls == ["reset"]
+    assert passes.replay(staged) is None
+    assert not hasattr(graph, "_losses_T")
+    assert not passes.give_up()
 
 
 @pytest.mark.gpu

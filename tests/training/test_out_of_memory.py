@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -193,6 +195,27 @@ def test_what_only_saves_time_is_given_up_before_a_row(decoder: Decoder, expecte
     assert_same(train(executor), expected)
     assert asked == ["nothing", "something"]
     assert meter.num_thrown == 1
+
+
+def test_what_fails_beside_the_update_leaves_the_step_undone(
+    decoder: Decoder, expected: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = executor_for(decoder)
+    before = [executor.weights(spec.trial_id) for spec in TRIALS]
+
+    cat = torch.cat
+
+    def refuse_the_step(*arguments: Any, **more: Any) -> Tensor:
+        if sys._getframe(1).f_code is Executor.step.__code__:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return cat(*arguments, **more)
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(torch, "cat", refuse_the_step)
+        with pytest.raises(torch.OutOfMemoryError):
+            executor.step()
+    assert all(torch.equal(executor.weights(spec.trial_id), then) for spec, then in zip(TRIALS, before, strict=True))
+    assert_same(train(executor), expected)
 
 
 def test_an_executor_is_freed_without_a_garbage_collection(decoder: Decoder) -> None:

@@ -121,6 +121,9 @@ class CapturedPasses:
         """Free what the graphs hold and record no more; False when there was nothing to give up."""
         held = self._most_rows > 0
         self._most_rows = 0
+        # a pass that is staged still names its graph, and one graph alone keeps the pool of all
+        for graph in (graph for recorded in self._graphs.values() for graph in recorded):
+            graph.free()
         self._graphs.clear()
         self._pool = None
         return held
@@ -278,6 +281,12 @@ class _CapturedPass:
         assert self.filled_for is not None, "a graph is filled before it is replayed"
         self._graph.replay()
         return CapturedLosses(losses_T=self._losses_T, sequence_offsets=self.filled_for.sequence_offsets)
+
+    def free(self) -> None:
+        """Give back what the recording holds; there are no replays after that."""
+        self.filled_for = None
+        self._graph.reset()
+        del self._losses_T
 
     def _fill(self, stream: HostStream, *, trained_tokens: Mapping[int, int]) -> None:
         tokens, positions, targets, rows, rows_P, places_T, weights = self._host_parts

@@ -263,6 +263,8 @@ class Executor:
                 too_large=self._too_large,
                 restart=begin_again,
             )
+            # before the update: whatever fails after it would leave weights a step ahead of their count
+            loss_sums_S = torch.cat(sums)
         except BaseException:
             self._clear_gradients(residents)
             raise
@@ -273,7 +275,7 @@ class Executor:
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
         self._stage_next(residents)
         # the only host reads of the step, after everything is launched
-        loss_sums = torch.cat(sums).tolist()
+        loss_sums = loss_sums_S.tolist()
         losses = dict.fromkeys(trained, 0.0)
         for entry, loss_sum in zip(samples.entries, loss_sums, strict=True):
             losses[entry.slot] += loss_sum
