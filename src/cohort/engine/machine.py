@@ -99,7 +99,7 @@ def package_versions() -> dict[str, str]:
 def free_memory_bytes(device: torch.device) -> int:
     """Return the memory that can still be allocated on ``device``."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info()[0]
+        return torch.cuda.mem_get_info(device)[0]
     # no such figure on this system: assume what a small laptop has left
     return host_memory_bytes()[1] or 4 << 30
 

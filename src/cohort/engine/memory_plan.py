@@ -148,14 +148,14 @@ def _available(task: TaskFile, decoder: Decoder) -> int:
     """Return the bytes for adapters and passes, and see to it that a GPU's allocator keeps the limit."""
     limit, device = task.memory.limit, decoder.device
     release_cached(device)
-    free = free_memory_bytes(device)
-    if limit is None:
-        return free
-    taken = decoder.num_bytes
+    free, taken = free_memory_bytes(device), decoder.num_bytes
     if device.type == "cuda":
         taken = torch.cuda.memory_allocated(device)
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+        # without a limit as well: a worker's last task may have had one
+        torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total), device)
+    if limit is None:
+        return free
     if limit <= taken:
         raise InputError(
             Problem(
