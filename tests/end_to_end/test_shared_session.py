@@ -16,6 +16,7 @@ from cohort.core.errors import InputError
 from cohort.engine.progress import RunProgress
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import LoggedDecision
+from cohort.engine.session import Session
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.task_file import TaskFile
 from cohort.engine.tune import RunOptions, resume, tune
@@ -133,6 +134,24 @@ def test_an_interrupted_session_leaves_runs_that_go_on_by_themselves(
     for name in ("patient", "other"):
         resume(tmp_path / name)
     assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "other")) == alone
+
+
+def test_a_task_handed_in_when_the_last_has_ended_waits_for_the_next_call(
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = SharedSession(options=OPTIONS)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient")
+    plain_run = Session.run
+
+    def run_and_hand_in(self: Session) -> None:
+        plain_run(self)
+        monkeypatch.undo()
+        session.submit(other_task(folder), tmp_path / "late", name="late")
+
+    monkeypatch.setattr(Session, "run", run_and_hand_in)
+    assert [result.name for result in session.run()] == ["patient"]
+    assert [result.name for result in session.run()] == ["patient", "late"]
+    assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "late")) == alone
 
 
 def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:

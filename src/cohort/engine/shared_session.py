@@ -79,6 +79,7 @@ class SharedSession:
         self._stores: list[RunStore] = []
         self._shelves: list[StateShelf] = []
         self._watchers: list[ProgressWatcher] = []
+        self._ended: set[str] = set()
         self._failures: dict[str, CohortError] = {}
 
     def submit(
@@ -151,6 +152,7 @@ class SharedSession:
                 run.finish()
             except CohortError as error:
                 self._failures[name] = error
+            self._ended.add(name)
 
         def welcome() -> None:
             for submitted in [*waiting, *self._take_submitted()]:
@@ -183,7 +185,8 @@ class SharedSession:
                 memory.record()
                 for _, run in members.values():
                     run.close_trackers()
-        done = [name for name in self._directories if name not in self._failures]
+        # one that was handed in when the last had ended waits for the next call
+        done = [name for name in self._directories if name in self._ended and name not in self._failures]
         results = {name: read_task_result(self._directories[name], name=name) for name in done}
         if self._failures:
             raise TasksFailedError(results=results, failures=self._failures)
