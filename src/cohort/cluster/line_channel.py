@@ -32,7 +32,7 @@ class LineChannel:
         with self._sending:
             try:
                 self._socket.sendall(line)
-            except (BrokenPipeError, ConnectionResetError, TimeoutError, OSError):
+            except OSError:
                 return
 
     def receive(self) -> Message | None:

@@ -149,7 +149,10 @@ class RayPool:
 
     def start(self, slot_id: int) -> None:
         """Begin a worker in a slot that has none; Ray places its actor on the slot's node."""
-        seat = self._seats[slot_id]
+        seat = self._seats.get(slot_id)
+        if seat is None:
+            # its node was lost since the worker before died, which is told as well
+            return
         if seat.actor is None:
             resources = {"CPU": float(self._cpus), **({"GPU": 1.0} if self._on_gpu else {})}
             groups = importlib.import_module("ray.util.placement_group")

@@ -90,9 +90,27 @@ def _beside(path: Path) -> Path:
     return Path(tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX, dir=path.parent))
 
 
+def _put(partial: Path, target: Path, *, replaces: bool) -> None:
+    if not replaces:
+        try:
+            os.link(partial, target)
+            return
+        except FileExistsError:
+            return
+        except OSError as error:
+            # some file systems know no second names of a file
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+    os.replace(partial, target)
+
+
 @contextmanager
-def file_written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
+def file_written_beside(path: str | os.PathLike[str], *, replaces: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; when the block ends well it becomes ``path``, else it is removed.
+
+    Args:
+        path: Where the file goes.
+        replaces: False leaves a file that is there by then as it is, whoever put it there.
 
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
@@ -104,7 +122,7 @@ def file_written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             yield partial
             _flush_to_disk(partial)
-            os.replace(partial, target)
+            _put(partial, target, replaces=replaces)
             _flush_to_disk(target.parent)
     finally:
         partial.unlink(missing_ok=True)

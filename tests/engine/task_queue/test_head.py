@@ -232,6 +232,20 @@ def test_tasks_come_and_go_while_the_queue_is_worked_off(tmp_path: Path) -> None
     assert next(start for start, _, task in scene.pool.started if task == "late") < 12
 
 
+def test_a_task_that_is_put_back_the_moment_it_failed_is_begun_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, {"a": 5.0, "b": 20.0}, failures={"a": ["input: no such file"]})
+    for name in ("a", "b"):
+        scene.add(name)
+
+    def note(text: str) -> None:
+        if "given up" in text:
+            scene.store.update("a", state=TaskState.QUEUED, reason="", attempts=0)
+
+    scene.note = note  # type: ignore[method-assign]
+    assert all_done(scene.run())
+    assert scene.order().count("a") == 2
+
+
 def test_a_task_whose_file_changed_is_held_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,8 @@ class QueueStore:
         if not path.exists():
             if not create:
                 raise RunStateError(f"{path} does not exist; there is no queue here")
-            with file_written_beside(path) as partial, database_errors_named(path):
+            # two that add to a new queue at the same moment add to one
+            with file_written_beside(path, replaces=False) as partial, database_errors_named(path):
                 connection = sqlite3.connect(partial, isolation_level=None)
                 connection.executescript(
                     f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {_TABLES}"

@@ -68,9 +68,6 @@ class TaskFates:
                 self._withdraw(task)
             elif task.state is TaskState.QUEUED and task.name not in self._known:
                 self._arrive(task)
-            elif task.state.is_final:
-                # whoever puts it back in the queue brings it in anew
-                self._known.discard(task.name)
 
     def begun(self, task: str, *, device: str) -> None:
         """A worker was given the task."""
@@ -210,7 +207,8 @@ class TaskFates:
         self._leave(task, TaskWithdrawn(at_seconds=self._log.now, task_id=task))
 
     def _leave(self, task: str, ended: ClusterEvent) -> None:
-        """A task leaves the plan, wherever it is in it."""
+        """A task leaves the plan, wherever it is in it; whoever puts it back in the queue brings it in anew."""
+        self._known.discard(task)
         if any(isinstance(event, TaskEnded | TaskWithdrawn) and event.task_id == task for event in self.events):
             return
         # an arrival that the planner has not heard of yet never happened
