@@ -159,6 +159,8 @@ def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
     with pytest.raises(InputError, match="the same target_modules"):
         session.submit(tiny_task(folder, lora={"target_modules": ["q_proj"]}), tmp_path / "one", name="one")
+    with pytest.raises(InputError, match="another memory section"):
+        session.submit(tiny_task(folder, memory={"margin": 0.2}), tmp_path / "one", name="one")
     with pytest.raises(InputError, match="'patient' twice"):
         session.submit(patient_task(folder), tmp_path / "two", name="patient")
     write_tiny_model(tmp_path / "model")

@@ -240,6 +240,15 @@ class SharedSession:
                     mend="Tune it in a session of its own.",
                 )
             )
+        if task.memory != first.task.memory:
+            problems.append(
+                Problem(
+                    where=task.where("memory"),
+                    found="another memory section than that of the tasks it should run beside",
+                    allowed="the same: passes of all tasks are made together, within one limit",
+                    mend="Write it as theirs is, or tune it in a session of its own.",
+                )
+            )
         sizes = None if self._backbone is None else self._backbone.sizes
         largest = max(spec.adapter.r for spec in preparation.proposals.largest())
         if sizes is not None and largest > sizes.capacity.rank_rows:
