@@ -48,5 +48,6 @@ def test_a_driver_s_name_is_recognised(device: str, name: str) -> None:
     assert found.name == name
 
 
-def test_a_gpu_that_nobody_described_is_not_taken_for_another() -> None:
-    assert known_gpu("NVIDIA T1000") is None
+@pytest.mark.parametrize("device", ["NVIDIA T1000", "NVIDIA L40", "NVIDIA A100-SXM-64GB", "NVIDIA RTX A4090"])
+def test_a_gpu_that_nobody_described_is_not_taken_for_another(device: str) -> None:
+    assert known_gpu(device) is None

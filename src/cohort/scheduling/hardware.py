@@ -70,15 +70,18 @@ KNOWN_GPUS: Mapping[str, Hardware] = {
 
 def known_gpu(device_name: str) -> Hardware | None:
     """Return the GPU that a driver's name such as ``NVIDIA H100 80GB HBM3`` means; None when it is not known."""
-    plain = _plain(device_name)
-    found = [
-        gpu for name, gpu in KNOWN_GPUS.items() if all(part in plain for part in _plain(name, keep="-").split("-"))
-    ]
+    words = re.sub(r"[^a-z0-9]+", " ", device_name.lower())
+    found = [gpu for name, gpu in KNOWN_GPUS.items() if all(_is_named(part, words) for part in name.lower().split("-"))]
     return max(found, key=lambda gpu: len(gpu.name), default=None)
 
 
-def _plain(name: str, *, keep: str = "") -> str:
-    return re.sub(rf"[^a-z0-9{keep}]", "", name.lower())
+def _is_named(part: str, words: str) -> bool:
+    """Tell whether ``words`` have ``part``, drivers writing ``RTX 4090``; an L40 is no L4."""
+    return re.search(rf"(?<!\d){re.sub(r'(?<=[a-z])(?=[0-9])', ' ?', part)}(?!\d)", words) is not None
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 @dataclass(frozen=True, kw_only=True)
