@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -58,6 +59,15 @@ def test_open_needs_a_run(tmp_path: Path) -> None:
         RunDirectory.open(tmp_path)
     with pytest.raises(InputError, match="nothing"):
         RunDirectory.open(tmp_path / "absent")
+
+
+def test_whoever_only_looks_who_holds_a_lock_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, looker = RunDirectory(tmp_path).lock(), os.open(RunDirectory(tmp_path).lock()._path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looker, fcntl.LOCK_SH)
+    monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(looker, fcntl.LOCK_UN))
+    lock.acquire()
+    lock.release()
+    os.close(looker)
 
 
 def test_the_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:

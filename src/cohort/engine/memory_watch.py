@@ -62,6 +62,7 @@ class MemoryWatch:
         self._model = None if plan.profile is None else plan.profile.model
         self._compared: list[_Compared] = []
         self._unseen: list[PassPeak] = []
+        self._num_observed = 0
         self._num_shortages = int(str(facts.get("memory_shortages", 0)))
         self._recorded_at = clock.monotonic()
         executor.lower_token_budgets(lowered_budgets(facts))
@@ -73,6 +74,7 @@ class MemoryWatch:
                 predicted = self._model.predict(peak.kind, peak.size)
                 self._compared.append(_Compared(peak=peak, predicted=predicted))
                 self._unseen.append(peak)
+                self._num_observed += 1
         shortages = self._executor.take_shortages()
         for shortage in shortages:
             self._learn(shortage)
@@ -89,7 +91,7 @@ class MemoryWatch:
         if self._compared:
             largest = sorted(self._compared, key=lambda compared: -compared.peak.num_bytes)
             facts |= {
-                "memory_passes_observed": len(self._compared),
+                "memory_passes_observed": self._num_observed,
                 "memory_prediction_error_percent": mean_error_percent(
                     [(compared.predicted, compared.peak.num_bytes) for compared in self._compared]
                 ),
@@ -125,7 +127,7 @@ class MemoryWatch:
         assert self._model is not None, "what is unseen was predicted"
         self._model = self._model.refitted(self._unseen)
         self._unseen.clear()
-        # a long run remembers its largest passes and its newest
+        # a long run remembers its largest passes
         self._compared = sorted(self._compared, key=lambda compared: compared.peak.num_bytes)[-1000:]
         if profile is None or room is None:
             return

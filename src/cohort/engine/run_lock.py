@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,21 @@ from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
 
 __all__ = ["RunLock"]
+
+# whoever only looks (:meth:`RunLock.holder`) has the lock for some microseconds
+_LOOKS = 3
+_LOOK_SECONDS = 0.02
+
+
+def _lock(descriptor: int) -> None:
+    for left in reversed(range(_LOOKS)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(_LOOK_SECONDS)
 
 
 class RunLock:
@@ -39,7 +55,7 @@ class RunLock:
         with storage_full_named(self._path):
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             holder = self._holder(descriptor)
             os.close(descriptor)
