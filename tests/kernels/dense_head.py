@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from cohort.kernels.row_stable_product import row_stable_product
+
 __all__ = ["DenseHead"]
 
 
@@ -18,7 +20,7 @@ class DenseHead:
 
     def forward(self, x_TK: Tensor) -> Tensor:
         self.row_counts.append(x_TK.shape[0])
-        return x_TK @ self.weight_VD.t()
+        return row_stable_product(x_TK, self.weight_VD.t())
 
     def grad_input(self, dy_TN: Tensor) -> Tensor:
-        return dy_TN @ self.weight_VD
+        return row_stable_product(dy_TN, self.weight_VD)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cohort.kernels.row_stable_product import row_stable_product
+
 __all__ = ["FrozenEmbedding", "FrozenLinear"]
 
 
@@ -53,12 +55,12 @@ class FrozenLinear:
     @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
         """Return y [T, N]; outside autograd."""
-        return F.linear(x_TK, self._weight_NK, self._bias_N)
+        return row_stable_product(x_TK, self._weight_NK.t(), self._bias_N)
 
     @torch.no_grad()
     def grad_input(self, dy_TN: Tensor) -> Tensor:
         """Return dx = dy W, [T, K]; outside autograd."""
-        return dy_TN @ self._weight_NK
+        return row_stable_product(dy_TN, self._weight_NK)
 
     @property
     def plain_weight_NK(self) -> Tensor | None:

@@ -1,0 +1,50 @@
+"""A product on the CPU whose rows do not know how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from cohort.kernels.row_stable_product import row_stable_product
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("inner", "outer"),
+    [(172, 64), (512, 512), (513, 64), (1000, 64), (1027, 576), (2048, 512), (1024, 2048), (4096, 24)],
+)
+def test_a_row_has_the_same_bits_in_any_number_of_rows(inner: int, outer: int, *, transposed: bool) -> None:
+    generator = torch.Generator().manual_seed(inner)
+    row, w_NK = torch.randn(inner, generator=generator), torch.randn(inner, outer, generator=generator)
+    if transposed:
+        w_NK = w_NK.t().contiguous().t()
+    first: torch.Tensor | None = None
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for num_rows in (32, 48, 112, 176, 192, 272, 400, 640):
+            for place in (0, num_rows // 2, num_rows - 1):
+                x_TN = torch.randn(num_rows, inner, generator=generator)
+                x_TN[place] = row
+                found = row_stable_product(x_TN, w_NK)[place]
+                first = found if first is None else first
+                assert torch.equal(found, first), (threads, num_rows, place)
+
+
+@pytest.mark.parametrize("inner", [1, 40, 511, 512, 513, 1024, 1100])
+@pytest.mark.parametrize("num_rows", [0, 1, 33])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_it_is_the_product(num_rows: int, inner: int, *, with_bias: bool) -> None:
+    x_TN, w_NK = torch.randn(num_rows, inner, dtype=torch.float64), torch.randn(inner, 24, dtype=torch.float64)
+    bias_K = torch.randn(24, dtype=torch.float64) if with_bias else None
+    expected = x_TN @ w_NK + (0 if bias_K is None else bias_K)
+    # sums of at most 1,100 products in another order: some units in the last place of the largest partial sum
+    torch.testing.assert_close(row_stable_product(x_TN, w_NK, bias_K), expected, rtol=1e-12, atol=1e-12)
