@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from cohort.cli.main import main
+from cohort.engine.run_lock import RunLock
+from cohort.engine.task_queue.working import open_queue
 from tests.cli.tiny_task import TASK, write_tiny_task
 
 
@@ -146,3 +148,17 @@ def test_a_directory_of_another_run_is_refused(task: Path, queue: str, capsys: p
     code, _, err = cohort(capsys, "queue", "add", str(task), "-o", queue)
     assert code == 2
     assert "files that are not a run's: notes.txt" in err
+
+
+def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
+    task: Path, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cohort(capsys, "queue", "add", str(task), "-o", queue)
+    with open_queue(queue) as store:
+        store.set_facts({"wish": {"workers": 2, "policy": "sjf"}})
+    with RunLock(Path(queue) / ".queue.lock"):
+        code, _, err = cohort(capsys, "run", "-o", queue, "--workers", "1")
+    assert code == 1
+    assert "in use by process" in err
+    with open_queue(queue) as store:
+        assert store.facts()["wish"] == {"workers": 2, "policy": "sjf"}

@@ -124,7 +124,7 @@ def go_on(
     from cohort.engine.task_queue.queue_page import write_queue_page
     from cohort.engine.task_queue.queue_status import read_queue_status
     from cohort.engine.task_queue.seats import Limits
-    from cohort.engine.task_queue.working import open_queue, work_off
+    from cohort.engine.task_queue.working import open_queue, queue_holder, work_off
     from cohort.scheduling.baselines import ListPolicy
 
     policies = {
@@ -138,8 +138,10 @@ def go_on(
         keeps_open=keep_open,
         limits=Limits(still_seconds=wish["stall_limit"]),
     )
-    with open_queue(directory) as store:
-        store.set_facts({"wish": wish})
+    if queue_holder(directory) is None:
+        # how whoever works it off already was begun is not ours to change
+        with open_queue(directory) as store:
+            store.set_facts({"wish": wish})
     with watching_queue() as watcher:
         work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
     write_queue_page(directory)
