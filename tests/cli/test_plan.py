@@ -90,9 +90,16 @@ def test_a_simulation_ends_trials_early(
     assert full["simulation"]["makespan_seconds"] == pytest.approx(full["makespan_seconds"])
     half = planned(capsys, *words, "--exits", "0.5")
     assert half["simulation"]["makespan_seconds"] == pytest.approx(0.5 * full["makespan_seconds"])
+    # every task under its own early exit
+    (folder / "exits.yaml").write_text((folder / "gpu.yaml").read_text().replace("early_exit: none\n", ""))
+    words = (folder / "exits.yaml", *words[1:])
     curves = planned(capsys, *words, "--exits", repository / "benchmarks/curves/gsm8k_stories260K.json.gz")
     assert 0.05 < curves["simulation"]["mean_exit_share"] < 0.5
     assert curves["simulation"]["unfinished"] == []
+    alone = planned(capsys, folder / "exits.yaml", "--dry-run", "2xH200", "--simulate")["simulation"]
+    both = planned(capsys, folder / "exits.yaml", folder / "gpu.yaml", "--dry-run", "2xH200", "--simulate")
+    assert both["simulation"]["mean_exit_share"] == pytest.approx((alone["mean_exit_share"] + 1) / 2)
+    assert both["simulation"]["makespan_seconds"] == pytest.approx(both["makespan_seconds"])
     code, out, _ = cohort(capsys, "plan", *words, "-o", tmp_path / "page.html")
     assert code == 0
     assert "simulated" in out

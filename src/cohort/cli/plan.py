@@ -70,7 +70,7 @@ def plan(
     with exits(as_json=as_json, debug=debug):
         from cohort.core.errors import InputError, Problem
         from cohort.engine.task_plan.cluster_choice import choose_cluster
-        from cohort.engine.task_plan.exit_shares import read_exit_shares, selection_shares
+        from cohort.engine.task_plan.exit_shares import exit_shares_of
         from cohort.engine.task_plan.page import write_plan_page
         from cohort.engine.task_plan.planning import load_tasks, plan_json, plan_tasks
         from cohort.engine.task_plan.simulation import simulate_plan, simulation_json
@@ -78,13 +78,13 @@ def plan(
         if exit_shares is not None and not simulate:
             mend = "Write --simulate as well, or leave --exits out."
             raise InputError(Problem(where="--exits", found=exit_shares, allowed="together with --simulate", mend=mend))
-        shares = None if exit_shares is None else read_exit_shares(exit_shares, where="--exits")
         choice = choose_cluster(gpus=gpus, workers=workers, dry_run=dry_run)
         named = load_tasks(tasks or (), repeat=repeat)
+        shares = exit_shares_of(named, exit_shares, where="--exits") if simulate else {}
         planned = plan_tasks(named, choice, most_gpus=max_gpus_per_task)
         simulation = None
         if simulate:
-            simulation = simulate_plan(planned, exit_shares=shares or selection_shares(named[0].file))
+            simulation = simulate_plan(planned, exit_shares=shares)
         if output is not None:
             write_plan_page(output, planned, simulation=simulation)
         if as_json:

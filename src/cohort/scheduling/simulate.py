@@ -37,12 +37,25 @@ from cohort.scheduling.replan import Replan, apply_event, replan, start_due
 __all__ = ["RunSegment", "SimulatedTask", "SimulationReport", "SimulationSettings", "simulate"]
 
 
+def _require_shares(shares: Sequence[float]) -> None:
+    if not all(0 < share <= 1 for share in shares):
+        raise ValueError(f"exit_shares are shares of the planned steps, above 0 and at most 1, but these are {shares}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimulatedTask:
-    """A task and how many trials it has; their exits make its length. Its arrival is the request's."""
+    """A task and how many trials it has; their exits make its length. Its arrival is the request's.
+
+    Attributes:
+        exit_shares: Of its trials; those of the settings where it has none of its own.
+    """
 
     request: TaskRequest
     num_trials: int = 1
+    exit_shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_shares(self.exit_shares)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +84,9 @@ class SimulationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.exit_shares or not all(0 < share <= 1 for share in self.exit_shares):
-            raise ValueError("exit_shares are shares of the planned steps, above 0 and at most 1, at least one of them")
+        if not self.exit_shares:
+            raise ValueError("exit_shares need at least one share; (1,) has no early exits")
+        _require_shares(self.exit_shares)
         if self.reestimate_share is not None and not 0 < self.reestimate_share < 1:
             raise ValueError(f"reestimate_share must be between 0 and 1, but it is {self.reestimate_share}")
         if self.failures_per_gpu_hour < 0 or self.checkpoint_seconds <= 0:
@@ -289,7 +303,7 @@ class _Simulation:
         return task.request.seconds_on(len(task.gpu_ids)) * self.shares[task.request.task_id]
 
     def _draw_share(self, task: SimulatedTask) -> float:
-        shares = self.settings.exit_shares
+        shares = task.exit_shares or self.settings.exit_shares
         draws = (
             shares[derive_seed(self.settings.seed, "exit", task.request.task_id, trial) % len(shares)]
             for trial in range(task.num_trials)

@@ -12,13 +12,34 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_file_model import TaskFile
+from cohort.engine.task_plan.planning import NamedTask
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.settings import EarlyExitSettings, RuleName
 from cohort.tuning.replay import RecordedCurve, replay_curves
 
-__all__ = ["read_exit_shares", "selection_shares"]
+__all__ = ["exit_shares_of", "read_exit_shares", "selection_shares"]
 
 ALLOWED = "a share above 0 and at most 1, a finished run's directory, or a file of recorded loss curves"
+
+
+def exit_shares_of(tasks: Sequence[NamedTask], text: str | None, *, where: str) -> dict[str, tuple[float, ...]]:
+    """Return, by task, shares of the planned steps to draw its trials' own from, under its own early exit.
+
+    Args:
+        tasks: The tasks; several may be of one file.
+        text: As :func:`read_exit_shares` takes it; None: what the selections alone leave.
+        where: How messages name the option.
+
+    Raises:
+        InputError: the text is no share, run or file of curves.
+    """
+    by_path = {
+        path: selection_shares(file)
+        if text is None
+        else read_exit_shares(text, where=where, settings=file.early_exit_settings())
+        for path, file in {task.path: task.file for task in tasks}.items()
+    }
+    return {task.name: by_path[task.path] for task in tasks}
 
 
 def selection_shares(task: TaskFile) -> tuple[float, ...]:

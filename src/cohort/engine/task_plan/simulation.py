@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,22 +30,39 @@ class PlanSimulation:
 
 
 def simulate_plan(
-    planned: TaskPlan, *, exit_shares: Sequence[float], failures_per_gpu_hour: float = 0.0, seed: int = 0
+    planned: TaskPlan,
+    *,
+    exit_shares: Mapping[str, Sequence[float]],
+    failures_per_gpu_hour: float = 0.0,
+    seed: int = 0,
 ) -> PlanSimulation:
-    """Run the plan's tasks on its devices in simulated time; deterministic."""
+    """Run the plan's tasks on its devices in simulated time; deterministic.
+
+    Args:
+        planned: The plan.
+        exit_shares: By task, shares of the planned steps that its trials' own are drawn from.
+        failures_per_gpu_hour: Expected deaths of workers.
+        seed: Of all draws.
+    """
     tasks = [
-        SimulatedTask(request=request, num_trials=planned.estimates[request.task_id].num_trials)
+        SimulatedTask(
+            request=request,
+            num_trials=planned.estimates[request.task_id].num_trials,
+            exit_shares=tuple(exit_shares[request.task_id]),
+        )
         for request in planned.requests
     ]
 
     def run(policy: ListPolicy | None) -> SimulationReport:
-        settings = SimulationSettings(
-            exit_shares=tuple(exit_shares), failures_per_gpu_hour=failures_per_gpu_hour, seed=seed, policy=policy
-        )
+        settings = SimulationSettings(failures_per_gpu_hour=failures_per_gpu_hour, seed=seed, policy=policy)
         return simulate(tasks, planned.choice.cluster, settings=settings)
 
     return PlanSimulation(
-        planned=run(None), first_come=run(ListPolicy.FIRST_COME), mean_share=sum(exit_shares) / len(exit_shares)
+        planned=run(None),
+        first_come=run(ListPolicy.FIRST_COME),
+        mean_share=statistics.fmean(
+            (statistics.fmean(task.exit_shares) for task in tasks), weights=[task.num_trials for task in tasks]
+        ),
     )
 
 
