@@ -123,6 +123,8 @@ def test_a_simulation_ends_trials_early(
         (("gpu.yaml", "--workers", "1", "--repeat", "0"), "--repeat", "1 or more"),
         (("gpu.yaml", "--workers", "1", "--max-gpus-per-task", "0"), "--max-gpus-per-task", "1 or more"),
         (("gpu.yaml", "--workers", "1", "--exits", "0.5"), "--exits", "--simulate"),
+        (("gpu.yaml", "--workers", "1", "-o", "."), "-o .", "a file to write the page to"),
+        (("gpu.yaml", "--workers", "1", "-o", "gpu.yaml/plan.html"), "-o gpu.yaml", "a file to write the page to"),
         (("gpu.yaml", "--workers", "1", "--simulate", "--exits", "1.5"), "--exits", "a share"),
         (("gpu.yaml", "--workers", "1", "--simulate", "--exits", "nothing.json"), "--exits", "curves"),
         (("gpu.yaml", "--workers", "1", "--simulate", "--exits", "train.jsonl"), "--exits", "curves"),

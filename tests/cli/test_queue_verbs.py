@@ -9,6 +9,7 @@ import pytest
 
 from cohort.cli.main import main
 from cohort.engine.run_lock import RunLock
+from cohort.engine.task_queue.records import TaskState
 from cohort.engine.task_queue.working import open_queue
 from tests.cli.tiny_task import TASK, write_tiny_task
 
@@ -57,6 +58,10 @@ def test_tasks_are_added_listed_and_removed(task: Path, queue: str, capsys: pyte
     listed = {entry["name"]: entry for entry in json.loads(out)["tasks"]}
     assert listed["urgent"]["state"] == "queued"
     assert listed["urgent"]["priority"] == 3
+    # a head that was killed leaves its tasks as running: nobody works on them now
+    with open_queue(Path(queue)) as store:
+        store.update("urgent", state=TaskState.RUNNING)
+    assert "1 queued, 1 removed" in cohort(capsys, "status", queue)[1]
     # whoever works it off knows on what, and predicts it
     assert listed["urgent"]["expected_seconds"] is None
 

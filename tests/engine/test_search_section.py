@@ -53,6 +53,24 @@ def test_check_shows_what_constraints_and_conditions_leave(folder: Path) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("search", "note"),
+    [
+        (
+            {"space": {"learning_rate": {"min": 1e-4, "max": 1e-2}}},
+            "20 trials at first, then one for each that ends, 60",
+        ),
+        ({"space": {"r": [2, 4]}}, ""),
+        ({"space": {"r": [2, 4]}, "first_trials": 1}, "1 trial at first, then one for each that ends, 2 at most"),
+    ],
+)
+def test_check_says_how_many_trials_begin_and_how_many_come(folder: Path, search: dict[str, Any], note: str) -> None:
+    report = check_task(tiny_task(folder, search={"sampler": "tpe", **search}))
+    told = [text for text in report.notes if "at first" in text]
+    assert len(told) == bool(note)
+    assert not note or note in told[0]
+
+
 def test_the_resolved_task_is_the_same_task(folder: Path, tmp_path: Path) -> None:
     task = tiny_task(folder, **CONSTRAINED)
     (tmp_path / "task.yaml").write_text(task.resolved_yaml())

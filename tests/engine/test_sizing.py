@@ -111,7 +111,7 @@ def test_a_wish_is_kept() -> None:
 
 
 def test_too_small_a_card_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="ranks up to"):
+    with pytest.raises(InputError, match="which the smallest pass and the margin leave of"):
         choose_sizes(
             grid(), layout=LAYOUT_8B, machine=gpu(6), longest_row=440, wish=SizeWish(), activation_bytes=5_000_000
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,6 +79,8 @@ def plan(
         if exit_shares is not None and not simulate:
             mend = "Write --simulate as well, or leave --exits out."
             raise InputError(Problem(where="--exits", found=exit_shares, allowed="together with --simulate", mend=mend))
+        if output is not None:
+            _refuse_unwritable(output)
         choice = choose_cluster(gpus=gpus, workers=workers, dry_run=dry_run)
         named = load_tasks(tasks or (), repeat=repeat)
         shares = exit_shares_of(named, exit_shares, where="--exits") if simulate else {}
@@ -94,6 +97,20 @@ def plan(
             print(json.dumps(found, indent=2))
             return
         _print(planned, simulation, page=output)
+
+
+def _refuse_unwritable(page: Path) -> None:
+    """Refuse a page that cannot be written, before anything is planned."""
+    from cohort.core.errors import InputError, Problem
+
+    if page.is_dir():
+        found, mend = "a directory", f"Write a file's name, such as {page / 'plan.html'}."
+    else:
+        folder = next((parent for parent in page.absolute().parents if parent.exists()), page.absolute().parent)
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            return
+        found, mend = f"a page in {folder}, which is no directory that you may write to", "Choose another place."
+    raise InputError(Problem(where=f"-o {page}", found=found, allowed="a file to write the page to", mend=mend))
 
 
 def _print(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path | None) -> None:
@@ -153,6 +170,7 @@ def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
     from cohort.core.units import format_duration
 
     plan = planned.plan
+    above = 100 * max(plan.gap, 0)
     others = ", ".join(
         f"{name} {format_duration(seconds)}"
         for name, seconds in sorted(planned.baselines.items(), key=lambda item: item[1])
@@ -165,7 +183,7 @@ def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
     facts = {
         "hardware": planned.choice.label + (" (dry run)" if planned.choice.is_dry_run else ""),
         "makespan": f"{format_duration(plan.makespan_seconds)} at worst, every trial trained in full",
-        "bound": f"{format_duration(plan.lower_bound_seconds)} at least; this plan is {100 * plan.gap:.1f} % above",
+        "bound": f"{format_duration(plan.lower_bound_seconds)} at least; this plan is {above:.1f} % above",
         "solver": f"{plan.status.value}: {proof}",
         "in order": others,
     }
@@ -173,7 +191,8 @@ def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
         report, first = simulation.planned, simulation.first_come
         facts["simulated"] = (
             f"{format_duration(report.makespan_seconds)}, trials doing {100 * simulation.mean_share:.0f} % of their "
-            f"steps on average; devices held {100 * report.utilisation:.0f} % of the time, {report.num_replans} plans"
+            f"steps on average; devices held {100 * report.utilisation:.0f} % of the time, "
+            f"{report.num_replans} plan{'' if report.num_replans == 1 else 's'}"
         )
         facts["first come"] = f"{format_duration(first.makespan_seconds)} simulated in the same world"
     if page is not None:

@@ -69,7 +69,7 @@ def task_table(progress: QueueProgress) -> Table:
         actual = (task.actual_start, task.actual_end)
         if not task.state.is_final and task.expected_end is not None:
             actual = (task.actual_start or task.expected_start, task.expected_end)
-        expected = "" if task.state.is_final else "about "
+        expected = "" if actual[1] is None or task.state.is_final else "about "
         table.add_row(
             task.name,
             Text(task.state.value, style=STYLES[task.state]),
@@ -101,7 +101,9 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
     ended = [task.actual_end for task in progress.tasks if task.actual_end is not None]
     if planned and ended and all(task.state.is_final for task in progress.tasks):
         facts["planned"] = f"all done after {format_duration(max(planned))} at worst, without early exit"
-        facts["actual"] = f"{format_duration(max(ended))}, with {progress.num_plans} plans"
+        facts["actual"] = (
+            f"{format_duration(max(ended))}, with {progress.num_plans} plan{'' if progress.num_plans == 1 else 's'}"
+        )
     facts["adapters"] = f"{status.directory}/TASK/best"
     if (status.directory / "report.html").exists():
         facts["report"] = f"{status.directory}/report.html"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cohort.engine.task_file_model import TaskFile
+from cohort.engine.trial_proposals import num_first_trials
 from cohort.tuning.space import MOST_POINTS, Conditional
 
 __all__ = ["search_notes"]
@@ -38,6 +39,10 @@ def _budget_notes(task: TaskFile) -> Iterator[str]:
     search = task.search
     if search.sampler == "grid" or (search.sampler == "random" and not (search.first_trials or search.max_gpu_hours)):
         return
-    first = "some trials" if search.first_trials is None else f"{min(search.first_trials, search.trials)} trials"
+    size = task.search_space().size_bound()
+    most = search.trials if size is None else min(search.trials, size)
+    first = min(num_first_trials(task) or most, most)
+    if first == most and search.max_gpu_hours is None:
+        return
     until = "" if search.max_gpu_hours is None else f", none after {search.max_gpu_hours:g} h on the device"
-    yield f"{first} at first, then one for each that ends, {search.trials} at most{until}"
+    yield f"{first} trial{'' if first == 1 else 's'} at first, then one for each that ends, {most} at most{until}"

@@ -154,12 +154,8 @@ def choose_sizes(
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
         raise InputError(
-            Problem(
-                where="search.space.r",
-                found=f"rank {max(spec.adapter.r for spec in specs)}, whose training state takes "
-                f"{format_bytes(by_need[0] * row_bytes)}",
-                allowed=f"ranks up to {affordable}, which fit in {format_bytes(machine.memory_bytes)} of free memory",
-                mend="Choose smaller ranks, fewer target_modules, or a machine with more memory.",
+            _too_large(
+                max(spec.adapter.r for spec in specs), row_bytes=row_bytes, room=room, free_bytes=machine.memory_bytes
             )
         )
     rank_rows = min(wanted, affordable // 16 * 16)
@@ -173,6 +169,21 @@ def choose_sizes(
         ),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
         device_shelf_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
+    )
+
+
+def _too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Problem:
+    """Return what is wrong when the state of one adapter of ``rank`` does not fit into ``room`` bytes."""
+    fitting = max(0, room) // (row_bytes * aligned_rank(1)) * aligned_rank(1)
+    return Problem(
+        where="search.space.r",
+        found=f"rank {rank}, whose training state takes {format_bytes(aligned_rank(rank) * row_bytes)}",
+        allowed=f"at most {format_bytes(max(0, room))}, which the smallest pass and the margin leave of "
+        f"{format_bytes(free_bytes)} free beside the base model"
+        + (f": ranks up to {fitting}" if fitting else ": too little for any rank"),
+        mend=("Choose smaller ranks, fewer" if fitting else "Choose fewer")
+        + " target_modules, a smaller dataset.max_length, a higher memory.limit where one is set, or a machine with "
+        "more memory.",
     )
 
 

@@ -13,11 +13,21 @@ from cohort.tuning.samplers import SamplerName, build_sampler
 from cohort.tuning.space import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.study import Study
 
-__all__ = ["TrialProposals"]
+__all__ = ["TrialProposals", "num_first_trials"]
 
 # TPE draws at random until it has seen so many results (Optuna's default as well): fewer would teach it nothing
 _FEWEST_AT_FIRST = 10
 _SHARE_AT_FIRST = 1 / 3
+
+
+def num_first_trials(task: TaskFile) -> int | None:
+    """Return how many trials a task proposes before any has ended, if its space has so many; None for all."""
+    search = task.search
+    if search.first_trials is not None:
+        return search.first_trials
+    if SamplerName(search.sampler) is SamplerName.TPE or search.max_gpu_hours is not None:
+        return max(_FEWEST_AT_FIRST, math.ceil(_SHARE_AT_FIRST * search.trials))
+    return None
 
 
 class TrialProposals:
@@ -50,15 +60,8 @@ class TrialProposals:
             maximize=task.evaluation.metric != "loss",
         )
         self._num_ended, self._is_exhausted = 0, False
-        self.first: tuple[PlannedTrial, ...] = self._propose(self._num_at_first())
-
-    def _num_at_first(self) -> int:
-        search = self._task.search
-        if search.first_trials is not None:
-            return search.first_trials
-        if self._name is SamplerName.TPE or search.max_gpu_hours is not None:
-            return max(_FEWEST_AT_FIRST, math.ceil(_SHARE_AT_FIRST * search.trials))
-        return 2**31
+        at_first = num_first_trials(task)
+        self.first: tuple[PlannedTrial, ...] = self._propose(2**31 if at_first is None else at_first)
 
     def after(self, study: Study, *, gpu_seconds: float = 0.0) -> tuple[PlannedTrial, ...]:
         """Return a new trial for each that has ended since the last call, as far as the budgets go.

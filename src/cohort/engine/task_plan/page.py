@@ -48,7 +48,7 @@ def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) ->
         for segment in (simulation.planned.segments if simulation else ())
     ]
     plan, choice = planned.plan, planned.choice
-    gap = f"at most {100 * plan.gap:.1f} % above the lower bound of {format_duration(plan.lower_bound_seconds)}"
+    gap = f"at most {100 * max(plan.gap, 0):.1f} % above the lower bound of {format_duration(plan.lower_bound_seconds)}"
     cards = [
         (format_duration(plan.makespan_seconds), f"planned at worst, without early exit: {gap}"),
         (plan.status.value, f"what the solver says; order by {plan.policy}"),

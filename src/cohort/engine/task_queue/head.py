@@ -110,7 +110,7 @@ class Head:
             RunStateError: no slot is left.
         """
         devices = ", ".join(seat.slot.device for seat in self._seats.values())
-        self._log.decide("head", text=f"{len(self._seats)} slots: {devices}")
+        self._log.decide("head", text=f"{len(self._seats)} slot{'' if len(self._seats) == 1 else 's'}: {devices}")
         try:
             self._fates.recover()
             for seat in self._seats.values():

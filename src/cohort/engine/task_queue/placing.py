@@ -69,7 +69,7 @@ class Placing:
         started: tuple[ActiveTask, ...] = ()
         if decided.plan is not None:
             self.state, started = start_due(self.state, decided.plan)
-        several = f" and {len(before)} more events" if before else ""
+        several = f" and {len(before)} more event{'s' * (len(before) > 1)}" if before else ""
         return Changes(plan=decided.plan, reason=decided.reason + several, evicted=decided.evicted, started=started)
 
     def advance(self, now_seconds: float) -> None:

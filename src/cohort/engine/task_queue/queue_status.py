@@ -46,6 +46,8 @@ class QueueStatus:
 def read_queue_status(directory: Path) -> QueueStatus:
     """Read where the queue in ``directory`` stands; disturbs nobody who works it off.
 
+    When nobody does, nothing runs and no end is expected, whatever a head that was killed has left behind.
+
     Raises:
         InputError: there is no queue.
     """
@@ -57,7 +59,7 @@ def read_queue_status(directory: Path) -> QueueStatus:
     tasks, labels = [], {}
     for task in progress.tasks:
         view, label = _with_run(task, RunDirectory(directory / task.name))
-        tasks.append(view)
+        tasks.append(view if holder else _unattended(view))
         if label:
             labels[task.name] = label
     if not holder:
@@ -65,6 +67,12 @@ def read_queue_status(directory: Path) -> QueueStatus:
     return QueueStatus(
         directory=directory, holder=holder, progress=replace(progress, tasks=tuple(tasks)), metric_labels=labels
     )
+
+
+def _unattended(task: TaskView) -> TaskView:
+    """Return a task as it is while nobody works the queue off: one that ran waits to go on from its checkpoint."""
+    state = TaskState.QUEUED if task.state is TaskState.RUNNING else task.state
+    return replace(task, state=state, device="", phase="", expected_start=None, expected_end=None)
 
 
 def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str]:
