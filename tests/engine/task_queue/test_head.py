@@ -297,6 +297,20 @@ def test_lost_nodes_give_their_tasks_back_and_new_ones_are_used(tmp_path: Path) 
     assert max(stretch.end_seconds or 0 for stretch in scene.store.stretches()) < 56
 
 
+def test_a_task_that_is_added_as_the_last_slot_is_lost_waits_for_another(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, {"a": 10.0, "late": 5.0}, num_slots=1, can_grow=True)
+    scene.add("a")
+
+    def lose_and_add() -> None:
+        scene.pool.lose([0])
+        scene.add("late")
+
+    scene.at(4, lose_and_add)
+    scene.at(8, lambda: scene.pool.gain(5))
+    assert all_done(scene.run(look_seconds=0.0))
+    assert {slot for _, slot, _ in scene.pool.started} == {0, 5}
+
+
 def test_asked_to_stop_every_task_saves_its_state_and_another_head_goes_on(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"a": 20.0, "b": 20.0, "c": 20.0})
     for name in "abc":

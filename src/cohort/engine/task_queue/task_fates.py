@@ -177,7 +177,8 @@ class TaskFates:
         return min(elapsed / (elapsed + left), 0.99) if elapsed + left > 0 else 0.0
 
     def _arrive(self, task: QueuedTask) -> None:
-        if not self._placing.state.cluster.num_gpus:
+        # it waits for a look at which there are slots, as far as is known
+        if not self._placing.state.cluster.num_gpus or any(isinstance(event, GpusLost) for event in self.events):
             return
         self._known.add(task.name)
         try:
@@ -209,14 +210,14 @@ class TaskFates:
     def _leave(self, task: str, ended: ClusterEvent) -> None:
         """A task leaves the plan, wherever it is in it; whoever puts it back in the queue brings it in anew."""
         self._known.discard(task)
-        if any(isinstance(event, TaskEnded | TaskWithdrawn) and event.task_id == task for event in self.events):
-            return
         # an arrival that the planner has not heard of yet never happened
         kept = [
             event for event in self.events if not (isinstance(event, TaskArrived) and event.request.task_id == task)
         ]
         if len(kept) < len(self.events):
             self.events = kept
+        elif any(isinstance(event, TaskEnded | TaskWithdrawn) and event.task_id == task for event in kept):
+            return
         elif self._placing.active(task) is not None:
             self.events.append(ended)
         elif self._placing.is_waiting(task):
