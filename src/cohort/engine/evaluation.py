@@ -137,11 +137,15 @@ class RunEvaluator:
                         token_budget=self._generation_tokens,
                     )
             except Exception as error:
-                # with one answer at a time there is nothing left to give up
-                if not is_out_of_memory(error) or self._generation_tokens < LEAST_GENERATION_TOKENS:
+                if not is_out_of_memory(error):
+                    raise
+                is_alone = self._generation_tokens < LEAST_GENERATION_TOKENS
+                # with one answer at a time only what saves time is left to give up
+                if is_alone and not self._executor.make_room():
                     raise
             release_cached(self._executor.memory.device)
-            self._generation_tokens //= 2
+            if not is_alone:
+                self._generation_tokens //= 2
 
 
 def stop_ids(tokenizer: object, model_ids: Sequence[int]) -> frozenset[int]:

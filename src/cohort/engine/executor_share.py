@@ -43,6 +43,10 @@ class ExecutorShare:
         """The device's memory, of all tasks."""
         return self._executor.memory
 
+    def make_room(self) -> bool:
+        """Give up the next of what is kept on the device only to save time; False when there was nothing."""
+        return any(relief() for relief in self._executor.reliefs)
+
     def key(self, trial_id: int) -> int:
         """Return the number that a trial has in the executor."""
         return self._place * _MOST_TRIALS + trial_id
