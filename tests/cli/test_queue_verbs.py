@@ -167,3 +167,15 @@ def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
     assert "in use by process" in err
     with open_queue(queue) as store:
         assert store.facts()["wish"] == {"workers": 2, "policy": "sjf"}
+
+
+def test_no_queue_is_begun_in_the_directory_of_a_run(
+    task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.db").touch()
+    for words in (("queue", "add", str(task)), ("run", str(task), "--workers", "1")):
+        code, _, err = cohort(capsys, *words, "-o", str(tmp_path / "mine"))
+        assert code == 2
+        assert "the directory of one run" in err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["run.db"]

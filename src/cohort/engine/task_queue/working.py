@@ -10,6 +10,7 @@ from pathlib import Path
 from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
+from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_lock import RunLock
 from cohort.engine.stopping import stopping_gently
 from cohort.engine.task_inputs import read_inputs
@@ -80,6 +81,8 @@ def add_to_queue(
     if find_queue(directory):
         with open_queue(directory) as store:
             known = store.tasks()
+    else:
+        _refuse_a_run(directory)
     new, again = read_submissions(files, known=known, directory=directory, clock=clock or SystemClock())
     enqueue(new, directory, expect=expect)
     with open_queue(directory) as store:
@@ -87,6 +90,19 @@ def add_to_queue(
         for task in back:
             store.update(task.name, state=TaskState.QUEUED, reason="", is_withdrawn=False, attempts=0)
     return [*new, *back]
+
+
+def _refuse_a_run(directory: Path) -> None:
+    """Refuse to begin a queue in a run's own directory: `cohort resume` would find the queue and lose the run."""
+    if RunDirectory(directory).database.exists():
+        raise InputError(
+            Problem(
+                where=f"-o {directory}",
+                found="the directory of one run",
+                allowed="a directory that is new or empty, or holds a queue",
+                mend=f"Choose another directory, or go on with the run: cohort resume {directory}.",
+            )
+        )
 
 
 def enqueue(
