@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import sqlite3
 import threading
 import time
@@ -18,29 +17,12 @@ from cohort.engine.generation import GenerationSettings, generate_from_run
 from cohort.engine.progress import RunProgress
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import RunOptions, resume, tune
-from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
+from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
 
 OFTEN = RunOptions(checkpoint_seconds=0.3, checkpoint_share=1.0)
 
 
-class Watcher:
-    """Presses Ctrl-C once the trials have done ``steps`` steps together; keeps the notes."""
-
-    def __init__(self, steps: int | None = None) -> None:
-        self.steps = steps
-        self.notes: list[str] = []
-
-    def update(self, progress: RunProgress) -> None:
-        done = sum(trial.steps_done for trial in progress.trials)
-        if self.steps is not None and progress.phase == "training" and done >= self.steps:
-            self.steps = None
-            signal.raise_signal(signal.SIGINT)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-class Slow(Watcher):
+class Slow(Interrupting):
     """Takes its time, so that there is some to copy in."""
 
     def update(self, progress: RunProgress) -> None:
@@ -53,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_inputs(tmp_path_factory.mktemp("first"))
     tune(tiny_task(folder), folder / "undisturbed")
     with pytest.raises(KeyboardInterrupt):
-        tune(tiny_task(folder), folder / "runs" / "stopped", watcher=Watcher(1))
+        tune(tiny_task(folder), folder / "runs" / "stopped", watcher=Interrupting(1))
     return folder
 
 
@@ -82,7 +64,7 @@ def _forget_places(run: Path, folder: Path) -> None:
 
 def test_with_its_inputs_moved_along_it_goes_on(elsewhere: Path, expected: Outcome) -> None:
     run = elsewhere / "runs" / "stopped"
-    watcher = Watcher()
+    watcher = Interrupting()
     resume(run, watcher=watcher)
     assert outcome_of(run) == expected
     assert str(elsewhere / "train.jsonl") in (run / "task.yaml").read_text()
@@ -159,7 +141,7 @@ def test_copies_taken_while_the_run_goes_on_go_on_from_there(folder: Path, tmp_p
         copying.join()
     assert outcome_of(run) == expected
     home.rename(tmp_path / "gone")
-    watcher = Watcher()
+    watcher = Interrupting()
     for place in copies[: 12 : max(1, len(copies) // 4)]:
         resume(place / "runs" / "live", watcher=watcher)
         assert outcome_of(place / "runs" / "live") == expected

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,32 +17,14 @@ import torch
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, RunStateError
 from cohort.engine.machine import package_versions
-from cohort.engine.progress import RunProgress
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import RunOptions, resume, tune
-from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_data, tiny_task, write_inputs
+from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_data, tiny_task, write_inputs
 
 # every tick makes a checkpoint
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, token_budget=40)
-
-
-class Interrupting:
-    """A watcher that presses Ctrl-C once the trials have done ``steps`` steps together; keeps the notes."""
-
-    def __init__(self, steps: int | None = None) -> None:
-        self.steps = steps
-        self.notes: list[str] = []
-
-    def update(self, progress: RunProgress) -> None:
-        done = sum(trial.steps_done for trial in progress.trials)
-        if self.steps is not None and progress.phase == "training" and done >= self.steps:
-            self.steps = None
-            signal.raise_signal(signal.SIGINT)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 class TickingClock(ManualClock):

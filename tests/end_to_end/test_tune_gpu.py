@@ -9,8 +9,8 @@ import torch
 
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import resume, tune
-from tests.end_to_end.test_resume import OPTIONS, Interrupting, TickingClock
-from tests.end_to_end.tiny_tasks import outcome_of, tiny_task, write_inputs
+from tests.end_to_end.test_resume import OPTIONS, TickingClock
+from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
 pytestmark = pytest.mark.gpu
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cohort.engine.progress import RunProgress
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import LoggedDecision
 from cohort.engine.task_file import TaskFile, task_from_mapping
@@ -78,3 +80,20 @@ def outcome_of(run: Path) -> Outcome:
         for path in sorted(run.glob("**/adapter_model.safetensors"))
     }
     return {"steps": steps, "evaluations": evaluations, "decisions": decisions, "best": best, "adapters": adapters}
+
+
+class Interrupting:
+    """A watcher that presses Ctrl-C once the trials have done ``steps`` steps together; keeps the notes."""
+
+    def __init__(self, steps: int | None = None) -> None:
+        self.steps = steps
+        self.notes: list[str] = []
+
+    def update(self, progress: RunProgress) -> None:
+        done = sum(trial.steps_done for trial in progress.trials)
+        if self.steps is not None and progress.phase == "training" and done >= self.steps:
+            self.steps = None
+            signal.raise_signal(signal.SIGINT)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,13 +79,43 @@ def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:
     graph = object.__new__(_CapturedPass)
     recording: Any = SimpleNamespace(reset=lambda: calls.append("reset"))
     graph._graph, graph._losses_T = recording, torch.zeros(1)
-    staged = graph.filled_for = StagedReplay(graph=graph, sequence_offsets=(0, 1))
+    graph.filling = 1
+    staged = StagedReplay(graph=graph, filling=1, sequence_offsets=(0, 1))
     passes._graphs[True, 8] = [graph]
     assert passes.give_up()
     assert calls == ["reset"]
     assert passes.replay(staged) is None
     assert not hasattr(graph, "_losses_T")
     assert not passes.give_up()
+
+
+def test_a_staged_pass_is_void_once_its_graph_is_filled_for_another_and_no_circle_keeps_the_graph() -> None:
+    nothing: Any = None
+    passes = CapturedPasses(nothing, nothing, most_rows=64)
+    graph = object.__new__(_CapturedPass)
+    replays: list[str] = []
+    recording: Any = SimpleNamespace(replay=lambda: replays.append("replay"))
+    graph._graph, graph._losses_T, graph.filling = recording, torch.zeros(2), 0
+    graph._copied = SimpleNamespace(synchronize=lambda: None)  # type: ignore[assignment]
+    graph._tables = SimpleNamespace(update=lambda *_, **__: None)  # type: ignore[assignment]
+    graph._fill = lambda *_, **__: None  # type: ignore[method-assign]
+    graph._send = lambda: None  # type: ignore[method-assign]
+    stream: Any = SimpleNamespace(segments=None, sequence_offsets=(0, 2))
+    first = graph.stage(stream, slots=nothing, trained_tokens=None, fresh_slots=())
+    second = graph.stage(stream, slots=nothing, trained_tokens=None, fresh_slots=())
+    assert passes.replay(first) is None
+    assert not replays
+    losses = passes.replay(second)
+    assert losses is not None
+    assert losses.sequence_offsets == (0, 2)
+    assert replays == ["replay"]
+    alive = weakref.ref(graph)
+    gc.disable()
+    try:
+        del graph, first, second
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.gpu

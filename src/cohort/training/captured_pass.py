@@ -94,9 +94,16 @@ class CapturedLosses:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StagedReplay:
-    """A graph whose tensors are filled for one pass; void once the graph is filled for another."""
+    """A graph whose tensors are filled for one pass; void once the graph is filled for another.
+
+    Attributes:
+        graph: The graph. It does not know its staged replays: a circle would keep the bank alive.
+        filling: Which filling of its tensors this is.
+        sequence_offsets: Of the pass.
+    """
 
     graph: _CapturedPass
+    filling: int
     sequence_offsets: tuple[int, ...]
 
 
@@ -144,10 +151,11 @@ class CapturedPasses:
 
     def replay(self, staged: StagedReplay) -> CapturedLosses | None:
         """Run a staged pass; None where its graph has been given up or filled for another pass since."""
-        if self._most_rows == 0 or staged.graph.filled_for is not staged:
+        if self._most_rows == 0 or staged.graph.filling != staged.filling:
             return None
         self.num_replays += 1
-        return staged.graph.replay()
+        losses_T = staged.graph.replay()
+        return CapturedLosses(losses_T=losses_T, sequence_offsets=staged.sequence_offsets)
 
     def stage(
         self,
@@ -232,7 +240,7 @@ class _CapturedPass:
         pool: Any,
     ) -> None:
         self.shape = shape
-        self.filled_for: StagedReplay | None = None
+        self.filling = 0
         self._trains = trains
         device = bank.weights_RD.device
         num_rows, num_padded = shape.num_rows, (shape.num_sequences + 1) * shape.length
@@ -274,17 +282,16 @@ class _CapturedPass:
         self._fill(stream, trained_tokens=trained_tokens or {})
         self._tables.update(stream.segments, slots, fresh_slots=fresh_slots)
         self._send()
-        self.filled_for = StagedReplay(graph=self, sequence_offsets=stream.sequence_offsets)
-        return self.filled_for
+        self.filling += 1
+        return StagedReplay(graph=self, filling=self.filling, sequence_offsets=stream.sequence_offsets)
 
-    def replay(self) -> CapturedLosses:
-        assert self.filled_for is not None, "a graph is filled before it is replayed"
+    def replay(self) -> Tensor:
         self._graph.replay()
-        return CapturedLosses(losses_T=self._losses_T, sequence_offsets=self.filled_for.sequence_offsets)
+        return self._losses_T
 
     def free(self) -> None:
         """Give back what the recording holds; there are no replays after that."""
-        self.filled_for = None
+        self.filling += 1
         self._graph.reset()
         del self._losses_T
 
