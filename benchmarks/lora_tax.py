@@ -73,6 +73,7 @@ def main() -> None:
     headline = {
         "lora_tax_8x16": rows[0]["tax"],
         "lora_tax_32_mixed": rows[1]["tax"],
+        "lora_tax_32_mixed_16384_tokens": rows[2]["tax"],
         f"mfu_{arguments.shape}": rows[0]["mfu"],
         "frozen_tokens_per_second": rows[0]["frozen_tokens_per_second"],
         "matrix_ceiling_tflops": ceiling,
