@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,11 @@ class Watcher(SilentWatcher):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_inputs(tmp_path_factory.mktemp("memory"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Inputs, and caches that no other test has filled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COHORT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield write_inputs(tmp_path_factory.mktemp("memory"))
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +75,20 @@ def test_a_limit_changes_no_result_and_is_recorded(limited: tuple[Path, Watcher]
     assert int(str(facts["memory_passes_observed"])) > 0
     assert float(str(facts["memory_prediction_error_percent"])) < 20
     assert 0 < int(str(facts["memory_pass_observed_bytes"])) < 12 << 20
+
+
+def test_a_second_run_measures_nothing_and_ends_as_the_first(
+    folder: Path, tmp_path: Path, limited: tuple[Path, Watcher], expected: Outcome
+) -> None:
+    watcher = Watcher()
+    task = tiny_task(folder, **SECTIONS, memory={"limit": model_bytes(folder) + (12 << 20)})
+    tune(task, tmp_path / "run", watcher=watcher)
+    assert any("passes were measured by an earlier run" in note for note in watcher.notes)
+    facts, before = facts_of(tmp_path / "run"), facts_of(limited[0])
+    assert facts["memory_profile_passes"] == 0
+    for name in ("memory_of_a_pass", "memory_profile_largest_tokens", "token_budget", "rank_rows"):
+        assert facts[name] == before[name], name
+    assert outcome_of(tmp_path / "run") == expected
 
 
 def test_passes_that_were_thought_to_fit_are_made_smaller(

@@ -9,6 +9,7 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind
+from cohort.engine.memory_cache import KnownPasses
 from cohort.engine.memory_profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
@@ -25,7 +26,9 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     return load_decoder(directory, dtype="float32", device="cpu")
 
 
-def profiled(decoder: Decoder, *, room_bytes: float = 1e12, limit_bytes: int = 1 << 40) -> MemoryProfile | None:
+def profiled(
+    decoder: Decoder, *, room_bytes: float = 1e12, limit_bytes: int = 1 << 40, known: KnownPasses | None = None
+) -> MemoryProfile | None:
     return profile_memory(
         decoder,
         layout=AdapterLayout(dict(decoder.linears)),
@@ -35,6 +38,7 @@ def profiled(decoder: Decoder, *, room_bytes: float = 1e12, limit_bytes: int = 1
         room_bytes=room_bytes,
         most_tokens=512,
         memory_limit_bytes=limit_bytes,
+        known=known,
     )
 
 
@@ -72,6 +76,33 @@ def test_what_is_said_to_fit_fits(decoder: Decoder) -> None:
     assert limited is not None
     assert 64 <= limited.largest_tokens <= 192
     assert limited.checked_tokens > 0
+
+
+def test_what_is_known_is_not_measured_again(decoder: Decoder) -> None:
+    first = profiled(decoder)
+    assert first is not None
+    assert first.num_passes > 10
+    again = profiled(decoder, known=first.passes)
+    assert again is not None
+    assert again.num_passes == 0
+    assert again.largest_tokens == first.largest_tokens
+    assert again.pass_bytes(300) == first.pass_bytes(300)
+    tighter = profiled(decoder, known=first.passes, room_bytes=first.pass_bytes(192))
+    assert tighter is not None
+    assert tighter.num_passes == 0, "a pass that is no larger than one that was run needs no check"
+    assert 64 <= tighter.largest_tokens <= 192
+
+
+def test_only_a_larger_pass_than_was_run_is_checked(decoder: Decoder) -> None:
+    free = profiled(decoder)
+    assert free is not None
+    small = profiled(decoder, room_bytes=free.pass_bytes(128))
+    assert small is not None
+    larger = profiled(decoder, known=small.passes)
+    assert larger is not None
+    assert larger.num_passes == 2, "one to warm up, one to check"
+    assert larger.checked_tokens > small.checked_tokens
+    assert larger.largest_tokens == free.largest_tokens
 
 
 def test_no_room_at_all_is_said(decoder: Decoder) -> None:

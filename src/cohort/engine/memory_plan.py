@@ -13,7 +13,10 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
+from cohort.engine.cost_cache import CostKey
+from cohort.engine.known_hardware import hardware_of
 from cohort.engine.machine import Machine, free_memory_bytes
+from cohort.engine.memory_cache import MemoryKey, forget_passes, read_passes, write_passes
 from cohort.engine.memory_profile import MemoryProfile, profile_memory
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, MemoryNeeds, estimated_needs, rank_row_bytes
@@ -36,12 +39,14 @@ class MemoryPlan:
         needs: What passes take; None on a CPU without a limit.
         profile: What was measured; None where nothing was.
         limit_bytes: Of the task; None for all there is.
+        key: What was measured is kept under for the next run; None where nothing was.
     """
 
     machine: Machine
     needs: MemoryNeeds | None
     profile: MemoryProfile | None
     limit_bytes: int | None
+    key: MemoryKey | None = None
 
     def facts(self) -> dict[str, JsonValue]:
         """Return what the run record says of it."""
@@ -67,11 +72,18 @@ class MemoryPlan:
         """Return in a line what was measured."""
         if self.profile is None:
             return None
+        measured = f"{self.profile.num_passes} passes measured in {self.profile.seconds:.1f} s"
+        if not self.profile.num_passes:
+            measured = "passes were measured by an earlier run"
         return (
-            f"memory: {self.profile.num_passes} passes measured in {self.profile.seconds:.1f} s, predicted within "
-            f"{self.profile.fit_error_percent:.1f} %; passes of up to {self.profile.largest_tokens:,} tokens fit "
-            f"in {format_bytes(self.machine.memory_bytes)}"
+            f"memory: {measured}, predicted within {self.profile.fit_error_percent:.1f} %; passes of up to "
+            f"{self.profile.largest_tokens:,} tokens fit in {format_bytes(self.machine.memory_bytes)}"
         )
+
+    def distrust(self) -> None:
+        """Have the next run measure anew: memory ran out where it should not have."""
+        if self.key is not None:
+            forget_passes(self.key)
 
 
 def plan_memory(
@@ -108,10 +120,11 @@ def plan_memory(
     lengths = rows.lengths
     ranks = [spec.adapter.r for spec in specs]
     state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
-    profile = None
+    profile = key = None
     # the smallest pass has its own way to say that it does not fit
     if task.memory.profile and state_bytes < machine.memory_bytes:
         say("measuring the memory of passes")
+        key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows)
         profile = profile_memory(
             decoder,
             layout=layout,
@@ -121,14 +134,30 @@ def plan_memory(
             room_bytes=machine.memory_bytes * (1 - task.memory.margin) - state_bytes,
             most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], int(lengths.max())),
             memory_limit_bytes=None if on_gpu else limit,
+            known=read_passes(key),
             clock=clock.monotonic,
         )
+        if profile is not None and profile.num_passes:
+            write_passes(key, profile.passes)
         machine = replace(machine, memory_bytes=_available(task, decoder))
     if profile is not None:
         needs = profile.needs(margin_share=task.memory.margin)
     else:
         needs = replace(_estimated(decoder), margin_share=task.memory.margin)
-    return MemoryPlan(machine=machine, needs=needs, profile=profile, limit_bytes=limit)
+    return MemoryPlan(machine=machine, needs=needs, profile=profile, limit_bytes=limit, key=key)
+
+
+def _key(
+    machine: Machine, *, decoder: Decoder, layout: AdapterLayout, ranks: Sequence[int], rows: TokenisedRows
+) -> MemoryKey:
+    cost = CostKey.of(
+        decoder.config,
+        hardware=hardware_of(machine).name,
+        precision=machine.dtype,
+        mean_length=float(rows.lengths.mean()),
+        target_modules=tuple(layout.linears),
+    )
+    return MemoryKey.of(cost, ranks=ranks, longest=int(rows.lengths.max()))
 
 
 def _estimated(decoder: Decoder) -> MemoryNeeds:

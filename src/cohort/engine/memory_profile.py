@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
+from cohort.engine.memory_cache import KnownPasses
 from cohort.engine.sizing import MemoryNeeds
 from cohort.models.decoder import Decoder
 from cohort.scheduling.memory_fit import PassModel, fit_passes
@@ -38,11 +39,12 @@ class MemoryProfile:
         model: Predicts the peak of any pass.
         widest: The widest rank that will train.
         usual, longest: Tokens of rows that will be trained on.
-        checked_tokens: The largest pass that was run: by measurement it fits, by prediction it is the largest.
-        largest_tokens: The largest pass that fits by prediction; at least :attr:`checked_tokens` unless that failed.
+        checked_tokens: The largest pass that was run, now or by an earlier run.
+        largest_tokens: The largest pass that fits by prediction; it has no more rows than what was run, unless that
+            failed.
         fit_error_percent: Mean absolute error on the passes of the sweep.
         reserve_bytes: What the allocator held beyond its own peak.
-        num_passes, seconds: What it cost.
+        num_passes, seconds: What it cost; no pass where an earlier run had measured enough.
     """
 
     decoder: Decoder
@@ -56,6 +58,17 @@ class MemoryProfile:
     reserve_bytes: int
     num_passes: int
     seconds: float
+
+    @property
+    def passes(self) -> KnownPasses:
+        """What the next run of such a task need not measure."""
+        return KnownPasses(
+            peaks=self.model.samples,
+            correction=self.model.correction,
+            checked_tokens=self.checked_tokens,
+            reserve_bytes=self.reserve_bytes,
+            fit_error_percent=self.fit_error_percent,
+        )
 
     def worst(self, tokens: int) -> PassSize:
         """Return the size of the pass of ``tokens`` tokens that takes most."""
@@ -90,11 +103,13 @@ def profile_memory(
     room_bytes: float,
     most_tokens: int,
     memory_limit_bytes: int | None = None,
+    known: KnownPasses | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryProfile | None:
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
 
     The search is by prediction, its answer is checked by a pass; where that takes more the model learns it, once more.
+    What is known is not measured again, and a pass no larger than one that was run is not checked again.
 
     Args:
         decoder: The frozen backbone.
@@ -102,7 +117,9 @@ def profile_memory(
         ranks: Every rank that will train.
         usual, longest: Of rows, in tokens.
         room_bytes, most_tokens: Of a pass: beside base model and the widest adapter; beyond them no run is faster.
-        memory_limit_bytes, clock: Of everything, on a CPU; for the time it takes.
+        memory_limit_bytes: Of everything, on a CPU.
+        known: What an earlier run measured.
+        clock: For the time it takes.
     """
     begun = clock()
     widest = max(ranks)
@@ -110,49 +127,117 @@ def profile_memory(
     def worst(tokens: int) -> PassSize:
         return worst_pass(tokens, decoder=decoder, widest=widest, usual=usual, longest=longest)
 
-    probe = MemoryProbe(
-        decoder,
-        target_linears=layout.linears,
-        num_slots=1,
-        num_rank_rows=aligned_rank(widest),
-        compute_dtype=decoder.dtype,
-        memory_limit_bytes=memory_limit_bytes,
+    def largest_of(model: PassModel) -> int:
+        return _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
+
+    found = None if known is None else _without_measuring(known, largest_of, longest=longest)
+    if found is None:
+        probe = MemoryProbe(
+            decoder,
+            target_linears=layout.linears,
+            num_slots=1,
+            num_rank_rows=aligned_rank(widest),
+            compute_dtype=decoder.dtype,
+            memory_limit_bytes=memory_limit_bytes,
+        )
+        swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
+        grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
+        try:
+            found = _measured(
+                probe, grid, known, largest_of, worst, widest=widest, longest=longest, room_bytes=room_bytes
+            )
+        finally:
+            probe.close()
+    if found is None:
+        return None
+    return MemoryProfile(
+        decoder=decoder,
+        model=found.model,
+        widest=widest,
+        usual=usual,
+        longest=longest,
+        checked_tokens=found.checked_tokens,
+        largest_tokens=found.largest_tokens,
+        fit_error_percent=found.fit_error_percent,
+        reserve_bytes=found.reserve_bytes,
+        num_passes=found.num_passes,
+        seconds=clock() - begun,
     )
-    swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
-    grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
-    try:
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a search came to; see :class:`MemoryProfile`."""
+
+    model: PassModel
+    checked_tokens: int
+    largest_tokens: int
+    fit_error_percent: float
+    reserve_bytes: int
+    num_passes: int
+
+
+def _model_of(known: KnownPasses) -> PassModel:
+    return replace(fit_passes(known.peaks), correction=known.correction)
+
+
+def _without_measuring(known: KnownPasses, largest_of: Callable[[PassModel], int], *, longest: int) -> _Found | None:
+    """Return what follows from what is known; None where a pass of more rows than was run may fit."""
+    model = _model_of(known)
+    largest = largest_of(model)
+    if largest >= known.checked_tokens + longest:
+        return None
+    return _Found(
+        model=model,
+        checked_tokens=known.checked_tokens,
+        largest_tokens=largest,
+        fit_error_percent=known.fit_error_percent,
+        reserve_bytes=known.reserve_bytes,
+        num_passes=0,
+    )
+
+
+def _measured(
+    probe: MemoryProbe,
+    grid: Sequence[ProbePass],
+    known: KnownPasses | None,
+    largest_of: Callable[[PassModel], int],
+    worst: Callable[[int], PassSize],
+    *,
+    widest: int,
+    longest: int,
+    room_bytes: float,
+) -> _Found | None:
+    """Sweep, where nothing is known, then check the largest pass that fits by prediction."""
+    if known is None:
         peaks, num_passes = _sweep(probe, grid)
         if {peak.kind for peak in peaks} != set(PassKind):
             return None
         model = fit_passes(peaks)
         error = model.error_percent(peaks)
-        checked = largest = 0
-        for _ in range(3):
-            largest = _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
-            length = min(longest, max(2, largest))
-            check = ProbePass(ranks=(widest,), lengths=(length,) * max(1, largest // length))
-            found, fits = probe.measure(check) if largest else ((), True)
-            num_passes += 1
-            model = model.refitted(found)
-            if fits and max((peak.num_bytes for peak in found), default=0) <= room_bytes:
-                checked = check.num_tokens if found else 0
-                break
-            if not fits:
-                model = model.corrected(PassKind.TRAIN, worst(largest), at_least=1.05 * room_bytes)
-    finally:
-        probe.close()
-    return MemoryProfile(
-        decoder=decoder,
+    else:
+        probe.measure(grid[0])  # the warm-up step: libraries set themselves up in it
+        model, num_passes, error = _model_of(known), 1, known.fit_error_percent
+    checked = largest = 0
+    for _ in range(3):
+        largest = largest_of(model)
+        length = min(longest, max(2, largest))
+        check = ProbePass(ranks=(widest,), lengths=(length,) * max(1, largest // length))
+        found, fits = probe.measure(check) if largest else ((), True)
+        num_passes += 1
+        model = model.refitted(found)
+        if fits and max((peak.num_bytes for peak in found), default=0) <= room_bytes:
+            checked = check.num_tokens if found else 0
+            break
+        if not fits:
+            model = model.corrected(PassKind.TRAIN, worst(largest), at_least=1.05 * room_bytes)
+    return _Found(
         model=model,
-        widest=widest,
-        usual=usual,
-        longest=longest,
         checked_tokens=checked,
         largest_tokens=largest,
         fit_error_percent=error,
-        reserve_bytes=probe.reserve_bytes,
+        reserve_bytes=max(probe.reserve_bytes, 0 if known is None else known.reserve_bytes),
         num_passes=num_passes,
-        seconds=clock() - begun,
     )
 
 

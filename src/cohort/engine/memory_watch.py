@@ -111,6 +111,7 @@ class MemoryWatch:
 
     def _learn(self, shortage: MemoryShortage) -> None:
         self._num_shortages += 1
+        self._plan.distrust()
         self._note(
             f"warning: out of memory in a {shortage.kind.value} pass of {shortage.num_tokens:,} tokens; done again in "
             f"micro-batches of at most {shortage.budget_after:,}, which changes no result "
