@@ -86,6 +86,7 @@ class TimedExecutor(Executor):
         self.seconds: dict[str, float] = defaultdict(float)
         self.counts: dict[str, int] = defaultdict(int)
         self.curves: Curves | None = None
+        self.steps: list[tuple[int, int, float]] = []
         self._optimizer_events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextlib.contextmanager
@@ -99,10 +100,12 @@ class TimedExecutor(Executor):
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """As the executor's, with the losses of the curves."""
-        captured_before = self.capture_seconds
+        captured_before, seconds_before = self.capture_seconds, self.seconds["training"]
         with self._timed("training"):
             events = super().step(trial_ids)
         self.seconds["training"] -= self.capture_seconds - captured_before
+        took = self.seconds["training"] - seconds_before
+        self.steps.append((sum(event.num_tokens for event in events), len(events), round(1e3 * took, 2)))
         self.counts["trained_tokens"] += sum(event.num_tokens for event in events)
         if self.curves is None:
             return events
@@ -203,6 +206,7 @@ class SweepTimes:
         saved_share: Share of the full grid's examples that were not trained on.
         trained_tokens, evaluated_tokens: Of the whole sweep.
         passes, replayed_passes: Steps of the executor; passes that were graph replays.
+        steps: Tokens, trials and milliseconds of each step, recording of graphs left out.
     """
 
     seconds: float
@@ -214,6 +218,7 @@ class SweepTimes:
     evaluated_tokens: int
     passes: int
     replayed_passes: int
+    steps: list[tuple[int, int, float]]
 
 
 def _replaying(
@@ -296,6 +301,7 @@ def run_sweep(
         evaluated_tokens=executor.counts["evaluated_tokens"],
         passes=executor.counts["training"],
         replayed_passes=0 if executor.captured is None else executor.captured.num_replays - replays_before,
+        steps=executor.steps,
     )
 
 
@@ -303,6 +309,7 @@ def _cleared(executor: TimedExecutor) -> tuple[float, int]:
     """Forget the executor's times so far; return its seconds of recording graphs and its replays."""
     executor.take_times()
     executor.counts.clear()
+    executor.steps = []
     return executor.capture_seconds, 0 if executor.captured is None else executor.captured.num_replays
 
 
