@@ -224,7 +224,7 @@ def headline(
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chosen-on", type=Path, nargs="+", default=sorted(CURVES.glob("*_llama16M_seed[012].*")))
-    parser.add_argument("--reported", type=Path, nargs="*", default=sorted(CURVES.glob("*_llama16M_seed[3-9].*")))
+    parser.add_argument("--reported", type=Path, nargs="*", default=sorted(CURVES.glob("*_llama16M*_seed[3-9].*")))
     parser.add_argument("--out", type=Path, default=RESULTS / "early_exit_study.json")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the page and its figures are")
     return parser.parse_args()

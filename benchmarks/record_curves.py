@@ -269,7 +269,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prepared", type=Path, required=True, help="folder that study_data.py wrote")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=None, help="training rows; all that were prepared by default")
-    parser.add_argument("--evaluation-rows", type=int, default=128)
+    parser.add_argument("--evaluation-rows", type=int, default=None, help="of one seed; the set's own by default")
     parser.add_argument("--dtype", default="bfloat16" if torch.cuda.is_available() else "float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--token-budget", type=int, default=32768 if torch.cuda.is_available() else 2048)

@@ -22,6 +22,7 @@ def run_with_exits(
     *,
     validation: TokenisedRows,
     propose: Proposals = lambda _: (),
+    is_over: Callable[[], bool] = lambda: False,
 ) -> dict[int, dict[int, float]]:
     """Train until every trial has ended; return the validation losses by trial and step.
 
@@ -31,6 +32,7 @@ def run_with_exits(
         specs: Of the first trials; proposed ones are added.
         validation: What trials are evaluated on.
         propose: Told which trials have just ended, returns new ones for their slots.
+        is_over: Asked before each step whether to stop, with trials still in training.
     """
     parked: dict[int, TrialState] = {}
     losses: dict[int, dict[int, float]] = {trial_id: {} for trial_id in specs}
@@ -50,7 +52,7 @@ def run_with_exits(
             specs[spec.trial_id], losses[spec.trial_id] = spec, {}
             study.add([candidate])
 
-    while not study.is_finished:
+    while not study.is_finished and not is_over():
         for trial_id in study.runnable():
             if trial_id not in executor.resident and executor.fits(specs[trial_id]):
                 executor.load(specs[trial_id], parked.pop(trial_id, None))

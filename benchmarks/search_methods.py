@@ -1,9 +1,9 @@
 """TPE with early exit against the grid with early exit, for the same number of training samples.
 
-TPE (told at the end of each trial, or of its warm-up) and random search train for real; they may draw any learning rate
-between the grid's smallest and largest, and its ranks and batch sizes. New configurations take the slots of those that
-end, until as many samples are used as the grid with early exit uses on the same set and seed. What the grid does comes
-from its recorded curves.
+TPE and random search train for real; they may draw any learning rate between the grid's smallest and largest, and its
+ranks and batch sizes. New configurations take the slots of those that end, while the samples that trials begun are
+expected to use are fewer than the grid with early exit uses on the same set and seed. The search is stopped when it has
+used as many, whatever is still in training. What the grid does comes from its recorded curves.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from cohort.tuning import (
     EvaluationSettings,
     Sampler,
     SamplerName,
+    SearchFeedback,
     Study,
     build_sampler,
     parse_space,
@@ -41,7 +42,7 @@ from cohort.tuning import (
 # as the engine does: a third of the grid's number at once, the others as slots become free
 FIRST = 20
 MOST_TRIALS = 400
-SAMPLERS = ("tpe", "tpe_at_warmup", "random")
+SAMPLERS = ("tpe", "random")
 
 
 class Search:
@@ -56,11 +57,10 @@ class Search:
         scale: float,
         seed: int,
         budget: int,
-        tells_at_warmup: bool = False,
     ) -> None:
         self._sampler, self._rows, self._epochs, self._scale = sampler, rows, epochs, scale
-        self._seed, self._budget, self._tells_at_warmup = seed, budget, tells_at_warmup
-        self._num_decisions = 0
+        self._seed, self._budget = seed, budget
+        self._feedback = SearchFeedback(sampler)
         self.study = Study([], EarlyExitSettings())
         self.specs: dict[int, TrialSpec] = {}
 
@@ -89,19 +89,16 @@ class Search:
             total += steps * spec.batch_size
         return total
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the samples are used up."""
+        return self.samples >= self._budget
+
     def after(self, ended: Sequence[int]) -> list[tuple[TrialSpec, Candidate]]:
         """Learn from what was decided; return a new trial for each that ended, while samples are left."""
-        new = self.study.decisions[self._num_decisions :]
-        self._num_decisions += len(new)
-        if self._tells_at_warmup:
-            # losses after the same share of training: the only ones that are measured alike for all
-            for decision in new:
-                if decision.kind is DecisionKind.KEEP:
-                    self._sampler.tell(decision.trial_id, decision.numbers["validation_loss"])
-        for trial_id in ended:
-            best = self.study.best_of(trial_id)
-            self._sampler.tell(trial_id, None if best is None else best.value)
-        return self._propose(len(ended)) if self.committed < self._budget else []
+        del ended  # the decisions tell
+        num_ended = self._feedback.take_in(self.study.decisions)
+        return self._propose(num_ended) if self.committed < self._budget else []
 
     def _propose(self, count: int) -> list[tuple[TrialSpec, Candidate]]:
         found = []
@@ -140,20 +137,26 @@ def search_one(arguments: argparse.Namespace, *, sampler: str, grid: Grid, name:
         }
     )
     search = Search(
-        build_sampler(SamplerName(sampler.split("_")[0]), space, trials=MOST_TRIALS, seed=grid.seed),
+        build_sampler(SamplerName(sampler), space, trials=MOST_TRIALS, seed=grid.seed),
         rows=len(train),
         epochs=arguments.epochs,
         scale=float(grid.source["learning_rate_scale"]),
         seed=grid.seed,
         budget=replayed.samples_used,
-        tells_at_warmup=sampler == "tpe_at_warmup",
     )
     search.begin()
     widest = AdapterSpec(r=max(arguments.ranks), lora_alpha=1.0)
     room = TrialSpec(trial_id=0, seed=0, adapter=widest, learning_rate=1.0, batch_size=1, num_steps=1)
     executor = build_executor(arguments, [room] * arguments.most_resident, train)
     begun = time.perf_counter()
-    run_with_exits(executor, search.study, search.specs, validation=validation, propose=search.after)
+    run_with_exits(
+        executor,
+        search.study,
+        search.specs,
+        validation=validation,
+        propose=search.after,
+        is_over=lambda: search.is_over,
+    )
     best = search.study.result()
     assert best is not None, "a search with finite losses has a best checkpoint"
     spec = search.specs[best.trial_id]
@@ -162,6 +165,7 @@ def search_one(arguments: argparse.Namespace, *, sampler: str, grid: Grid, name:
         "seed": grid.seed,
         "sampler": sampler,
         "trials": len(search.specs),
+        "trials_cut": sum(not search.study.state(trial_id).is_final for trial_id in search.specs),
         "samples_over_grids": search.samples / replayed.samples_used,
         "best_loss": best.value,
         "best_over_full_grids": best.value / grid.best,

@@ -1,8 +1,8 @@
 """TPE and random search with early exit on recorded grids, for shares of what the grid with early exit costs.
 
 Each search draws from a grid's own sixty configurations, so every trial's curve is known and nothing is trained. New
-configurations take the slots of trials that end, a third of the grid's number to begin with, as in the engine.
-``tpe_at_warmup`` is told a trial's loss at its first selection instead of its best loss at its end.
+configurations take the slots of trials that end, a third of the grid's number to begin with, as in the engine. ``tpe``
+is told of each trial at every comparison, as the product does; ``tpe_at_the_end`` of its best loss when it has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cohort.tuning import (
     EarlyExitSettings,
     RecordedCurve,
     SamplerName,
+    SearchFeedback,
     Study,
     TrialState,
     build_sampler,
@@ -31,7 +32,7 @@ from cohort.tuning import (
 )
 
 CURVES = Path(__file__).parent / "curves"
-SAMPLERS = ("random", "tpe", "tpe_at_warmup")
+SAMPLERS = ("random", "tpe", "tpe_at_the_end")
 FIRST = 20
 
 
@@ -39,12 +40,13 @@ class Search:
     """One search over one grid's configurations within a budget of samples, in shares of the full grid's."""
 
     def __init__(self, grid: Grid, *, sampler: str, seed: int, budget: float) -> None:
-        self._grid, self._budget, self._tells_at_warmup = grid, budget, sampler == "tpe_at_warmup"
+        self._grid, self._budget, self._tells_at_the_end = grid, budget, sampler == "tpe_at_the_end"
         self._by_values = {(trial.learning_rate, trial.r, trial.batch_size): trial for trial in grid.trials}
         rates, ranks, sizes = (sorted({key[place] for key in self._by_values}) for place in range(3))
         space = parse_space({"learning_rate": rates, "r": ranks, "batch_size": sizes})
         name = SamplerName(sampler.split("_")[0])
         self._sampler = build_sampler(name, space, trials=len(grid.trials), seed=seed)
+        self._feedback = SearchFeedback(self._sampler)
         self.settings = EarlyExitSettings()
         self.study = Study([], self.settings)
         self._curves: dict[int, RecordedCurve] = {}
@@ -79,13 +81,12 @@ class Search:
 
     def _learn(self, decisions: Sequence[Decision]) -> None:
         ended = [d.trial_id for d in decisions if d.kind in (DecisionKind.STOP, DecisionKind.FINISH)]
-        if self._tells_at_warmup:
-            for decision in decisions:
-                if decision.kind is DecisionKind.KEEP:
-                    self._sampler.tell(decision.trial_id, decision.numbers["validation_loss"])
-        for trial_id in ended:
-            best = self.study.best_of(trial_id)
-            self._sampler.tell(trial_id, None if best is None else best.value)
+        if self._tells_at_the_end:
+            for trial_id in ended:
+                best = self.study.best_of(trial_id)
+                self._sampler.tell(trial_id, None if best is None else best.value)
+        else:
+            self._feedback.take_in(self.study.decisions)
         for _ in ended:
             if self._committed() < self._budget:
                 self._propose(1)

@@ -27,9 +27,8 @@ from cohort.kernels.backend import describe_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
-from cohort.tuning.objective_metric import ObjectiveMetric
 
-__all__ = ["Backbone", "Preparation", "objective_metric", "prepare"]
+__all__ = ["Backbone", "Preparation", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +124,6 @@ class Preparation:
             compute_dtype=self.decoder.dtype,
             memory_limit_bytes=self.memory.limit_bytes,
         )
-
-
-def objective_metric(task: TaskFile) -> ObjectiveMetric:
-    """Return what the task's result is chosen by."""
-    name = task.evaluation.metric
-    return ObjectiveMetric(name=name, maximize=name != "loss")
 
 
 def prepare(

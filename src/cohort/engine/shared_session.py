@@ -20,7 +20,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.executor_share import ExecutorShare
 from cohort.engine.memory_watch import MemoryWatch
-from cohort.engine.preparation import Backbone, Preparation, objective_metric, prepare
+from cohort.engine.preparation import Backbone, Preparation, prepare
 from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.run_beginning import begin_record, open_shelf
 from cohort.engine.run_directory import RunDirectory
@@ -36,6 +36,7 @@ from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.engine.task_run import RunOptions, TaskRun
 from cohort.engine.thread_count import settle_thread_count
+from cohort.engine.trial_planning import objective_metric
 from cohort.training.executor import Executor
 
 __all__ = ["SharedSession"]

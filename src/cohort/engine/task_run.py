@@ -11,7 +11,7 @@ from cohort.core.events import TrialEvent
 from cohort.engine.evaluation import RunEvaluator
 from cohort.engine.executor_share import ExecutorShare
 from cohort.engine.finishing import finish_run
-from cohort.engine.preparation import Preparation, objective_metric
+from cohort.engine.preparation import Preparation
 from cohort.engine.progress import ProgressWatcher
 from cohort.engine.progress_tracking import ProgressTracker
 from cohort.engine.run_directory import RunDirectory
@@ -22,7 +22,7 @@ from cohort.engine.step_recording import StepRecorder
 from cohort.engine.supervisor import Supervisor, SupervisorSettings
 from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.engine.tracker_reporting import TrackerReporter
-from cohort.engine.trial_planning import PlannedTrial
+from cohort.engine.trial_planning import PlannedTrial, objective_metric
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.tuning.decisions import Decision
 from cohort.tuning.study import Study

@@ -14,15 +14,29 @@ from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candidate, plan_evaluation_rows
+from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.samplers import Proposal
 from cohort.tuning.space import MultipleOf
 
-__all__ = ["PlannedTrial", "default_configuration", "evaluation_note", "plan_evaluation", "plan_trial"]
+__all__ = [
+    "PlannedTrial",
+    "default_configuration",
+    "evaluation_note",
+    "objective_metric",
+    "plan_evaluation",
+    "plan_trial",
+]
 
 # a selection by the mean over fewer rows is a lottery: those of a small task are kept even where the bound is broken
 _FEWEST_ROWS = 16
 
 Configuration = Mapping[str, int | float | str | bool]
+
+
+def objective_metric(task: TaskFile) -> ObjectiveMetric:
+    """Return what the task's result is chosen by."""
+    name = task.evaluation.metric
+    return ObjectiveMetric(name=name, maximize=name != "loss")
 
 
 @dataclass(frozen=True, kw_only=True)

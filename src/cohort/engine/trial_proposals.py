@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from cohort.engine.task_file_model import TaskFile
-from cohort.engine.trial_planning import PlannedTrial, plan_trial
+from cohort.engine.trial_planning import PlannedTrial, objective_metric, plan_trial
 from cohort.training.trial import TrialSpec
-from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.samplers import SamplerName, build_sampler
+from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.study import Study
 
@@ -34,9 +34,9 @@ class TrialProposals:
     """Proposes a task's trials in a fixed order that follows from the results so far.
 
     Grid proposes all trials at once, and so does random unless the task says otherwise. TPE proposes a third of them
-    (at least ten), then one for each trial that ends, knowing the best value of each that ended before. A budget of
-    time on the device ends proposing. The same results in the same order lead to the same proposals, which is how a
-    resumed run has them again.
+    (at least ten), then one for each trial that ends, knowing the best value that each had at its latest comparison or
+    at its end. A budget of time on the device ends proposing. The same results in the same order lead to the same
+    proposals, which is how a resumed run has them again.
     """
 
     def __init__(self, task: TaskFile, *, num_rows: int, num_tokens: int) -> None:
@@ -57,9 +57,10 @@ class TrialProposals:
             task.search_space(),
             trials=task.search.trials,
             seed=task.training.seed,
-            maximize=task.evaluation.metric != "loss",
+            maximize=objective_metric(task).maximize,
         )
-        self._num_ended, self._is_exhausted = 0, False
+        self._feedback = SearchFeedback(self._sampler, metric=objective_metric(task))
+        self._is_exhausted = False
         at_first = num_first_trials(task)
         self.first: tuple[PlannedTrial, ...] = self._propose(2**31 if at_first is None else at_first)
 
@@ -73,13 +74,7 @@ class TrialProposals:
         hours = self._task.search.max_gpu_hours
         if self._is_exhausted or (hours is not None and gpu_seconds >= 3600 * hours):
             return ()
-        ended = [d.trial_id for d in study.decisions if d.kind in (DecisionKind.STOP, DecisionKind.FINISH)]
-        new = ended[self._num_ended :]
-        self._num_ended = len(ended)
-        for trial_id in new:
-            best = study.best_of(trial_id)
-            self._sampler.tell(trial_id, None if best is None else best.value)
-        return self._propose(len(new))
+        return self._propose(self._feedback.take_in(study.decisions))
 
     @property
     def is_complete(self) -> bool:

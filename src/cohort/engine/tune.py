@@ -18,7 +18,7 @@ from cohort.engine.database_copies import mend_database
 from cohort.engine.executor_share import ExecutorShare
 from cohort.engine.finishing import is_complete
 from cohort.engine.memory_watch import MemoryWatch
-from cohort.engine.preparation import Preparation, objective_metric, prepare
+from cohort.engine.preparation import Preparation, prepare
 from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.run_beginning import begin_record, open_shelf
 from cohort.engine.run_directory import RunDirectory
@@ -34,6 +34,7 @@ from cohort.engine.stopping import stopping_gently
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_run import RunOptions, TaskRun
 from cohort.engine.thread_count import settle_thread_count
+from cohort.engine.trial_planning import objective_metric
 from cohort.training.executor import Executor
 
 __all__ = ["RunOptions", "resume", "tune"]

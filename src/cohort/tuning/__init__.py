@@ -7,6 +7,7 @@ from cohort.tuning.evaluation_times import EvaluationPlan, EvaluationSettings, p
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.replay import RecordedCurve, ReplayReport, replay_curves
 from cohort.tuning.samplers import Proposal, Sampler, SamplerName, build_sampler
+from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
 from cohort.tuning.study import BestTrial, Study, StudyError
@@ -28,6 +29,7 @@ __all__ = [
     "RuleName",
     "Sampler",
     "SamplerName",
+    "SearchFeedback",
     "SearchSpace",
     "Study",
     "StudyError",

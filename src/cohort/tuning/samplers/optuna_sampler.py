@@ -1,7 +1,7 @@
-"""Which configurations are tried: the whole grid, random draws, or TPE; the last two by Optuna's ask and tell.
+"""Random draws and TPE by Optuna's ask and tell: the only file that imports optuna.
 
-The only file that imports optuna, and only when random or TPE is asked for. The same calls in the same order with the
-same seed propose the same configurations, which is how a resumed run rebuilds its sampler.
+The same calls in the same order with the same seed propose the same configurations, which is how a resumed run
+rebuilds its sampler.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ import itertools
 import math
 import random
 import warnings
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
+from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerName
 from cohort.tuning.space import (
-    MOST_POINTS,
     Choice,
     Configuration,
     MultipleOf,
@@ -29,66 +26,7 @@ from cohort.tuning.space import (
     configuration_key,
 )
 
-__all__ = [
-    "GridSampler",
-    "OptunaSampler",
-    "Proposal",
-    "Sampler",
-    "SamplerName",
-    "build_sampler",
-    "count_configurations",
-]
-
-
-class SamplerName(StrEnum):
-    """How configurations are chosen."""
-
-    GRID = "grid"
-    RANDOM = "random"
-    TPE = "tpe"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proposal:
-    """A configuration to try; ids count from 0 in the order of proposal."""
-
-    trial_id: int
-    configuration: Configuration
-
-
-class Sampler(ABC):
-    """Proposes configurations within a budget of trials and may learn from results.
-
-    All may be proposed in one wave before any result is known, or a few at a time as slots become free.
-    """
-
-    @abstractmethod
-    def propose(self, num: int) -> tuple[Proposal, ...]:
-        """Return up to ``num`` new proposals, none equal to an earlier one; fewer when budget or space is used up."""
-
-    @abstractmethod
-    def tell(self, trial_id: int, value: float | None) -> None:
-        """Report a trial's objective; None (or a non-finite value) when it failed or diverged.
-
-        A trial that ended early is told the value it reached: leaving it out would hide that its region is poor.
-        """
-
-
-class GridSampler(Sampler):
-    """Every configuration of the space once, in grid order."""
-
-    def __init__(self, space: SearchSpace) -> None:
-        self._proposals = enumerate(tuple(space.configurations()))
-
-    def propose(self, num: int) -> tuple[Proposal, ...]:
-        """Return the next ``num`` of the grid."""
-        return tuple(
-            Proposal(trial_id=trial_id, configuration=configuration)
-            for trial_id, configuration in itertools.islice(self._proposals, num)
-        )
-
-    def tell(self, trial_id: int, value: float | None) -> None:
-        """Change nothing: a grid does not learn."""
+__all__ = ["OptunaSampler"]
 
 
 class OptunaSampler(Sampler):
@@ -128,13 +66,17 @@ class OptunaSampler(Sampler):
         self._num_proposed = 0
         self._seen: set[tuple[tuple[str, bool, Value], ...]] = set()
         self._asked: dict[int, Any] = {}
+        self._told: dict[int, tuple[int, float]] = {}
         self._columns = _columns(space)
         self._distributions = self._build_distributions()
-        self._study = self._build_study(name, seed=derive_seed("sampler", name.value, seed) % 2**32, maximize=maximize)
+        self._sign = -1.0 if maximize else 1.0
+        self._sampler = self._build_sampler(name, seed=derive_seed("sampler", name.value, seed) % 2**32)
+        self._study: Any = None
 
     def propose(self, num: int) -> tuple[Proposal, ...]:
         """Ask Optuna for up to ``num`` configurations that were not proposed before."""
         proposals: list[Proposal] = []
+        self._study = self._build_study()
         while len(proposals) < num and self._num_proposed < self._trials:
             drawn = self._draw()
             if drawn is None:
@@ -146,17 +88,12 @@ class OptunaSampler(Sampler):
             self._num_proposed += 1
         return tuple(proposals)
 
-    def tell(self, trial_id: int, value: float | None) -> None:
-        """Report a result; a trial is told once, later calls change nothing."""
+    def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:
+        """Report a result; what was not finite is the worst at its depth."""
         if not 0 <= trial_id < self._num_proposed:
             raise ValueError(f"trial {trial_id} was not proposed; ids below {self._num_proposed} were")
-        asked = self._asked.pop(trial_id, None)
-        if asked is None:
-            return
-        if value is None or not math.isfinite(value):
-            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
-        else:
-            self._study.tell(asked, value)
+        is_finite = value is not None and math.isfinite(value)
+        self._told[trial_id] = (-depth, self._sign * value if value is not None and is_finite else math.inf)
 
     def _draw(self) -> tuple[Any, Configuration] | None:
         """Return a draw that is new; None when the space has no more."""
@@ -242,21 +179,38 @@ class OptunaSampler(Sampler):
                 built[name] = distributions.FloatDistribution(low, high, log=parameter.log)
         return built
 
-    def _build_study(self, name: SamplerName, *, seed: int, maximize: bool) -> Any:
+    def _build_sampler(self, name: SamplerName, *, seed: int) -> Any:
+        samplers = self._optuna.samplers
+        if name is SamplerName.RANDOM:
+            return samplers.RandomSampler(seed=seed)
+        with warnings.catch_warnings():
+            # The constant liar, which keeps a wave of proposals apart, was marked experimental before Optuna 5.
+            warnings.simplefilter("ignore")
+            return samplers.TPESampler(seed=seed, constant_liar=True)
+
+    def _build_study(self) -> Any:
+        """Return a study that holds what is known now: Optuna's own cannot take a result back for a later one.
+
+        TPE asks only which trials are better than which, so their values are their places: deeper first, then by
+        value. That is how Optuna orders pruned trials, and BOHB (Falkner et al., 2018, section 3.3) learns from the
+        deepest comparison alike.
+        """
         optuna = self._optuna
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            with warnings.catch_warnings():
-                # The constant liar, which keeps a wave of proposals apart, was marked experimental before Optuna 5.
-                warnings.simplefilter("ignore")
-                if name is SamplerName.RANDOM:
-                    sampler = optuna.samplers.RandomSampler(seed=seed)
-                else:
-                    sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            return optuna.create_study(sampler=sampler, direction="maximize" if maximize else "minimize")
+            study = optuna.create_study(sampler=self._sampler)
         finally:
             optuna.logging.set_verbosity(verbosity)
+        places = {told: float(place) for place, told in enumerate(sorted(set(self._told.values())))}
+        running = optuna.trial.TrialState.RUNNING
+        for trial_id, asked in self._asked.items():
+            known = {"params": asked.params, "distributions": asked.distributions}
+            if trial_id in self._told:
+                study.add_trial(optuna.trial.create_trial(value=places[self._told[trial_id]], **known))
+            else:
+                study.add_trial(optuna.trial.create_trial(state=running, **known))
+        return study
 
 
 def _suggest(asked: Any, name: str, distribution: Any) -> Any:
@@ -277,44 +231,6 @@ def _drawn(distribution: Any, rng: random.Random) -> Any:
         value = math.exp(rng.uniform(math.log(low), math.log(high)))
         return value if isinstance(low, float) else min(high, max(low, round(value)))
     return rng.uniform(low, high) if isinstance(low, float) else rng.randint(low, high)
-
-
-def build_sampler(
-    name: SamplerName, space: SearchSpace, *, trials: int | None = None, seed: int = 0, maximize: bool = False
-) -> Sampler:
-    """Return the sampler of a task. A grid takes all its configurations; ``trials`` is for random and TPE.
-
-    Raises:
-        InputError: ``trials`` is missing for random or TPE, a range cannot be listed for a grid, or optuna is missing.
-    """
-    if name is SamplerName.GRID:
-        return GridSampler(space)
-    if trials is None:
-        raise InputError(
-            Problem(
-                where="search.trials",
-                found="nothing",
-                allowed=f"an integer >= 1 with sampler: {name.value}",
-                mend="Write how many configurations to try.",
-            )
-        )
-    return OptunaSampler(space, name=name, trials=trials, seed=seed, maximize=maximize)
-
-
-def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> int:
-    """Return how many configurations a sampler will propose at most; 0 where no configuration meets the constraints.
-
-    Raises:
-        InputError: a constraint makes no sense, or a grid's range cannot be listed.
-    """
-    size, is_grid = space.size_bound(), sampler == SamplerName.GRID
-    if not space.constraints:
-        return size or 0 if is_grid else trials if size is None else min(size, trials)
-    if size is not None and size <= MOST_POINTS:
-        found = sum(1 for _ in space.configurations())
-        return found if is_grid else min(found, trials)
-    proposed = build_sampler(SamplerName(sampler), space, trials=trials).propose(1)
-    return trials if proposed else 0
 
 
 def _columns(space: SearchSpace) -> dict[str, tuple[Value | MultipleOf, ...]]:

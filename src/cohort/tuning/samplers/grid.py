@@ -1,0 +1,27 @@
+"""The whole grid, in its order."""
+
+from __future__ import annotations
+
+import itertools
+
+from cohort.tuning.samplers.sampler import Proposal, Sampler
+from cohort.tuning.space import SearchSpace
+
+__all__ = ["GridSampler"]
+
+
+class GridSampler(Sampler):
+    """Every configuration of the space once, in grid order."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._proposals = enumerate(tuple(space.configurations()))
+
+    def propose(self, num: int) -> tuple[Proposal, ...]:
+        """Return the next ``num`` of the grid."""
+        return tuple(
+            Proposal(trial_id=trial_id, configuration=configuration)
+            for trial_id, configuration in itertools.islice(self._proposals, num)
+        )
+
+    def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:
+        """Change nothing: a grid does not learn."""

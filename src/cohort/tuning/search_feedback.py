@@ -1,0 +1,51 @@
+"""What a sampler is told of a study's trials, from its decisions in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.samplers import Sampler
+
+__all__ = ["SearchFeedback"]
+
+
+class SearchFeedback:
+    """Tells a sampler of each trial at every comparison it has come to, and at its end.
+
+    The trials that go on end last. Told only then, a sampler would have learned from the weak ones alone until most of
+    its budget is spent (measured: docs/early-exit-study.md). The same decisions in the same order, however divided
+    into calls, tell the same.
+    """
+
+    def __init__(self, sampler: Sampler, *, metric: ObjectiveMetric = LOSS) -> None:
+        """Begin.
+
+        Args:
+            sampler: Whose proposals the trials are.
+            metric: What the study's result is chosen by.
+        """
+        self._sampler, self._metric = sampler, metric
+        self._num_decisions = 0
+        self._bests: dict[int, float] = {}
+        self._depths: dict[int, int] = {}
+
+    def take_in(self, decisions: Sequence[Decision]) -> int:
+        """Tell what is new in all of a study's ``decisions``; return how many trials have ended since the last call."""
+        new = decisions[self._num_decisions :]
+        self._num_decisions = len(decisions)
+        num_ended = 0
+        for decision in new:
+            trial_id = decision.trial_id
+            if decision.kind is DecisionKind.NEW_BEST:
+                self._bests[trial_id] = decision.numbers[self._metric.name]
+                continue
+            was_compared = decision.kind is DecisionKind.KEEP or decision.reason is Reason.UNDERPERFORMING
+            if was_compared or decision.kind is DecisionKind.FINISH:
+                self._depths[trial_id] = self._depths.get(trial_id, 0) + 1
+            is_end = decision.kind in (DecisionKind.STOP, DecisionKind.FINISH)
+            num_ended += is_end
+            if is_end or decision.kind is DecisionKind.KEEP:
+                self._sampler.tell(trial_id, self._bests.get(trial_id), depth=self._depths.get(trial_id, 0))
+        return num_ended
