@@ -48,6 +48,12 @@ import cohort.cli.main
 print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas") if name in sys.modules])
 """
 
+TUNE_IMPORT = """
+import sys
+import cohort.engine.tune
+print([name for name in ("scipy.optimize", "ortools", "pandas", "optuna") if name in sys.modules])
+"""
+
 
 def _python(code: str) -> str:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": ""}
@@ -70,3 +76,8 @@ def test_import_cohort_is_quick_and_light() -> None:
 @pytest.mark.timeout(60)
 def test_the_command_line_loads_its_layers_lazily() -> None:
     assert _python(CLI_IMPORT).strip() == "[]"
+
+
+@pytest.mark.timeout(60)
+def test_one_run_loads_no_solver() -> None:
+    assert _python(TUNE_IMPORT).strip() == "[]"

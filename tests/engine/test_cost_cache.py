@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from cohort.engine.cost_cache import MOST_FILES, CostKey, RunCosts, length_bucket, read_costs, write_costs
-from cohort.scheduling.cost_fit import StepSample
-from cohort.scheduling.cost_model import TrialWork
+from cohort.scheduling.cost_model import StepSample, TrialWork
 
 KEY = CostKey(model="llama 12", hardware="a CPU, 1 thread", precision="float32", length_bucket=64, adapters="qv")
 

@@ -11,8 +11,7 @@ from cohort.engine.task_estimates import estimate_task, hardware_of
 from cohort.engine.task_inputs import read_inputs
 from cohort.engine.task_sketch import cost_key
 from cohort.engine.tune import tune
-from cohort.scheduling.cost_fit import StepSample
-from cohort.scheduling.cost_model import CostSource, StepCost, TrialWork
+from cohort.scheduling.cost_model import CostSource, StepCost, StepSample, TrialWork
 from cohort.scheduling.hardware import KNOWN_GPUS, Hardware
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cohort.scheduling.cost_fit import LaunchRegime, StepSample, errors_percent, fit_step_cost
-from cohort.scheduling.cost_model import Knee, LaunchFloor, StepCost, TrialWork
+from cohort.scheduling.cost_fit import LaunchRegime, errors_percent, fit_step_cost
+from cohort.scheduling.cost_model import Knee, LaunchFloor, StepCost, StepSample, TrialWork
 
 TRUE = StepCost(
     fixed_seconds=0.03,

@@ -20,8 +20,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
 from cohort.data.cache import default_cache_directory
 from cohort.models.config import DecoderConfig
-from cohort.scheduling.cost_fit import StepSample
-from cohort.scheduling.cost_model import TrialWork
+from cohort.scheduling.cost_model import StepSample, TrialWork
 
 __all__ = ["CostKey", "MeasuredCosts", "RunCosts", "length_bucket", "read_costs", "write_costs"]
 

@@ -12,8 +12,7 @@ from cohort.engine.cost_cache import CostKey, RunCosts, write_costs
 from cohort.engine.known_hardware import hardware_of
 from cohort.engine.preparation import Preparation
 from cohort.engine.time_spent import Activity, TimeSpent
-from cohort.scheduling.cost_fit import StepSample
-from cohort.scheduling.cost_model import TrialWork
+from cohort.scheduling.cost_model import StepSample, TrialWork
 from cohort.training.trial import TrialSpec
 
 __all__ = ["StepRecorder"]

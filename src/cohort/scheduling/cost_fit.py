@@ -16,33 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from cohort.scheduling.cost_model import Knee, LaunchFloor, StepCost, TrialWork
+from cohort.scheduling.cost_model import Knee, LaunchFloor, StepCost, StepSample, TrialWork
 
-__all__ = ["CostFit", "LaunchRegime", "StepSample", "errors_percent", "fit_step_cost"]
+__all__ = ["CostFit", "LaunchRegime", "errors_percent", "fit_step_cost"]
 
 # weight of "each coefficient is the prior's" against one measured step; small, so that a few dozen steps outweigh it
 PRIOR_WEIGHT = 0.003
 # fits of two regimes settle in a few rounds of telling which step is whose
 MOST_ROUNDS = 12
 FEATURES = 7
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepSample:
-    """One measured step."""
-
-    pack: tuple[TrialWork, ...]
-    seconds: float
-
-    @property
-    def num_tokens(self) -> float:
-        """Tokens of all members."""
-        return sum(work.num_tokens for work in self.pack)
-
-    @property
-    def num_sequences(self) -> float:
-        """Sequences of all members."""
-        return sum(work.num_sequences for work in self.pack)
 
 
 @dataclass(frozen=True, kw_only=True)

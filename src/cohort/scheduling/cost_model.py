@@ -27,6 +27,7 @@ __all__ = [
     "Knee",
     "LaunchFloor",
     "StepCost",
+    "StepSample",
     "TrialWork",
     "derive_cost",
     "pack_seconds",
@@ -55,6 +56,24 @@ class TrialWork:
     def weight(self) -> float:
         """Rank times tokens to train, PLoRA's measure of LoRA work (the rank alone when all train equally long)."""
         return self.r * self.num_tokens * self.num_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSample:
+    """One measured step."""
+
+    pack: tuple[TrialWork, ...]
+    seconds: float
+
+    @property
+    def num_tokens(self) -> float:
+        """Tokens of all members."""
+        return sum(work.num_tokens for work in self.pack)
+
+    @property
+    def num_sequences(self) -> float:
+        """Sequences of all members."""
+        return sum(work.num_sequences for work in self.pack)
 
 
 @dataclass(frozen=True, kw_only=True)
