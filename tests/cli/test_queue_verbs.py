@@ -161,10 +161,16 @@ def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
     cohort(capsys, "queue", "add", str(task), "-o", queue)
     with open_queue(queue) as store:
         store.set_facts({"wish": {"workers": 2, "policy": "sjf"}})
+    later = task.with_name("later.yaml")
+    later.write_text(TASK)
     with RunLock(Path(queue) / ".queue.lock"):
         code, _, err = cohort(capsys, "run", "-o", queue, "--workers", "1")
-    assert code == 1
-    assert "in use by process" in err
+        assert code == 1
+        assert "in use by process" in err
+        code, out, err = cohort(capsys, "run", str(later), "-o", queue, "--workers", "1")
+    assert (code, err) == (0, "")
+    assert out.startswith("added later\nprocess ")
+    assert f"it goes on as it was begun, whatever this command says of it; to look on: cohort status {queue}" in out
     with open_queue(queue) as store:
         assert store.facts()["wish"] == {"workers": 2, "policy": "sjf"}
 
@@ -179,3 +185,41 @@ def test_no_queue_is_begun_in_the_directory_of_a_run(
         assert code == 2
         assert "the directory of one run" in err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["run.db"]
+
+
+def test_a_queue_that_has_ended_starts_no_worker(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cohort(capsys, "queue", "add", str(task), "-o", queue)
+    cohort(capsys, "queue", "remove", "task", "-o", queue)
+    for words in (("resume", queue), ("run", "-o", queue, "--workers", "1")):
+        code, out, _ = cohort(capsys, *words)
+        assert code == 0
+        assert "1 removed" in out
+    with open_queue(queue) as store:
+        store.update("task", state=TaskState.FAILED, reason="by mistake")
+    code, out, _ = cohort(capsys, "resume", queue)
+    assert code == 1
+    assert "by mistake" in out
+    assert not (Path(queue) / "workers").exists()
+
+
+def test_a_queue_is_no_run(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cohort(capsys, "queue", "add", str(task), "-o", queue)
+    for words in (("generate", queue, "--prompt", "1+1="), ("export", queue)):
+        code, _, err = cohort(capsys, *words)
+        assert code == 2
+        assert "a queue of tasks, not the run of one" in err
+        assert f"See `cohort status {queue}`." in err
+    (Path(queue) / "task").mkdir()
+    (Path(queue) / "task" / "run.db").touch()
+    code, _, err = cohort(capsys, "export", queue)
+    assert code == 2
+    assert f"Name one task's run, such as {queue}/task." in err
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are(
+    task: Path, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = cohort(capsys, "run", str(task), "--policy", "random", "-o", queue)
+    assert code == 2
+    for words in ("--policy", "random", "planned", "fcfs", "sjf", "ljf"):
+        assert words in err

@@ -19,10 +19,11 @@ from cohort.cluster.local import LocalPool, cpu_slots
 from cohort.cluster.ray import RayPool
 from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.core.errors import CohortError
+from cohort.engine.run_directory import QUEUE_DATABASE
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.pool_choice import WORKER_TARGET
-from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
+from cohort.engine.task_queue.queue_store import QueueStore
 from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.engine.task_queue.seats import Limits
 from cohort.engine.task_queue.working import add_to_queue, work_off

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption, QueueDirOption
 
-__all__ = ["build_queue_app"]
+if TYPE_CHECKING:
+    from cohort.engine.task_queue.records import QueuedTask
+
+__all__ = ["build_queue_app", "print_added"]
 
 
 def add(
@@ -24,16 +28,19 @@ def add(
     with exits(as_json=as_json, debug=debug):
         from cohort.engine.task_queue.working import add_to_queue, queue_holder
 
-        added = add_to_queue(tasks, output)
-        holder = queue_holder(output)
-        if as_json:
-            print(json.dumps({"added": [task.name for task in added], "holder": holder}))
-            return
-        for task in added:
-            print(f"added {task.name}" + (f", priority {task.priority}" if task.priority else ""))
-        if not added:
-            print("nothing to add: the queue has these tasks already")
-        print(f"{holder} works the queue off" if holder else f"to work it off: cohort run -o {output}")
+        print_added(add_to_queue(tasks, output), output, holder=queue_holder(output), as_json=as_json)
+
+
+def print_added(added: Sequence[QueuedTask], directory: Path, *, holder: str | None, as_json: bool) -> None:
+    """Say which tasks were added to the queue in ``directory``, and who works it off."""
+    if as_json:
+        print(json.dumps({"added": [task.name for task in added], "holder": holder}))
+        return
+    for task in added:
+        print(f"added {task.name}" + (f", priority {task.priority}" if task.priority else ""))
+    if not added:
+        print("nothing to add: the queue has these tasks already")
+    print(f"{holder} works the queue off" if holder else f"to work it off: cohort run -o {directory}")
 
 
 def remove(

@@ -30,28 +30,47 @@ class Policy(Enum):
     LJF = "ljf"
 
 
+def _read_policy(text: str) -> Policy:
+    from cohort.core.errors import InputError, Problem
+
+    try:
+        return Policy(text)
+    except ValueError:
+        raise InputError(
+            Problem(
+                where="--policy",
+                found=text,
+                allowed="planned | fcfs (first come) | sjf (shortest first) | ljf (longest first)",
+                mend="Leave it out for the shortest plan found.",
+            )
+        ) from None
+
+
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="GPUs to use, one task on each.  [default: all]")]
+Workers = Annotated[int | None, typer.Option("--workers", metavar="N", help="Work on the CPU, N tasks at a time.")]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Work on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
+]
+
+
 def run(
     tasks: Annotated[
         list[Path] | None,
         typer.Argument(metavar="TASK.yaml...", help="Task files; none goes on with the queue.", show_default=False),
     ] = None,
     output: QueueDirOption = Path("runs"),
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", help="GPUs to use, one task on each.  [default: all]")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Work on the CPU, N tasks at a time.")
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option("--ray", metavar="ADDRESS", help="Work on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
-    ] = None,
+    gpus: Gpus = None,
+    workers: Workers = None,
+    ray: Ray = None,
     policy: Annotated[
-        Policy,
+        str,
         typer.Option(
-            "--policy", help="planned: the shortest plan found; else first come, shortest or longest first, to compare."
+            "--policy",
+            metavar="planned|fcfs|sjf|ljf",
+            help="planned: the shortest plan found; else first come, shortest or longest first, to compare.",
         ),
-    ] = Policy.PLANNED,
+    ] = Policy.PLANNED.value,
     keep_open: Annotated[
         bool, typer.Option("--keep-open", help="Wait for `cohort queue add` when all tasks have ended.")
     ] = False,
@@ -70,8 +89,9 @@ def run(
         from cohort.core.errors import InputError, Problem
         from cohort.engine.task_queue.expectation import Expectation
         from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
-        from cohort.engine.task_queue.working import add_to_queue, find_queue
+        from cohort.engine.task_queue.working import add_to_queue, find_queue, queue_holder
 
+        placed_by = _read_policy(policy)
         if stall_limit <= 0:
             raise InputError(
                 Problem(where="--stall-limit", found=f"{stall_limit:g}", allowed="above 0", mend="Leave it out.")
@@ -79,6 +99,9 @@ def run(
         if not tasks and not find_queue(output):
             mend = "Name the task files: cohort run TASK.yaml ..."
             raise InputError(Problem(where="cohort run", found="no task", allowed="one or more task files", mend=mend))
+        if tasks and find_queue(output) and queue_holder(output) is not None:
+            _add_to_live_queue(tasks, output, as_json=as_json)
+            return
         wish = PoolWish(gpus=gpus, workers=workers, ray=ray)
         pool, hardware = open_pool(wish, output)
         expect = Expectation(output, hardware)
@@ -88,20 +111,34 @@ def run(
             output,
             pool,
             expect=expect,
-            wish={**wish.to_json(), "policy": policy.value, "stall_limit": stall_limit},
+            wish={**wish.to_json(), "policy": placed_by.value, "stall_limit": stall_limit},
             keep_open=keep_open,
             as_json=as_json,
         )
+
+
+def _add_to_live_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> None:
+    """Add tasks to a queue that another process works off, and say that this is all."""
+    from cohort.cli.queue import print_added
+    from cohort.engine.task_queue.working import add_to_queue, queue_holder
+
+    print_added(add_to_queue(tasks, directory), directory, holder=queue_holder(directory), as_json=as_json)
+    if not as_json:
+        print(f"it goes on as it was begun, whatever this command says of it; to look on: cohort status {directory}")
 
 
 def go_on_as_before(directory: Path, *, as_json: bool) -> None:
     """Work off the queue in ``directory`` as the last ``cohort run`` did."""
     from cohort.engine.task_queue.expectation import Expectation
     from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
-    from cohort.engine.task_queue.working import open_queue
+    from cohort.engine.task_queue.working import open_queue, queue_holder
 
     with open_queue(directory) as store:
         wish = {"policy": Policy.PLANNED.value, "stall_limit": STALL_LIMIT_SECONDS, **store.facts().get("wish", {})}
+        has_work = store.has_open_tasks()
+    if not has_work and queue_holder(directory) is None:
+        _show(directory, as_json=as_json)
+        return
     places = PoolWish(**{name: wish.get(name) for name in ("gpus", "workers", "ray")})
     pool, hardware = open_pool(places, directory)
     expect = Expectation(directory, hardware)
@@ -119,10 +156,7 @@ def go_on(
 ) -> None:
     """Work off the queue in ``directory`` and print what its tasks came to; exit with 1 if any has no result."""
     from cohort.cli.queue_progress import watching_queue
-    from cohort.cli.queue_table import print_queue
     from cohort.engine.task_queue.head_settings import HeadSettings
-    from cohort.engine.task_queue.queue_page import write_queue_page
-    from cohort.engine.task_queue.queue_status import read_queue_status
     from cohort.engine.task_queue.seats import Limits
     from cohort.engine.task_queue.working import open_queue, queue_holder, work_off
     from cohort.scheduling.baselines import ListPolicy
@@ -144,6 +178,15 @@ def go_on(
             store.set_facts({"wish": wish})
     with watching_queue() as watcher:
         work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
+    _show(directory, as_json=as_json)
+
+
+def _show(directory: Path, *, as_json: bool) -> None:
+    """Write the queue's page and print what its tasks came to; exit with 1 if any has no result."""
+    from cohort.cli.queue_table import print_queue
+    from cohort.engine.task_queue.queue_page import write_queue_page
+    from cohort.engine.task_queue.queue_status import read_queue_status
+
     write_queue_page(directory)
     status = read_queue_status(directory)
     print_queue(status, as_json=as_json)

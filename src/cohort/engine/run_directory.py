@@ -9,10 +9,13 @@ from cohort.core.durable_files import PARTIAL_SUFFIX, recover_directory, remove_
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.engine.run_lock import RunLock
 
-__all__ = ["RunDirectory"]
+__all__ = ["QUEUE_DATABASE", "RunDirectory"]
 
+QUEUE_DATABASE = "queue.db"
+"""What tells the directory of a queue, whose tasks have run directories in it."""
 _LOCK_NAME = ".lock"
 _DATABASE_NAME = "run.db"
+_MOST_SHOWN = 5
 
 
 class RunDirectory:
@@ -83,6 +86,8 @@ class RunDirectory:
         """
         directory = cls(Path(root))
         if not directory._holds_run():
+            if (directory.root / QUEUE_DATABASE).is_file():
+                raise InputError(directory._is_queue())
             found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
             raise InputError(
                 Problem(
@@ -172,6 +177,19 @@ class RunDirectory:
         # the task is written first: with the lock file beside it, it is a run that was killed before its first step
         return self.database.is_file() or (self.task_file.is_file() and (self.root / _LOCK_NAME).exists())
 
+    def _is_queue(self) -> Problem:
+        """Return what is wrong when the directory of a queue is taken for that of a run."""
+        runs = sorted(
+            str(entry) for entry in self.root.iterdir() if entry.is_dir() and RunDirectory(entry)._holds_run()
+        )
+        shown = ", ".join(runs[:_MOST_SHOWN]) + (f" and {len(runs) - _MOST_SHOWN} more" * (len(runs) > _MOST_SHOWN))
+        return Problem(
+            where=str(self.root),
+            found="a queue of tasks, not the run of one",
+            allowed=f"the run of one of its tasks: {shown}" if runs else "the run of a task, but none has begun",
+            mend=f"Name one task's run, such as {runs[0]}." if runs else f"See `cohort status {self.root}`.",
+        )
+
     def _what_is_there(self) -> Problem | None:
         names = sorted(
             entry.name
@@ -187,7 +205,7 @@ class RunDirectory:
                 allowed="a directory that is new or empty",
                 mend=f"Go on with `cohort resume {self.root}`, choose another directory, or delete this one.",
             )
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        shown = ", ".join(names[:_MOST_SHOWN]) + (f" and {len(names) - _MOST_SHOWN} more" * (len(names) > _MOST_SHOWN))
         return Problem(
             where=f"-o {self.root}",
             found=f"a directory with files that are not a run's: {shown}",

@@ -109,6 +109,10 @@ class Head:
             KeyboardInterrupt: asked to stop; every task has saved its state.
             RunStateError: no slot is left.
         """
+        if not self._settings.keeps_open and not self._store.has_open_tasks():
+            # what has ended needs no worker
+            self._pool.close()
+            return
         devices = ", ".join(seat.slot.device for seat in self._seats.values())
         self._log.decide("head", text=f"{len(self._seats)} slot{'' if len(self._seats) == 1 else 's'}: {devices}")
         try:

@@ -20,9 +20,8 @@ from cohort.core.errors import RunStateError
 from cohort.engine.run_store_schema import database_errors_named
 from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 
-__all__ = ["QUEUE_DATABASE", "QueueStore"]
+__all__ = ["QueueStore"]
 
-QUEUE_DATABASE = "queue.db"
 SCHEMA_VERSION = 1
 # "COHQ": tells queues from runs
 _APPLICATION_ID = 0x434F4851

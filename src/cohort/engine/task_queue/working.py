@@ -10,14 +10,14 @@ from pathlib import Path
 from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
-from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_directory import QUEUE_DATABASE, RunDirectory
 from cohort.engine.run_lock import RunLock
 from cohort.engine.stopping import stopping_gently
 from cohort.engine.task_inputs import read_inputs
 from cohort.engine.task_queue.head import Head
 from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.queue_progress import QueueWatcher, SilentQueueWatcher
-from cohort.engine.task_queue.queue_store import QUEUE_DATABASE, QueueStore
+from cohort.engine.task_queue.queue_store import QueueStore
 from cohort.engine.task_queue.records import QueuedTask, TaskState
 from cohort.engine.task_queue.submission import read_submissions, task_of
 
