@@ -95,7 +95,7 @@ def write_task(folder: Path, name: str, shape: Shape, *, steps: int, priority: i
         "base_model": "model",
         "dataset": {"train": f"{name}.jsonl", "validation": 0.125, "max_length": 256},
         "training": {"max_steps": steps, "batch_size": shape.batch_size},
-        "evaluation": {"max_examples": 16},
+        "evaluation": {"max_examples": 16, "every_fraction": 0.1},
         "search": {"space": {"learning_rate": RATES, "r": list(shape.ranks), "lora_alpha": "2r"}},
         "early_exit": EARLY_EXIT,
         "priority": priority,

@@ -4,14 +4,14 @@ Five tasks of different data, ranks and priorities on two GPUs (``--workers 2``:
 once for every policy: the plan, longest first, shortest first, first come. The instance is the classical one on which
 the longest first is worst: tasks of 3, 3, 2, 2, 2 units of time, which take 6 units at best and 7 in every other order.
 
-Everything that is predicted is predicted before the first policy runs. One queue warms the caches (kernels are compiled
-once and kept on disk). A second one, with workers of its own, measures both kinds of task at two lengths: a task takes
-a fixed time (base model, rows, memory of passes, graphs, evaluations, results) and an average step, its early exits in
-it, and the first task of a new worker takes a little longer. The simulator is given these times as early exits from the
-worst cases that the planner knows, which come from the costs that the measuring queue left in the cache.
+Everything that is predicted is predicted before the first policy runs. A first queue warms up: each worker runs a task
+of both kinds, so that kernels are compiled and libraries loaded. A second one measures both kinds at two lengths: a
+task takes a fixed time (base model, rows, graphs, evaluations, results) and an average step, its early exits in it. The
+simulator is given these times as early exits from the worst cases that the planner knows, which come from the costs
+that the tasks before left in the cache, as for any queue.
 
-Makespans count from the first task's start to the last one's end; how long workers take to start is told beside. Every
-policy has new workers. The result is written anew after each policy, so that a run that is cut keeps what it has.
+All queues have the same workers, so that none waits for their start, which is told beside. Makespans count from the
+first task's start to the last one's end. The result is written after each policy: a run that is cut keeps what it has.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kept_workers import KeptWorkers
 from measure import RESULTS, print_table, write_result
 from queued_tasks import EARLY_EXIT, SHAPES, TASKS, TaskKind, write_model, write_task
 
-from cohort.cluster.local import LocalPool, LocalSlot
+from cohort.cluster.local import LocalSlot
 from cohort.core.errors import InputError
 from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
 from cohort.engine.task_queue.head_settings import HeadSettings
@@ -52,7 +53,7 @@ POLICIES: dict[str, ListPolicy | None] = {
     "first come": ListPolicy.FIRST_COME,
 }
 # steps of the measured tasks, short and long
-MEASURED_STEPS = {"cpu": (20, 100), "gpu": (100, 800)}
+MEASURED_STEPS = {"cpu": (20, 100), "gpu": (100, 700)}
 LEAST_STEPS = 20
 # units of time that a policy takes on two slots at most, and the most seconds a unit is given
 LONGEST_UNITS, MOST_UNIT_SECONDS = 7.2, 15.0
@@ -88,14 +89,6 @@ class Outcome:
         """Seconds from the first start to the last end."""
         return max(stretch.end_seconds or 0.0 for stretch in self.stretches) - self.began
 
-    @property
-    def slots_apart(self) -> float:
-        """Seconds between the first starts on the first and on the last slot: workers are not ready together."""
-        firsts: dict[int, float] = {}
-        for stretch in self.stretches:
-            firsts.setdefault(stretch.slot_id, stretch.start_seconds)
-        return max(firsts.values()) - self.began
-
     def held(self, task: str) -> float:
         """Seconds in which ``task`` held a slot."""
         return sum((s.end_seconds or 0.0) - s.start_seconds for s in self.stretches if s.task == task)
@@ -108,7 +101,7 @@ class Outcome:
 def work(
     directory: Path,
     files: Sequence[Path],
-    slots: Sequence[LocalSlot],
+    workers: KeptWorkers,
     policy: ListPolicy | None,
     *,
     expected: Mapping[str, float],
@@ -120,11 +113,10 @@ def work(
 
     begun = time.perf_counter()
     add_to_queue(files, directory, expect=expect)
-    pool = LocalPool(slots, target=WORKER_TARGET, log_directory=directory / "workers")
-    tasks = work_off(directory, pool, expect=expect, settings=HeadSettings(policy=policy), watcher=Notes())
+    tasks = work_off(directory, workers, expect=expect, settings=HeadSettings(policy=policy), watcher=Notes())
     for task in tasks:
         if task.state is not TaskState.DONE:
-            _print_logs(directory / "workers")
+            _print_logs(directory.parent / "workers")
             sys.exit(f"{task.name} is {task.state.value}: {task.reason}")
     with open_queue(directory) as store:
         return Outcome(stretches=store.stretches(), decisions=store.decisions(), seconds=time.perf_counter() - begun)
@@ -151,45 +143,42 @@ class KindCost:
         return self.fixed + self.step * steps
 
 
-def warm_up(folder: Path, slots: Sequence[LocalSlot], *, steps: int) -> None:
-    """Have every kernel compiled and every file read once."""
-    files = [write_task(folder, f"warm-{index}", shape, steps=steps) for index, shape in enumerate(SHAPES.values())]
-    outcome = work(folder / "warming", files, slots, ListPolicy.FIRST_COME, expected={f.stem: 60.0 for f in files})
-    print(f"warmed up in {outcome.seconds:.0f} s")
+def run_kinds(
+    folder: Path, workers: KeptWorkers, turns: Mapping[str, int]
+) -> tuple[Outcome, dict[tuple[str, str], float]]:
+    """Run a task of each shape for each turn, with the turn's steps; return the outcome and seconds by shape and turn.
 
-
-def measure_kinds(
-    folder: Path, slots: Sequence[LocalSlot], *, steps: tuple[int, int]
-) -> tuple[dict[str, KindCost], float, float]:
-    """Return the cost of each shape, what a worker's first task takes longer, and what workers take to start.
-
-    Three tasks of each shape run beside three of the other: the first ones on new workers, then long and short ones.
+    Whichever worker ends its first task goes on with the other shape.
     """
-    few, many = steps
-    files: dict[tuple[str, str], Path] = {}
-    for turn, count in (("first", few), ("long", many), ("short", few)):
-        for seed, (name, shape) in enumerate(SHAPES.items()):
-            task = f"{name.split()[0]}-{turn}"
-            files[name, turn] = write_task(folder, task, shape, steps=count, seed=seed + 10)
+    files = {
+        (shape, turn): write_task(folder, f"{shape.split()[0]}-{turn}", SHAPES[shape], steps=steps, seed=seed)
+        for turn, steps in turns.items()
+        for seed, shape in enumerate(SHAPES)
+    }
     expected = {file.stem: 60.0 for file in files.values()}
-    outcome = work(folder / "measuring", list(files.values()), slots, ListPolicy.FIRST_COME, expected=expected)
-    costs, longer = {}, []
-    for name in SHAPES:
-        first, long, short = (outcome.held(files[name, turn].stem) for turn in ("first", "long", "short"))
-        step = max((long - short) / (many - few), 1e-4)
-        costs[name] = KindCost(fixed=max(short - few * step, 0.0), step=step)
-        longer.append(first - short)
-        print(f"{name}: {costs[name].fixed:.2f} s and {1e3 * step:.1f} ms a step; a worker's first {longer[-1]:+.2f} s")
-    return costs, max(0.0, statistics.mean(longer)), outcome.seconds - outcome.makespan
+    directory = folder / "-".join(turns)
+    outcome = work(directory, list(files.values()), workers, ListPolicy.FIRST_COME, expected=expected)
+    return outcome, {key: outcome.held(file.stem) for key, file in files.items()}
+
+
+def measure_kinds(folder: Path, workers: KeptWorkers, *, steps: tuple[int, int]) -> dict[str, KindCost]:
+    """Return the cost of each shape from a long and a short task."""
+    few, many = steps
+    _, held = run_kinds(folder, workers, {"long": many, "short": few})
+    costs = {}
+    for shape in SHAPES:
+        step = max((held[shape, "long"] - held[shape, "short"]) / (many - few), 1e-4)
+        costs[shape] = KindCost(fixed=max(held[shape, "short"] - few * step, 0.0), step=step)
+        print(f"{shape}: {costs[shape].fixed:.2f} s and {1e3 * step:.1f} ms a step")
+    return costs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What is known before any policy runs: seconds by task at worst and as they will be, and ``first`` of a worker."""
+    """What is known before any policy runs: seconds by task at worst and as they will be."""
 
     worst: dict[str, float]
     real: dict[str, float]
-    first: float
     known_after: float
 
     def makespan(self, policy: ListPolicy | None, *, num_slots: int) -> float:
@@ -206,12 +195,11 @@ class Predictions:
             for kind in TASKS
         ]
         settings = SimulationSettings(reestimate_share=self.known_after, policy=policy)
-        # every slot's worker is new, and all begin at the same time
-        return simulate(tasks, Cluster.of_one_node(num_slots), settings=settings).makespan_seconds + self.first
+        return simulate(tasks, Cluster.of_one_node(num_slots), settings=settings).makespan_seconds
 
 
 def predict(
-    folder: Path, files: Mapping[str, Path], hardware: Hardware, *, real: dict[str, float], fixed: float, first: float
+    folder: Path, files: Mapping[str, Path], hardware: Hardware, *, real: dict[str, float], fixed: float
 ) -> Predictions:
     """Return the predictions for ``files``: worst cases from the cost cache, as any queue is planned by."""
     directory = folder / "predicting"
@@ -223,14 +211,14 @@ def predict(
     known = statistics.median(
         (fixed + EARLY_EXIT["warmup_fraction"] * (real[name] - fixed)) / worst[name] for name in files
     )
-    return Predictions(worst=worst, real=real, first=first, known_after=min(max(known, 0.01), 0.9))
+    return Predictions(worst=worst, real=real, known_after=min(max(known, 0.01), 0.9))
 
 
-def choose_unit(options: argparse.Namespace, *, spent: float, start: float, first: float) -> float:
+def choose_unit(options: argparse.Namespace, *, spent: float) -> float:
     """Return the seconds of a unit of time: what the user says, else the most with which all policies end in time."""
     if options.unit_seconds is not None:
         return float(options.unit_seconds)
-    each = (options.seconds - spent) / len(POLICIES) - start - first
+    each = (options.seconds - spent) / len(POLICIES)
     return min(MOST_UNIT_SECONDS, max(1.0, each / LONGEST_UNITS))
 
 
@@ -251,10 +239,12 @@ def main() -> None:
     os.environ["COHORT_CACHE_DIR"] = str(folder / "cache")
     hardware = hardware_of_slots(slots)
     write_model(folder / "model", is_small=options.workers is not None)
-    measured = MEASURED_STEPS["gpu" if hardware.is_gpu else "cpu"]
-    warm_up(folder, slots, steps=measured[0])
-    costs, first, start = measure_kinds(folder, slots, steps=measured)
-    unit = choose_unit(options, spent=time.perf_counter() - begun, start=start, first=first)
+    few, many = MEASURED_STEPS["gpu" if hardware.is_gpu else "cpu"]
+    workers = KeptWorkers(slots, target=WORKER_TARGET, log_directory=folder / "workers")
+    warm, _ = run_kinds(folder, workers, {"warm": many, "warmer": few})
+    print(f"workers start in {warm.seconds - warm.makespan:.0f} s, warm up in {warm.makespan:.0f} s")
+    costs = measure_kinds(folder, workers, steps=(few, many))
+    unit = choose_unit(options, spent=time.perf_counter() - begun)
     steps = {kind.name: costs[kind.shape].steps_in(kind.units * unit) for kind in TASKS}
     files = {kind.name: _write(folder, kind, steps=steps[kind.name], seed=seed) for seed, kind in enumerate(TASKS)}
     predicted = predict(
@@ -263,7 +253,6 @@ def main() -> None:
         hardware,
         real={kind.name: costs[kind.shape].seconds(steps[kind.name]) for kind in TASKS},
         fixed=statistics.mean(cost.fixed for cost in costs.values()),
-        first=first,
     )
     simulated = {name: predicted.makespan(policy, num_slots=len(slots)) for name, policy in POLICIES.items()}
     print(f"a unit is {unit:.1f} s; simulated: " + ", ".join(f"{name} {s:.1f} s" for name, s in simulated.items()))
@@ -272,16 +261,17 @@ def main() -> None:
         "tasks": [{**asdict(kind), "steps": steps[kind.name]} for kind in TASKS],
         "unit_seconds": unit,
         "fixed_seconds_and_seconds_of_a_step": {name: asdict(cost) for name, cost in costs.items()},
-        "first_task_of_a_worker_longer_by_seconds": first,
-        "start_of_workers_seconds": start,
+        "start_of_workers_seconds": warm.seconds - warm.makespan,
+        "warming_seconds": warm.makespan,
         "simulated_seconds_before_any_policy_ran": simulated,
     }
     rows: list[dict[str, Any]] = []
     for name, policy in POLICIES.items():
         print(name, flush=True)
-        outcome = work(folder / name.replace(" ", "-"), list(files.values()), slots, policy, expected=predicted.worst)
+        outcome = work(folder / name.replace(" ", "-"), list(files.values()), workers, policy, expected=predicted.worst)
         rows.append(_row(name, outcome, predicted, simulated=simulated[name]))
         report(rows, options.output, notes)
+    workers.end()
     print_table(rows, columns=[column for column in rows[0] if column != "tasks"])
     if options.keep is None:
         shutil.rmtree(folder)
@@ -306,8 +296,6 @@ def _row(policy: str, outcome: Outcome, predicted: Predictions, *, simulated: fl
         "real_over_simulated": outcome.makespan / simulated,
         "plans": outcome.count("plan"),
         "replans_by_early_exit": outcome.count("reestimate"),
-        "with_start_of_workers_seconds": outcome.seconds,
-        "slots_apart_seconds": outcome.slots_apart,
         "tasks": {
             kind.name: {
                 "worst_case_seconds": predicted.worst[kind.name],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -113,9 +114,9 @@ class MeasuredCosts:
 
     @property
     def seconds_per_evaluated_token(self) -> float | None:
-        """Of all runs together; None where nothing was evaluated."""
-        tokens = sum(run.evaluated_tokens for run in self.runs)
-        return sum(run.evaluation_seconds for run in self.runs) / tokens if tokens else None
+        """Median of the runs, since the first one on a machine compiles kernels; None where nothing was evaluated."""
+        rates = [run.evaluation_seconds / run.evaluated_tokens for run in self.runs if run.evaluated_tokens]
+        return statistics.median(rates) if rates else None
 
 
 def read_costs(key: CostKey, *, directory: Path | None = None) -> MeasuredCosts:

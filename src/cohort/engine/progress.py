@@ -45,7 +45,8 @@ class RunProgress:
         maximize: Whether more of it is better.
         elapsed_seconds: Run time; stands still while the run is stopped.
         tokens_per_second: Trained and evaluated, lately; None before the first token.
-        seconds_left: About (:func:`cohort.engine.time_left.seconds_left`); None when it cannot be said yet.
+        seconds_left: About, the selections to come expected; None when it cannot be said yet.
+        seconds_left_at_worst: The same if no further trial exits early; None before there is a pace.
         tokens_done: Trained so far.
     """
 
@@ -56,6 +57,7 @@ class RunProgress:
     elapsed_seconds: float = 0.0
     tokens_per_second: float | None = None
     seconds_left: float | None = None
+    seconds_left_at_worst: float | None = None
     tokens_done: int = 0
     _counts: Counter[TrialStatus] = field(init=False, repr=False, compare=False, default_factory=Counter)
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.engine.pace import Pace, TrialLeft, seconds_at_pace
 from cohort.engine.progress import ProgressWatcher, RunProgress, TrialProgress
 from cohort.engine.run_store_records import TrialStatus
 from cohort.engine.time_left import TrialAhead, seconds_left
+from cohort.engine.time_spent import Activity, TimeSpent
 from cohort.engine.trial_planning import PlannedTrial
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
@@ -26,6 +28,8 @@ _STATUS = {
     TrialState.STOPPED: TrialStatus.STOPPED,
     TrialState.FAILED: TrialStatus.FAILED,
 }
+# trials that would train if there were room
+_WAITING = (TrialState.WAITING, TrialState.READY)
 _WINDOW_SECONDS = 15.0
 _SECONDS_BETWEEN_UPDATES = 0.25
 
@@ -41,6 +45,8 @@ class ProgressTracker:
         trials: Sequence[PlannedTrial],
         kept_share: float,
         elapsed_before: float,
+        flat_tokens: float,
+        time_spent: TimeSpent,
         clock: Clock,
     ) -> None:
         """Watch ``study``.
@@ -51,6 +57,8 @@ class ProgressTracker:
             trials: The first trials.
             kept_share: Share of the trials that go on after warm-up, for the time left.
             elapsed_before: Run time of earlier processes, in seconds.
+            flat_tokens: Steps of fewer tokens take as long as one of so many, as far as is known before the first.
+            time_spent: Where the run's seconds are added up.
             clock: Of the run.
         """
         self._watcher, self._study, self._clock = watcher, study, clock
@@ -61,6 +69,9 @@ class ProgressTracker:
         self._tokens_done = 0
         self._tokens_evaluated = 0
         self._updated = -1.0
+        self._time_spent, self._pace = time_spent, Pace(flat_tokens=flat_tokens)
+        self._ticked: float | None = None
+        self._evaluated_seconds = 0.0
 
     def add(self, trials: Sequence[PlannedTrial]) -> None:
         """Count trials that were proposed later."""
@@ -74,6 +85,7 @@ class ProgressTracker:
         self._tokens_done += trained
         self._tokens_evaluated += tokens - trained
         self._window.append((now, tokens))
+        self._measure(events, now)
         while len(self._window) > 2 and now - self._window[0][0] > _WINDOW_SECONDS:
             self._window.popleft()
         for decision in decisions:
@@ -81,6 +93,18 @@ class ProgressTracker:
         if now - self._updated >= _SECONDS_BETWEEN_UPDATES:
             self._updated = now
             self._watcher.update(self.snapshot("training"))
+
+    def _measure(self, events: Sequence[TrialEvent], now: float) -> None:
+        """Tell the pace what the tick took: all of it is the step's, but what was spent on evaluation."""
+        evaluated = self._time_spent.total(Activity.EVALUATE) + self._time_spent.total(Activity.GENERATE)
+        evaluating, self._evaluated_seconds = evaluated - self._evaluated_seconds, evaluated
+        before, self._ticked = self._ticked, now
+        steps = [event.num_tokens for event in events if isinstance(event, StepDone)]
+        evaluations = [event.num_tokens for event in events if isinstance(event, Evaluated)]
+        if evaluations and evaluating > 0:
+            self._pace.took_evaluation(len(evaluations), num_tokens=sum(evaluations), seconds=evaluating)
+        if steps and before is not None:
+            self._pace.took_step(len(steps), num_tokens=sum(steps), seconds=now - before - evaluating)
 
     def snapshot(self, phase: str) -> RunProgress:
         """Return the run at this moment."""
@@ -93,6 +117,7 @@ class ProgressTracker:
             elapsed_seconds=self._clock.monotonic() - self._started,
             tokens_per_second=self._tokens_per_second(),
             seconds_left=self._seconds_left(),
+            seconds_left_at_worst=self._seconds_at_pace(kept_share=1.0),
             tokens_done=self._tokens_done,
         )
 
@@ -124,7 +149,23 @@ class ProgressTracker:
         # the first entry's tokens were done before its time stamp
         return sum(tokens for _, tokens in list(self._window)[1:]) / seconds if seconds > 0 else None
 
+    def _seconds_at_pace(self, *, kept_share: float) -> float | None:
+        states = {trial_id: self._study.state(trial_id) for trial_id in self._trials}
+        left = {trial_id: self._trials[trial_id] for trial_id, state in states.items() if not state.is_final}
+        done = {trial_id: self._study.trajectory(trial_id).num_steps for trial_id in left}
+        is_open = any(done[trial_id] < planned.candidate.warmup_steps for trial_id, planned in left.items())
+        is_crowded = any(state in _WAITING for state in states.values())
+        return seconds_at_pace(
+            [_left(planned, done[trial_id], is_open=is_open) for trial_id, planned in left.items()],
+            pace=self._pace,
+            kept_share=kept_share,
+            most_trials=max(1, sum(state is TrialState.RUNNING for state in states.values())) if is_crowded else None,
+        )
+
     def _seconds_left(self) -> float | None:
+        at_pace = self._seconds_at_pace(kept_share=self._kept_share)
+        if at_pace is not None:
+            return at_pace
         return seconds_left(
             [
                 TrialAhead(
@@ -141,3 +182,16 @@ class ProgressTracker:
             evaluation_tokens=self._tokens_evaluated,
             tokens_per_second=self._tokens_per_second(),
         )
+
+
+def _left(planned: PlannedTrial, done: int, *, is_open: bool) -> TrialLeft:
+    """Return what a trial that has done ``done`` steps has before it; ``is_open``: others are still in warm-up."""
+    warmup, last = planned.candidate.warmup_steps, planned.spec.num_steps
+    ahead = [step for step in planned.candidate.evaluation_steps if step > done]
+    in_warmup = sum(step <= warmup for step in ahead)
+    return TrialLeft(
+        steps=(max(0, warmup - done), max(0, last - max(done, warmup))),
+        evaluations=(in_warmup, len(ahead) - in_warmup),
+        tokens_per_step=planned.planned_tokens / last,
+        is_judged=done > warmup or not is_open,
+    )

@@ -17,6 +17,7 @@ from cohort.engine.progress_tracking import ProgressTracker
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store import RunStore
 from cohort.engine.run_store_records import LoggedEvent
+from cohort.engine.sizing import GRAPH_TOKENS
 from cohort.engine.state_shelf import StateShelf
 from cohort.engine.step_recording import StepRecorder
 from cohort.engine.supervisor import Supervisor, SupervisorSettings
@@ -95,11 +96,12 @@ class TaskRun:
             trials=first,
             kept_share=early_exit.kept_share,
             elapsed_before=store.seconds,
+            flat_tokens=GRAPH_TOKENS if preparation.machine.device.type == "cuda" else 0,
+            time_spent=self._time_spent,
             clock=clock,
         )
         facts = store.facts()
-        recorded = (facts.get(activity.value) for activity in Activity)
-        self._gpu_seconds_before = sum(seconds for seconds in recorded if isinstance(seconds, int | float))
+        self._gpu_seconds_before = sum(s for name in Activity if isinstance(s := facts.get(name.value), int | float))
         names = {key: str(facts[key]) for key in ("task_name", "run_id")}
         trackers = open_trackers(task.report_to, settings=TrackerSettings(**names, directory=directory.root))
         self._reporter = TrackerReporter(trackers, trials=first, note=watcher.note)

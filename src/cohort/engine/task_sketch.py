@@ -229,9 +229,10 @@ class TaskSketch:
         ]
         training = training_time(waiting, capacity=sizes.capacity, cost=cost)
         runs = self.measured.runs
-        steps = sum(run.steps for run in runs)
-        other = sum(run.other_seconds for run in runs) / steps * training.num_steps if steps else 0.0
-        finish = statistics.fmean(run.finish_seconds for run in runs) if runs else FINISH_SECONDS
+        # medians, here as below: the first run on a machine compiles kernels
+        others = [run.other_seconds / run.steps for run in runs if run.steps]
+        other = statistics.median(others) * training.num_steps if others else 0.0
+        finish = statistics.median(run.finish_seconds for run in runs) if runs else FINISH_SECONDS
         return TimeParts(
             training=training.seconds,
             evaluation=self._evaluation_seconds(cost, sizes),
@@ -268,6 +269,6 @@ class TaskSketch:
     def _start_seconds(self) -> float:
         runs = self.measured.runs
         if runs:
-            return START_SECONDS + statistics.fmean(run.start_seconds for run in runs)
+            return START_SECONDS + statistics.median(run.start_seconds for run in runs)
         set_up = GPU_SET_UP_SECONDS if self.hardware.is_gpu else 0.0
         return START_SECONDS + set_up + self.weight_bytes / READ_BYTES_PER_SECOND

@@ -356,3 +356,44 @@ def test_open_for_more_it_waits_until_it_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         scene.run(keeps_open=True)
     assert all_done(scene.states())
+
+
+def test_an_end_that_moves_a_little_is_recorded_and_not_told(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, {"a": 20.0, "b": 20.0, "c": 5.0})
+    for name, expected in (("a", 24.0), ("b", 20.0), ("c", 5.0)):
+        scene.add(name, expected=expected)
+    assert all_done(scene.run())
+    assert scene.has_decided("reestimate", "will end in 20s, not in 23s")
+    assert scene.has_decided("plan", "task a will end at another time")
+    assert not any("will end" in note for note in scene.notes), scene.notes
+
+
+def test_a_task_that_comes_back_begins_with_a_clean_record(tmp_path: Path) -> None:
+    """How far it was before it was taken off says nothing of whether it gets on now."""
+    scene = Scene(tmp_path, {"a": 20.0}, num_slots=1)
+    scene.add("a")
+
+    def take_back() -> None:
+        scene.pool.done["a"] = 0.0
+        scene.store.update("a", state=TaskState.QUEUED, reason="", is_withdrawn=False, attempts=0)
+
+    scene.at(9, lambda: scene.pool.kill(0))
+    scene.at(12, lambda: scene.withdraw("a"))
+    scene.at(16, take_back)
+    for seconds in (20, 24, 28):
+        scene.at(seconds, lambda: scene.pool.kill(0))
+    assert all_done(_run_open(scene))
+
+
+def _run_open(scene: Scene) -> dict[str, TaskState]:
+    """Keep the queue open until its tasks are done: it is empty in between."""
+
+    def close_when_done() -> None:
+        if all_done(scene.states()):
+            scene.stop.set()
+
+    for seconds in range(32, 120):
+        scene.at(seconds, close_when_done)
+    with pytest.raises(KeyboardInterrupt):
+        scene.run(keeps_open=True)
+    return scene.states()

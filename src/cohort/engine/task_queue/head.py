@@ -46,7 +46,7 @@ from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.engine.task_queue.seats import Seat, SeatState
 from cohort.engine.task_queue.submission import find_changes
 from cohort.engine.task_queue.task_fates import TaskFates
-from cohort.scheduling.cluster_events import GpusGained
+from cohort.scheduling.cluster_events import GpusGained, TaskReestimated
 from cohort.scheduling.placement_records import Cluster
 
 __all__ = ["Head"]
@@ -259,7 +259,8 @@ class Head:
             self._placing.advance(self._log.now)
             return
         changes = self._placing.take(events, saved_shares=self._fates.done_shares())
-        self._log.planned(changes)
+        only_times = all(isinstance(event, TaskReestimated) for event in events)
+        self._log.planned(changes, is_told=not only_times or bool(changes.started or changes.evicted))
         for task in changes.evicted:
             slots = [seat.slot.slot_id for seat in self._seats.values() if seat.task == task]
             by = next((name for slot in slots if (name := self._placing.wanted_in(slot))), "a more urgent task")

@@ -66,7 +66,8 @@ class Beat:
         phase: In the words of :class:`~cohort.engine.progress.RunProgress`.
         still_seconds: How long nothing has moved: no step, no evaluation, no new phase.
         steps_done, planned_steps: Optimizer steps of all trials.
-        seconds_left: As the run itself predicts; None when it cannot say yet.
+        seconds_left: As the run itself predicts, if no further trial exits early, as the tasks that wait are predicted;
+            None when it cannot say yet.
         num_trials, num_ended, num_early: Trials, those that ended, and those of them that exited early.
         best_value: Of the task's metric so far.
         tokens_per_second: Lately.

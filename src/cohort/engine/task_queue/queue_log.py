@@ -42,13 +42,22 @@ class QueueLog:
         """Seconds of the queue's clock."""
         return self._before + self._clock.monotonic() - self._opened
 
-    def decide(self, kind: str, *, task: str = "", text: str, numbers: Mapping[str, Any] | None = None) -> None:
-        """Record a decision and tell it."""
+    def decide(
+        self,
+        kind: str,
+        *,
+        task: str = "",
+        text: str,
+        numbers: Mapping[str, Any] | None = None,
+        is_told: bool = True,
+    ) -> None:
+        """Record a decision, and tell it unless it is of no interest to those who watch."""
         self._store.record(TaskDecision(seconds=self.now, kind=kind, task=task, text=text, numbers=numbers or {}))
-        self._watcher.note(f"[{format_duration(self.now)}] {task + ': ' if task else ''}{text}")
+        if is_told:
+            self._watcher.note(f"[{format_duration(self.now)}] {task + ': ' if task else ''}{text}")
 
-    def planned(self, changes: Changes) -> None:
-        """Record a plan with all its numbers."""
+    def planned(self, changes: Changes, *, is_told: bool = True) -> None:
+        """Record a plan with all its numbers; tell it unless it only moves times."""
         plan = changes.plan
         if plan is None:
             return
@@ -65,7 +74,8 @@ class QueueLog:
         self._store.record(
             TaskDecision(seconds=self.now, kind="plan", task="", text=text, numbers=plan_as_json(plan, now=self.now))
         )
-        self._watcher.note(f"[{format_duration(self.now)}] {text}")
+        if is_told:
+            self._watcher.note(f"[{format_duration(self.now)}] {text}")
 
 
 def plan_in_words(plan: PlacementPlan) -> str:

@@ -28,6 +28,9 @@ from cohort.scheduling.placement_records import TaskOption, TaskRequest
 
 __all__ = ["TaskFates"]
 
+# an end that moves without an exit is told from so much on; every one is recorded
+_TOLD_SECONDS, _TOLD_SHARE = 10.0, 0.25
+
 
 class TaskFates:
     """Keeps store, log and planner in step about tasks; ``events`` collects what the planner has yet to hear."""
@@ -53,6 +56,7 @@ class TaskFates:
         self._known: set[str] = set()
         self._furthest: dict[str, int] = {}
         self._reestimated: dict[str, float] = {}
+        self._early_told: dict[str, int] = {}
 
     def recover(self) -> None:
         """Put back what a head before this one left running."""
@@ -143,12 +147,16 @@ class TaskFates:
         if not is_new or abs(beat.seconds_left - before) <= threshold:
             return
         self._reestimated[task] = now
+        moved = abs(beat.seconds_left - before)
+        has_news = beat.num_early > self._early_told.get(task, 0) or moved >= max(_TOLD_SECONDS, _TOLD_SHARE * before)
+        self._early_told[task] = beat.num_early
         early = f"; {beat.num_early} of {beat.num_trials} trials have exited early" if beat.num_early else ""
         self._log.decide(
             "reestimate",
             task=task,
             text=f"will end in {format_duration(beat.seconds_left)}, not in {format_duration(before)}{early}",
             numbers={"seconds_left": beat.seconds_left, "seconds_left_before": before, "num_early": beat.num_early},
+            is_told=has_news,
         )
         self.events.append(TaskReestimated(at_seconds=now, task_id=task, remaining_seconds=beat.seconds_left))
 
@@ -181,6 +189,9 @@ class TaskFates:
         if not self._placing.state.cluster.num_gpus or any(isinstance(event, GpusLost) for event in self.events):
             return
         self._known.add(task.name)
+        # one that was taken off and comes back begins with a clean record
+        for kept in (self.beats, self._furthest, self._reestimated, self._early_told):
+            kept.pop(task.name, None)
         try:
             is_new = not (self._directory / task.name / "run.db").exists()
             known = task.expected_seconds if is_new else None

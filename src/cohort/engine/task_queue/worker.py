@@ -93,7 +93,7 @@ class _Reporter:
                 phase=progress.phase,
                 steps_done=sum(trial.steps_done for trial in progress.trials),
                 planned_steps=sum(trial.planned_steps for trial in progress.trials),
-                seconds_left=progress.seconds_left,
+                seconds_left=progress.seconds_left_at_worst,
                 num_trials=len(progress.trials),
                 num_ended=early + progress.count(TrialStatus.COMPLETED),
                 num_early=early,
