@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cohort.kernels.packed_linear import LaunchTables, LoraPart, SlotTable
+from cohort.kernels.backend import Backend, implementation
+from cohort.kernels.packed_linear import LaunchTables, LoraPart, RoomyRows, SlotTable
+from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, spare_columns
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
 
@@ -27,7 +29,10 @@ MIXED_RANKS = (8, 16, 32, 64)
 
 @dataclass(kw_only=True)
 class Pack:
-    """One linear, its adapters and one stream with a gradient of its output."""
+    """One linear, its adapters and one stream with a gradient of its output.
+
+    ``room`` is what x lies in where the linear's product is augmented.
+    """
 
     x_TK: Tensor
     dy_TN: Tensor
@@ -36,6 +41,7 @@ class Pack:
     slots: SlotTable
     segments: SegmentTable
     tables: LaunchTables
+    room: RoomyRows | None = None
 
     def zero_sinks(self) -> None:
         """Forget the gradients so far."""
@@ -64,8 +70,19 @@ def build_pack(
     row_stride: int | None = None,
     tile_rows: int = 64,
     chunk_rows: int = 1024,
+    room_columns: int | None = None,
 ) -> Pack:
-    """Return a pack of random values. ``row_stride`` puts a bank's other linears between one rank row and the next."""
+    """Return a pack of random values.
+
+    Args:
+        in_features, out_widths: The linear.
+        lengths, ranks: Of the adapters.
+        device, dtype: Of the pack.
+        row_stride: Puts a bank's other linears between one rank row and the next.
+        tile_rows, chunk_rows: Of the launch tables.
+        room_columns: Columns to spare behind the weight, for an augmented product whatever the table of tiles says;
+            None: as the table says.
+    """
     num_rows, total = sum(lengths), sum(out_widths)
     starts, row = [], 0
     for rank in ranks:
@@ -92,16 +109,39 @@ def build_pack(
             )
         )
         start += width
-    weight = torch.randn(total, in_features, device=device, dtype=dtype) * in_features**-0.5
+    # gradients are written as in the first pass of a step, not added to those of an earlier one
+    tables = LaunchTables(
+        segments, slots, device=device, tile_rows=tile_rows, chunk_rows=chunk_rows, fresh_slots=range(len(ranks))
+    )
+    x = torch.randn(num_rows, in_features, device=device, dtype=dtype)
+    frozen = FrozenLinear(
+        torch.randn(total, in_features + _spare(room_columns, in_features, out_widths), device=device, dtype=dtype)
+        * in_features**-0.5,
+        in_features=in_features,
+    )
+    tiles = None
+    if room_columns is not None:
+        tiles = TileChoice(term_forward=TermPlace.AUGMENTED, augmented_columns=room_columns, augmented_rows=1)
+    room = implementation("packed_linear", Backend.TRITON).room_for(
+        x, frozen=frozen, parts=parts, tables=tables, tiles=tiles
+    )
+    if room is not None:
+        room.rows_TK.copy_(x)
     return Pack(
-        x_TK=torch.randn(num_rows, in_features, device=device, dtype=dtype),
+        x_TK=x if room is None else room.rows_TK,
         dy_TN=torch.randn(num_rows, total, device=device, dtype=dtype),
-        frozen=FrozenLinear(weight),
+        frozen=frozen,
         parts=tuple(parts),
         slots=slots,
         segments=segments,
-        # gradients are written as in the first pass of a step, not added to those of an earlier one
-        tables=LaunchTables(
-            segments, slots, device=device, tile_rows=tile_rows, chunk_rows=chunk_rows, fresh_slots=range(len(ranks))
-        ),
+        tables=tables,
+        room=room,
     )
+
+
+def _spare(room_columns: int | None, in_features: int, out_widths: Sequence[int]) -> int:
+    if room_columns is not None:
+        return room_columns
+    if len(out_widths) > 1 or not torch.cuda.is_available():
+        return 0
+    return spare_columns(torch.cuda.get_device_name(0), in_features=in_features, out_features=out_widths[0])

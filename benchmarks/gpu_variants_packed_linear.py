@@ -26,7 +26,7 @@ from benchmarks.linear_peers import loop
 from benchmarks.measure import copy_ceiling, interleaved, matrix_ceiling, print_table, write_result
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear import triton_launches as launches
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice
+from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles
 
 QUESTION = "Which tiles and which place of the LoRA term are fastest for each linear of Llama-3.1-8B?"
 Work = Callable[[], object]
@@ -78,7 +78,8 @@ VARIANTS: dict[str, list[dict[str, int]]] = {
     "forward": _PRODUCTS,
     "dx": _PRODUCTS,
 }  # fmt: skip
-INSIDE, BEFORE = TermPlace.INSIDE, TermPlace.BEFORE
+INSIDE, BEFORE, AUGMENTED = TermPlace.INSIDE, TermPlace.BEFORE, TermPlace.AUGMENTED
+AUGMENTED_LIMITS = ("augmented_columns", "augmented_rows")
 # what the whole linear tries: (forward, backward, dS apart)
 WHOLES = {
     "before before": (BEFORE, BEFORE, False),
@@ -86,6 +87,7 @@ WHOLES = {
     "inside before apart": (INSIDE, BEFORE, True),
     "before inside apart": (BEFORE, INSIDE, True),
     "inside inside apart": (INSIDE, INSIDE, True),
+    "augmented before apart": (AUGMENTED, BEFORE, True),
 }
 
 
@@ -209,6 +211,8 @@ def _wholes(name: str, pack: Pack, rows: list[dict[str, Any]]) -> Iterator[dict[
     wanted_y, wanted_dx = loop(pack)()
     works: dict[str, Work] = {"frozen": lambda: (pack.frozen.forward(pack.x_TK), pack.frozen.grad_input(pack.dy_TN))}
     for label, tiles in choices.items():
+        if tiles.term_forward is AUGMENTED and pack.room is None:
+            continue  # siblings, or more rank rows than an augmented product takes
         try:
             y, dx = _whole(pack, tiles)()
             error = max(_error(y, wanted_y), _error(dx, wanted_dx))
@@ -229,8 +233,10 @@ def _whole(pack: Pack, tiles: TileChoice) -> Callable[[], tuple[Tensor, Tensor]]
         "frozen": pack.frozen, "parts": pack.parts, "tables": pack.tables, "row_keys_T": None, "tiles": tiles,
     }  # fmt: skip
 
+    room = pack.room if tiles.term_forward is AUGMENTED else None
+
     def work() -> tuple[Tensor, Tensor]:
-        y, s = grouped.grouped_forward(pack.x_TK, **arguments)
+        y, s = grouped.grouped_forward(pack.x_TK, room=room, **arguments)
         dx = grouped.grouped_backward(pack.dy_TN, x_TK=pack.x_TK, s_PTC=s, **arguments)
         assert dx is not None
         return y, dx
@@ -283,6 +289,12 @@ def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
         wholes = [row for row in rows if row["linear"] == name and row.get("choice")]
         best = min(wholes, key=lambda row: row["ratio"])
         in_features, out_widths = LINEARS[name]
+        now = choose_tiles(
+            torch.cuda.get_device_name(0), in_features=in_features, out_widths=out_widths, num_rows=1 << 30
+        )
+        if now.term_forward is AUGMENTED and best["choice"]["term_forward"] is BEFORE:
+            # it pays for few rank rows, whatever is best here: augmented_product.py measures when
+            best["choice"] |= {key: getattr(now, key) for key in ("term_forward", *AUGMENTED_LIMITS)}
         choice = {key: value for key, value in best["choice"].items() if value != defaults[key]}
         measured = {"ms": best["us"] / 1e3, "over_frozen": best["ratio"]}
         row = {"in_features": in_features, "out_widths": out_widths, "min_rows": 0}

@@ -1,23 +1,45 @@
-"""What a packed training step costs over the frozen backbone alone, on the same tokens."""
+"""What a packed training step costs over the frozen backbone alone, on the same tokens.
+
+``--alternate`` times frozen steps, packed steps with augmented products and packed steps without them in turns: the
+difference between the last two is smaller than what separate measurements drift by.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from llama_shapes import decoder_config, num_parameters, random_decoder, rows_of_lengths
 from measure import RESULTS, matrix_ceiling, print_table, write_result
-from step_timing import build_executor, frozen_step, median_seconds, trial_specs
+from step_timing import alternating_medians, build_executor, frozen_step, median_seconds, trial_specs
 
 from cohort.adapters.mlp import PackedMlp
+from cohort.kernels.backend import Backend, implementation
 from cohort.models.decoder import Decoder
 
 MIXED = (8, 16, 32, 64)
 
 
-def measure(decoder: Decoder, *, length: int, repeats: int) -> list[dict[str, Any]]:
+def without_augmented(step: Callable[[], object]) -> Callable[[], object]:
+    """Return ``step`` with every LoRA term apart from the frozen products."""
+    kernels = implementation("packed_linear", Backend.TRITON) if torch.cuda.is_available() else None
+
+    def work() -> object:
+        off = patch.object(kernels, "augmented_columns", lambda *_, **__: 0) if kernels else nullcontext()
+        with off:
+            return step()
+
+    return work
+
+
+def measure(
+    decoder: Decoder, *, length: int, repeats: int, most_packs: int, alternate: bool = False
+) -> list[dict[str, Any]]:
     """Return rows for packs of 8 adapters at r 16 and 32 of mixed ranks, all tokens trained."""
     packs = [
         ("8 x r16, 8192 tokens", [16] * 8, 16),
@@ -25,14 +47,23 @@ def measure(decoder: Decoder, *, length: int, repeats: int) -> list[dict[str, An
         ("32 mixed, 16384 tokens", [MIXED[i % 4] for i in range(32)], 32),
     ]
     found = []
-    for name, ranks, num_sequences in packs:
+    for name, ranks, num_sequences in packs[:most_packs]:
         tokens = 16384 if "16384" in name else 8192
         each = tokens // num_sequences if num_sequences >= len(ranks) else length
         per_adapter = num_sequences // len(ranks)
         rows = rows_of_lengths([(1, each - 1)] * 64, vocab_size=decoder.config.vocab_size)
-        frozen = median_seconds(frozen_step(decoder, rows, range(num_sequences)), repeats=repeats)
+        frozen_alone = frozen_step(decoder, rows, range(num_sequences))
+        apart = None
+        if not alternate:
+            frozen = median_seconds(frozen_alone, repeats=repeats)
         executor = build_executor(decoder, trial_specs(ranks, batch_size=per_adapter), rows, token_budget=tokens)
-        packed = median_seconds(executor.step, repeats=repeats)
+        if alternate:
+            steps = {"frozen": frozen_alone, "packed": executor.step, "apart": without_augmented(executor.step)}
+            medians = alternating_medians(steps, repeats=repeats)
+            frozen, packed, apart = medians["frozen"], medians["packed"], medians["apart"]
+            del steps
+        else:
+            packed = median_seconds(executor.step, repeats=repeats)
         del executor
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -46,6 +77,7 @@ def measure(decoder: Decoder, *, length: int, repeats: int) -> list[dict[str, An
                 "frozen_tokens_per_second": tokens / frozen,
                 "packed_tokens_per_second": tokens / packed,
             }
+            | ({} if apart is None else {"apart_ms": apart * 1e3, "tax_apart": apart / frozen})
         )
     return found
 
@@ -57,6 +89,8 @@ def main() -> None:
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--composed-mlp", action="store_true", help="the feed-forward block from packed linears alone")
+    parser.add_argument("--packs", type=int, default=3, choices=(1, 2, 3), help="only the first so many packs")
+    parser.add_argument("--alternate", action="store_true", help="with and without augmented products, in turns")
     parser.add_argument("--out", type=Path, default=RESULTS / "lora_tax.json")
     arguments = parser.parse_args()
     PackedMlp.fused = not arguments.composed_mlp
@@ -65,15 +99,20 @@ def main() -> None:
     ceiling = matrix_ceiling() if device == "cuda" else float("nan")
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     decoder = random_decoder(config, device=device, dtype=dtype)
-    rows = measure(decoder, length=512, repeats=arguments.repeats)
+    rows = measure(
+        decoder,
+        length=512,
+        repeats=arguments.repeats,
+        most_packs=arguments.packs,
+        alternate=arguments.alternate,
+    )
     parameters = num_parameters(config)
     for row in rows:
         row["mfu"] = 4 * parameters * row["packed_tokens_per_second"] / (ceiling * 1e12)
     print_table(rows, columns=list(rows[0]))
     headline = {
         "lora_tax_8x16": rows[0]["tax"],
-        "lora_tax_32_mixed": rows[1]["tax"],
-        "lora_tax_32_mixed_16384_tokens": rows[2]["tax"],
+        **{name: row["tax"] for name, row in zip(("lora_tax_32_mixed", "lora_tax_32_mixed_16384_tokens"), rows[1:])},
         f"mfu_{arguments.shape}": rows[0]["mfu"],
         "frozen_tokens_per_second": rows[0]["frozen_tokens_per_second"],
         "matrix_ceiling_tflops": ceiling,

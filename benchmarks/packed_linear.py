@@ -41,7 +41,7 @@ def _ours(pack: Pack) -> Any:
     arguments: dict[str, Any] = {"frozen": pack.frozen, "parts": pack.parts, "tables": pack.tables, "row_keys_T": None}
 
     def work() -> tuple[torch.Tensor, torch.Tensor | None]:
-        y, s = kernels.grouped_forward(pack.x_TK, **arguments)
+        y, s = kernels.grouped_forward(pack.x_TK, room=pack.room, **arguments)
         return y, kernels.grouped_backward(pack.dy_TN, x_TK=pack.x_TK, s_PTC=s, **arguments)
 
     return work

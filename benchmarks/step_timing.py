@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,15 @@ from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.objectives.sft import token_losses
 from cohort.training.trial import TrialSpec
 
-__all__ = ["build_executor", "frozen_step", "median_seconds", "peft_loop", "peft_step", "trial_specs"]
+__all__ = [
+    "alternating_medians",
+    "build_executor",
+    "frozen_step",
+    "median_seconds",
+    "peft_loop",
+    "peft_step",
+    "trial_specs",
+]
 
 
 def median_seconds(step: Callable[[], object], *, repeats: int = 5, warmups: int = 2) -> float:
@@ -35,6 +43,22 @@ def median_seconds(step: Callable[[], object], *, repeats: int = 5, warmups: int
         _wait()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def alternating_medians(
+    steps: Mapping[str, Callable[[], object]], *, repeats: int = 5, warmups: int = 2
+) -> dict[str, float]:
+    """Return the median wall time of each of ``steps``, which take turns one by one."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(warmups + repeats):
+        for name, step in steps.items():
+            _wait()
+            start = time.perf_counter()
+            step()
+            _wait()
+            if turn >= warmups:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def _wait() -> None:

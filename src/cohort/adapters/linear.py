@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
+from cohort.kernels.packed_linear import (
+    FrozenProduct,
+    LaunchTables,
+    LoraPart,
+    RoomyRows,
+    SlotTable,
+    input_room,
+    packed_linear,
+)
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["LinearPart", "LoraContext", "PackedLinear"]
@@ -63,8 +71,20 @@ class PackedLinear:
             raise ShapeError(f"parts are {starts[-1]} wide together, the frozen linear {frozen.out_features}")
         self._column_starts = starts[:-1]
 
-    def __call__(self, x_TK: Tensor, lora: LoraContext | None) -> Tensor:
-        """Return y [T, N]; without ``lora``, or a part in it, the frozen product alone."""
+    def input_room(self, like: Tensor, lora: LoraContext | None) -> RoomyRows | None:
+        """Return rows for whoever makes the input of a pass whose product is to be augmented; None: any input will do.
+
+        ``like`` is any tensor of the pass.
+        """
+        if lora is None:
+            return None
+        return input_room(like, frozen=self.frozen, parts=self.adapted(lora), tables=lora.tables)
+
+    def __call__(self, x_TK: Tensor, lora: LoraContext | None, *, room: RoomyRows | None = None) -> Tensor:
+        """Return y [T, N]; without ``lora``, or a part in it, the frozen product alone.
+
+        ``room``: what :meth:`input_room` gave for this pass, with ``x`` in it.
+        """
         if lora is None:
             return packed_linear(x_TK, frozen=self.frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
         return packed_linear(
@@ -75,6 +95,7 @@ class PackedLinear:
             segments=lora.segments,
             row_keys_T=lora.row_keys_T,
             tables=lora.tables,
+            room=room,
         )
 
     def adapted(self, lora: LoraContext) -> tuple[LoraPart, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.kernels.packed_linear.choice import describe_tiles, measured_tiles
+from cohort.kernels.packed_linear.choice import describe_augmented, describe_tiles, measured_tiles
 
 __all__ = ["attention_name", "describe_kernels", "linear_groups", "product_name", "tile_lines", "tile_source"]
 
@@ -42,6 +42,13 @@ def tile_source(device: torch.device) -> str:
     return f"measured on {name} for {len(shapes)} shapes of linears, defaults for others"
 
 
+def augmented_products(device: torch.device) -> str:
+    """Return for which linears B goes behind the frozen weight, so that one product gives the LoRA term as well."""
+    if describe_backend(device).backend is not Backend.TRITON:
+        return "none needed"
+    return describe_augmented(torch.cuda.get_device_name(device))
+
+
 def describe_kernels(device: torch.device) -> dict[str, str]:
     """Return the choices on ``device`` by name."""
     return {
@@ -49,6 +56,7 @@ def describe_kernels(device: torch.device) -> dict[str, str]:
         "lora products": product_name(device),
         "attention": attention_name(device),
         "tile table": tile_source(device),
+        "augmented products": augmented_products(device),
     }
 
 

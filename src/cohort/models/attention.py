@@ -18,6 +18,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.kernels.attention import AttentionTiles, packed_attention
 from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.packed_linear import RoomyRows
 from cohort.kernels.staging import stage_together
 
 __all__ = ["AttentionContext", "Bucket", "PackedAttention", "causal_attention", "masked_attention"]
@@ -76,15 +77,29 @@ class PackedAttention:
         """Length of the longest sequence."""
         return max(self._lengths, default=0)
 
-    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, window: int | None) -> Tensor:
+    def attend(
+        self,
+        layer_index: int,
+        q_THE: Tensor,
+        k_TGE: Tensor,
+        v_TGE: Tensor,
+        *,
+        window: int | None,
+        room: RoomyRows | None = None,
+    ) -> Tensor:
         """Return o [T, H, E]; zeros in the rows of no sequence. All layers attend alike.
 
+        With Triton's kernels o is written into the rows of ``room``, [T, H * E], where the next linear asks for it.
+
         Raises:
-            ShapeError: the stream is shorter than the sequences.
+            ShapeError: the stream is shorter than the sequences, or there is room and no kernel that writes there.
         """
         del layer_index
         if choose_backend(q_THE) is Backend.TRITON:
-            return packed_attention(q_THE, k_TGE, v_TGE, tiles=self._tiles_on(q_THE.device), window=window)
+            tiles = self._tiles_on(q_THE.device)
+            return packed_attention(q_THE, k_TGE, v_TGE, tiles=tiles, window=window, room=room)
+        if room is not None:
+            raise ShapeError("only Triton's kernels write attention's output into the next linear's room; give none")
         layout = self._layout(q_THE.shape[0], q_THE.device)
         q_PHE, k_PGE, v_PGE = (layout.gather(rows) for rows in (q_THE, k_TGE, v_TGE))
         outputs = []

@@ -14,7 +14,7 @@ from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
 from cohort.kernels.rms_norm import add_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
-from cohort.models.attention import AttentionContext
+from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.frozen_linear import FrozenEmbedding, FrozenLinear
@@ -37,7 +37,9 @@ class Decoder:
     """
 
     def __init__(self, config: DecoderConfig, tensors: Mapping[str, Tensor]) -> None:
-        """Build from the fused tensors that :func:`checkpoint_layout` names."""
+        """Build from the fused tensors that :func:`checkpoint_layout` names; linears may have columns to spare, see
+        :mod:`cohort.models.weight_memory`.
+        """
         self.config = config
         self._embedding = FrozenEmbedding(tensors["embed"])
         self.layers = tuple(DecoderLayer(config, layer, tensors) for layer in range(config.num_layers))
@@ -101,8 +103,17 @@ class DecoderLayer:
         self._index = index
         ours, theirs = f"layers.{index}.", f"model.layers.{index}."
 
+        in_features = {
+            "qkv": config.hidden_size,
+            "output": config.query_width,
+            "gate_up": config.hidden_size,
+            "down": config.intermediate_size,
+        }
+
         def linear(name: str, **parts: int) -> PackedLinear:
-            frozen = FrozenLinear(tensors[f"{ours}{name}.weight"], tensors.get(f"{ours}{name}.bias"))
+            frozen = FrozenLinear(
+                tensors[f"{ours}{name}.weight"], tensors.get(f"{ours}{name}.bias"), in_features=in_features[name]
+            )
             block = theirs + ("mlp." if name in ("gate_up", "down") else "self_attn.")
             return PackedLinear(
                 frozen, parts=tuple(LinearPart(name=block + key, out_features=n) for key, n in parts.items())
@@ -147,8 +158,13 @@ class DecoderLayer:
             q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
             k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
         q_THE, k_TGE = apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
-        o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, window=config.windows[self._index])
-        return self._output(o_THE.flatten(1), lora)
+        window = config.windows[self._index]
+        if not isinstance(attention, PackedAttention):
+            o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, window=window)
+            return self._output(o_THE.flatten(1), lora)
+        room = self._output.input_room(q_THE, lora)
+        o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, window=window, room=room)
+        return self._output(o_THE.flatten(1), lora, room=room)
 
 
 def _add_and_norm(

@@ -1,6 +1,6 @@
 """Frozen weights: the only place that touches them. Other storage formats plug in as further classes of the same shape.
 
-Shapes:  T rows · K input width · N output width · V vocabulary · D hidden width
+Shapes:  T rows · K input width · X input width and columns to spare · N output width · V vocabulary · D hidden width
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ class FrozenLinear:
     rows are theirs one below the other.
     """
 
-    def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None) -> None:
+    def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None, *, in_features: int | None = None) -> None:
+        """Wrap a weight [N, K]; one of more columns than ``in_features`` has the others to spare (their content never
+        matters).
+        """
         if weight_NK.requires_grad or (bias_N is not None and bias_N.requires_grad):
             raise ValueError("a frozen weight must not require a gradient")
-        self._weight_NK = weight_NK
+        self._wide_NX = weight_NK
+        self._weight_NK = weight_NK if in_features is None else weight_NK[:, :in_features]
         self._bias_N = bias_N
 
     @property
@@ -39,8 +43,8 @@ class FrozenLinear:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of weight and bias."""
-        return _num_bytes(self._weight_NK) + (0 if self._bias_N is None else _num_bytes(self._bias_N))
+        """Bytes of weight, columns to spare and bias."""
+        return _num_bytes(self._wide_NX) + (0 if self._bias_N is None else _num_bytes(self._bias_N))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -66,6 +70,17 @@ class FrozenLinear:
     def plain_weight_NK(self) -> Tensor | None:
         """The weight where the product is x W^T and nothing else: without a bias."""
         return self._weight_NK if self._bias_N is None else None
+
+    @property
+    def spare_NC(self) -> Tensor | None:
+        """The columns behind W, for whoever calls :meth:`forward_augmented` next; None where there are none."""
+        spare = self._wide_NX[:, self.in_features :]
+        return spare if spare.shape[1] else None
+
+    @torch.no_grad()
+    def forward_augmented(self, x_TX: Tensor) -> Tensor:
+        """Return the product of x [T, K + c] with W and the first c columns behind it; outside autograd."""
+        return F.linear(x_TX, self._wide_NX[:, : x_TX.shape[1]], self._bias_N)
 
     @property
     def can_accumulate(self) -> bool:

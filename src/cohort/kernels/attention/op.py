@@ -10,6 +10,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.kernels.attention.tiles import AttentionTiles
 from cohort.kernels.backend import Backend, implementation
+from cohort.kernels.packed_linear import RoomyRows
 
 __all__ = ["packed_attention"]
 
@@ -17,17 +18,24 @@ __all__ = ["packed_attention"]
 class _PackedAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, tiles: AttentionTiles, window: int | None
+        ctx: Any,
+        q_THE: Tensor,
+        k_TGE: Tensor,
+        v_TGE: Tensor,
+        tiles: AttentionTiles,
+        window: int | None,
+        room: RoomyRows | None,
     ) -> Tensor:
         kernels = implementation("attention", Backend.TRITON)
-        o_THE, lse_HT = kernels.attention_forward(q_THE, k_TGE, v_TGE, tiles=tiles, window=window)
+        o_THE = None if room is None else room.rows_TK.unflatten(1, q_THE.shape[1:])
+        o_THE, lse_HT = kernels.attention_forward(q_THE, k_TGE, v_TGE, tiles=tiles, window=window, o_THE=o_THE)
         ctx.save_for_backward(q_THE, k_TGE, v_TGE, o_THE, lse_HT)
         ctx.kernels, ctx.tiles, ctx.window = kernels, tiles, window
         result: Tensor = o_THE
         return result
 
     @staticmethod
-    def backward(ctx: Any, do_THE: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, do_THE: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         q_THE, k_TGE, v_TGE, o_THE, lse_HT = ctx.saved_tensors
         dq, dk, dv = ctx.kernels.attention_backward(
             do_THE,
@@ -39,11 +47,17 @@ class _PackedAttentionFunction(torch.autograd.Function):
             tiles=ctx.tiles,
             window=ctx.window,
         )
-        return dq, dk, dv, None, None
+        return dq, dk, dv, None, None, None
 
 
 def packed_attention(
-    q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, tiles: AttentionTiles, window: int | None = None
+    q_THE: Tensor,
+    k_TGE: Tensor,
+    v_TGE: Tensor,
+    *,
+    tiles: AttentionTiles,
+    window: int | None = None,
+    room: RoomyRows | None = None,
 ) -> Tensor:
     """Return o [T, H, E]: each row attends to the rows of its own sequence up to itself; zeros in rows of no sequence.
 
@@ -58,6 +72,7 @@ def packed_attention(
         v_TGE: Values.
         tiles: Where the sequences are.
         window: How many rows back a query sees, itself included; None for all.
+        room: Where o is written, [T, H * E], if not into memory of its own.
 
     Raises:
         ShapeError: shapes disagree, or the sequences do not fit into the stream.
@@ -69,5 +84,7 @@ def packed_attention(
         raise ShapeError(f"{num_heads} query heads cannot share {k_TGE.shape[1]} key-value heads evenly")
     if tiles.num_used > num_rows:
         raise ShapeError(f"the sequences end at row {tiles.num_used} but the stream has {num_rows}")
-    result: Tensor = _PackedAttentionFunction.apply(q_THE, k_TGE, v_TGE, tiles, window)
+    if room is not None and room.rows_TK.shape != (num_rows, num_heads * width):
+        raise ShapeError(f"o [{num_rows}, {num_heads * width}] does not fit a room of {tuple(room.rows_TK.shape)}")
+    result: Tensor = _PackedAttentionFunction.apply(q_THE, k_TGE, v_TGE, tiles, window, room)
     return result

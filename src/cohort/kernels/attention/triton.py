@@ -62,8 +62,8 @@ def _forward_kernel(
     k_head,
     v_row,
     v_head,
+    o_row,
     scale,
-    HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     WIDTH: tl.constexpr,
     WIDTH_UP: tl.constexpr,
@@ -104,7 +104,7 @@ def _forward_kernel(
     # rows past the sequence's end may see nothing under a window; they are not stored
     total = tl.where(total == 0.0, 1.0, total)
     o = o / total[:, None]
-    places = (rows.to(tl.int64) * HEADS + head)[:, None] * WIDTH + e[None, :]
+    places = (rows.to(tl.int64) * o_row + head * WIDTH)[:, None] + e[None, :]
     tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=valid[:, None] & (e < WIDTH)[None, :])
     tl.store(lse_ptr + head.to(tl.int64) * num_rows + rows, largest + tl.log2(total), mask=valid)
 
@@ -115,6 +115,7 @@ def _delta_kernel(
     do_ptr,
     delta_ptr,
     num_rows,
+    o_row,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     WIDTH_UP: tl.constexpr,
@@ -122,7 +123,7 @@ def _delta_kernel(
 ):
     rows, head, e = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1), tl.arange(0, WIDTH_UP)
     valid = rows < num_rows
-    o = _load_rows(o_ptr + head * WIDTH, rows, HEADS * WIDTH, e, valid, WIDTH).to(tl.float32)
+    o = _load_rows(o_ptr + head * WIDTH, rows, o_row, e, valid, WIDTH).to(tl.float32)
     do = _load_rows(do_ptr + head * WIDTH, rows, HEADS * WIDTH, e, valid, WIDTH).to(tl.float32)
     tl.store(delta_ptr + head.to(tl.int64) * num_rows + rows, tl.sum(o * do, 1), mask=valid)
 
@@ -251,12 +252,22 @@ def _key_gradient_kernel(
 
 
 def attention_forward(
-    q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, tiles: AttentionTiles, window: int | None
+    q_THE: Tensor,
+    k_TGE: Tensor,
+    v_TGE: Tensor,
+    *,
+    tiles: AttentionTiles,
+    window: int | None,
+    o_THE: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return o [T, H, E] and the logarithm to base 2 of each row's softmax sum [H, T]."""
+    """Return o [T, H, E] and the logarithm to base 2 of each row's softmax sum [H, T].
+
+    ``o_THE`` is written where it is given; the rows may lie apart, a row's heads may not.
+    """
     q_THE, k_TGE, v_TGE = (_unit_stride(x) for x in (q_THE, k_TGE, v_TGE))
     num_rows, num_heads, width = q_THE.shape
-    o_THE = torch.empty((num_rows, num_heads, width), dtype=q_THE.dtype, device=q_THE.device)
+    if o_THE is None:
+        o_THE = torch.empty((num_rows, num_heads, width), dtype=q_THE.dtype, device=q_THE.device)
     lse_HT = torch.empty((num_heads, num_rows), dtype=torch.float32, device=q_THE.device)
     o_THE[tiles.num_used :] = 0
     lse_HT[:, tiles.num_used :] = 0
@@ -273,6 +284,7 @@ def attention_forward(
             table,
             num_rows,
             *_strides(q_THE, k_TGE, v_TGE),
+            o_THE.stride(0),
             LOG2_E / math.sqrt(width),
             **_constants(q_THE, k_TGE, window=window, rows=FORWARD["rows"], columns=FORWARD["columns"]),
             num_warps=FORWARD["num_warps"],
@@ -308,8 +320,9 @@ def attention_backward(
     scales = (LOG2_E / math.sqrt(width), 1 / math.sqrt(width))
     with on_device_of(q_THE):
         _delta_kernel[triton.cdiv(num_rows, DELTA_ROWS), num_heads](
-            o_THE, do_THE, delta_HT, num_rows, HEADS=num_heads, WIDTH=width, WIDTH_UP=width_up, M=DELTA_ROWS
-        )
+            o_THE, do_THE, delta_HT, num_rows, o_THE.stride(0), HEADS=num_heads, WIDTH=width, WIDTH_UP=width_up,
+            M=DELTA_ROWS,
+        )  # fmt: skip
         for kernel, settings, gradients, heads, side in (
             (_query_gradient_kernel, QUERY_GRADIENT, (dq,), num_heads, "rows"),
             (_key_gradient_kernel, KEY_GRADIENT, (dk, dv), num_kv_heads, "columns"),
@@ -327,6 +340,7 @@ def attention_backward(
                 num_rows,
                 *strides,
                 *scales,
+                HEADS=num_heads,
                 **_constants(q_THE, k_TGE, window=window, rows=settings["rows"], columns=settings["columns"]),
                 num_warps=settings["num_warps"],
                 num_stages=settings["num_stages"],
@@ -345,7 +359,6 @@ def _strides(*tensors: Tensor) -> list[int]:
 def _constants(q_THE: Tensor, k_TGE: Tensor, *, window: int | None, rows: int, columns: int) -> dict[str, object]:
     num_heads, width = q_THE.shape[1:]
     return {
-        "HEADS": num_heads,
         "GROUP": num_heads // k_TGE.shape[1],
         "WIDTH": width,
         "WIDTH_UP": max(16, triton.next_power_of_2(width)),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.backend import Backend, implementation
+from cohort.kernels.packed_linear.augmented import RoomyRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch_tables import LaunchTables
 from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
@@ -20,7 +21,7 @@ __all__ = ["PackedLinearFunction"]
 
 
 class PackedLinearFunction(torch.autograd.Function):
-    """``forward(x, frozen, parts, slots, segments, row_keys, backend, tables, *factors)``.
+    """``forward(x, frozen, parts, slots, segments, row_keys, backend, tables, room, *factors)``.
 
     ``factors`` repeats every part's ``a_RK, b_RN`` so that autograd sees them; with sinks their gradients are added
     there and None is returned, without sinks they are returned.
@@ -37,6 +38,7 @@ class PackedLinearFunction(torch.autograd.Function):
         row_keys_T: Tensor | None,
         backend: Backend,
         tables: LaunchTables | None,
+        room: RoomyRows | None,
         *factors: Tensor,
     ) -> Tensor:
         """Compute y and keep what backward needs."""
@@ -46,7 +48,7 @@ class PackedLinearFunction(torch.autograd.Function):
             kernels = implementation("packed_linear", backend)
             ctx.tables = tables or kernels.launch_tables(segments, slots, x_TK.device)
             y_TN, s_PTC = kernels.grouped_forward(
-                x_TK, frozen=frozen, parts=parts, tables=ctx.tables, row_keys_T=row_keys_T
+                x_TK, frozen=frozen, parts=parts, tables=ctx.tables, row_keys_T=row_keys_T, room=room
             )
             ctx.save_for_backward(x_TK, s_PTC)
             ctx.grouped_backward = kernels.grouped_backward
@@ -74,7 +76,7 @@ class PackedLinearFunction(torch.autograd.Function):
         gradients: list[Tensor | None] = []
         for part, own in zip(parts, owned, strict=True):
             gradients += [part.grad_a_RK, part.grad_b_RN] if own else [None, None]
-        return (dx_TK if ctx.needs_input_grad[0] else None, *[None] * 7, *gradients)
+        return (dx_TK if ctx.needs_input_grad[0] else None, *[None] * 8, *gradients)
 
 
 def _grouped_backward(ctx: Any, dy_TN: Tensor, parts: Sequence[LoraPart]) -> Tensor | None:

@@ -25,9 +25,11 @@ __all__ = [
     "TileChoice",
     "TileTableError",
     "choose_tiles",
+    "describe_augmented",
     "describe_tiles",
     "fitting_stages",
     "measured_tiles",
+    "spare_columns",
 ]
 
 TABLE_PATH = Path(__file__).with_name("measured_tiles.json")
@@ -38,10 +40,14 @@ class TileTableError(CohortError):
 
 
 class TermPlace(enum.StrEnum):
-    """Where the LoRA term enters an output of the frozen product. What a linear cannot do falls to the next below."""
+    """Where the LoRA term enters an output of the frozen product. What a linear cannot do falls to ``BEFORE``, and that
+    to ``AFTER``.
+    """
 
     INSIDE = "inside"
     """In the accumulators of a product of our own: plain 16-bit weights, Hopper, ranks to 128, no dropout in dX."""
+    AUGMENTED = "augmented"
+    """As further columns of X and W, in Y alone: see :mod:`.augmented` for what it asks of both."""
     BEFORE = "before"
     """Written first, then the frozen product accumulates onto it."""
     AFTER = "after"
@@ -69,7 +75,10 @@ class TileChoice:
         product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside.
         product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
         products_per_multiprocessor: Its programs per multiprocessor.
-        term_forward, term_backward: Where the LoRA term enters Y and dX.
+        term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
+        augmented_columns: Most rank rows of a bank, those between its adapters included, that an augmented product
+            takes; weights are loaded with so many columns to spare.
+        augmented_rows: Fewest rows of a stream for it.
     """
 
     tile_rows: int = 64
@@ -103,10 +112,16 @@ class TileChoice:
     products_per_multiprocessor: int = 1
     term_forward: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
+    augmented_columns: int = 128
+    augmented_rows: int = 4096
 
     def __post_init__(self) -> None:
         for name in ("term_forward", "term_backward"):
             object.__setattr__(self, name, TermPlace(getattr(self, name)))
+        if self.term_backward is TermPlace.AUGMENTED:
+            raise TileTableError("term_backward must be inside, before or after: dX has no augmented form")
+        if self.augmented_columns < 16 or self.augmented_columns % 16:
+            raise TileTableError(f"augmented_columns must be a multiple of 16, got {self.augmented_columns}")
         for name in (
             "tile_rows",
             "shrink_block",
@@ -198,3 +213,27 @@ def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, 
         settings = ", ".join(f"{key}={value}" for key, value in changed.items()) or "all as by default"
         lines.append(f"{in_features} -> {'+'.join(map(str, out_widths))}: {origin}; {settings}")
     return lines
+
+
+def spare_columns(gpu: str, *, in_features: int, out_features: int) -> int:
+    """Return how many columns behind its weight a linear needs for its product to be augmented on the GPU called
+    ``gpu``; 0 where none of its measured rows asks for that.
+    """
+    wanted = [0]
+    for row in measured_tiles().get(gpu, []):
+        if row["in_features"] == in_features and row["out_widths"] == [out_features]:
+            choice = TileChoice(**row["choice"])
+            wanted.append(choice.augmented_columns if choice.term_forward is TermPlace.AUGMENTED else 0)
+    return max(wanted)
+
+
+def describe_augmented(gpu: str) -> str:
+    """Return for which linears an augmented product is chosen on the GPU called ``gpu``, and when."""
+    lines = []
+    for row in measured_tiles().get(gpu, []):
+        choice = TileChoice(**row["choice"])
+        if choice.term_forward is TermPlace.AUGMENTED:
+            shape = f"{row['in_features']} -> {'+'.join(map(str, row['out_widths']))}"
+            least = max(choice.augmented_rows, row["min_rows"])
+            lines.append(f"{shape}: up to {choice.augmented_columns} rank rows, from {least} rows of a stream on")
+    return "; ".join(lines) or "for no linear: nothing was measured to be faster with it"

@@ -1,4 +1,7 @@
-"""What a packed linear needs of its frozen base: two products, and where it has them their accumulating forms."""
+"""What a packed linear needs of its frozen base: two products, and what it may offer beyond them.
+
+Shapes:  T rows of the stream · K input width · N output width · C columns to spare
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ from typing import Protocol, TypeGuard
 import torch
 from torch import Tensor
 
-__all__ = ["AccumulatingProduct", "FrozenProduct", "PlainProduct", "can_accumulate", "plain_weight"]
+__all__ = [
+    "AccumulatingProduct",
+    "AugmentedProduct",
+    "FrozenProduct",
+    "PlainProduct",
+    "can_accumulate",
+    "can_augment",
+    "plain_weight",
+]
 
 
 class FrozenProduct(Protocol):
@@ -74,3 +85,21 @@ def plain_weight(frozen: FrozenProduct) -> Tensor | None:
     if weight is None or weight.dtype not in (torch.bfloat16, torch.float16):
         return None
     return weight
+
+
+class AugmentedProduct(FrozenProduct, Protocol):
+    """A frozen product whose weight lies in memory with further columns that a pass may fill for itself."""
+
+    @property
+    def spare_NC(self) -> Tensor | None:
+        """The columns [N, C] behind W: of any content, for whoever multiplies next; None where there are none."""
+        ...
+
+    def forward_augmented(self, x_TX: Tensor) -> Tensor:
+        """Return the product [T, N] of x [T, K + c] with W and the first c columns behind it (+ bias)."""
+        ...
+
+
+def can_augment(frozen: FrozenProduct) -> TypeGuard[AugmentedProduct]:
+    """Tell whether the weight of ``frozen`` has columns to spare."""
+    return getattr(frozen, "spare_NC", None) is not None

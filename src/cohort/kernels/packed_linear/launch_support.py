@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
+from cohort.kernels.packed_linear.triton_augmented import NO_SPREAD, Spread
 from cohort.kernels.packed_linear.triton_backward import sum_chunks_kernel
 from cohort.kernels.packed_linear.triton_forward import sum_partials_kernel
 
@@ -72,13 +73,16 @@ def sum_partials(
     counts: Sequence[int],
     scaled: bool,
     tables: LaunchTables,
+    spread: Spread | None = None,
 ) -> None:
-    """Put the sums over ``counts`` partial sums of each part into S, in column order."""
+    """Put the sums over ``counts`` partial sums of each part into S, in column order; ``spread`` those of one part."""
     rows = min(16, tables.tile_rows)
+    arguments = (out_PTC, out_PTC, 0) if spread is None else spread.arguments()
     sum_partials_kernel[(rank_pass.num_tiles, len(counts), tables.tile_rows // rows)](
         rank_pass.tiles, partials_CTC, out_PTC, *three(counts), partials_CTC.stride(0), partials_CTC.stride(1),
-        out_PTC.stride(0), out_PTC.stride(1),
-        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=scaled, num_warps=2,
+        out_PTC.stride(0), out_PTC.stride(1), *arguments,
+        PARTS=len(counts), ROWS=rows, MAX_R=rank_pass.max_class, SCALED=scaled,
+        **(NO_SPREAD if spread is None else spread.constants()), num_warps=2,
     )  # fmt: skip
 
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cohort.core.errors import SegmentError, ShapeError
-from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.backend import Backend, choose_backend, implementation
+from cohort.kernels.packed_linear.augmented import RoomyRows
 from cohort.kernels.packed_linear.autograd import PackedLinearFunction
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch_tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["packed_linear"]
+__all__ = ["input_room", "packed_linear"]
 
 
 def packed_linear(
@@ -27,6 +28,7 @@ def packed_linear(
     row_keys_T: Tensor | None = None,
     tables: LaunchTables | None = None,
     backend: Backend | None = None,
+    room: RoomyRows | None = None,
 ) -> Tensor:
     """Return the frozen product plus every slot's LoRA term on that slot's rows.
 
@@ -43,10 +45,12 @@ def packed_linear(
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
         tables: Device tables of ``segments`` and ``slots``, built once per step and shared by its linears; the grouped
             kernels build (and briefly keep) their own when None.
+        room: The wider buffer that ``x`` is the beginning of, from :func:`input_room` for the same linear and pass. Its
+            further columns are written here. None: the product is not augmented.
         backend: Triton's grouped kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
 
     Raises:
-        ShapeError: a width disagrees with its neighbour.
+        ShapeError: a width disagrees with its neighbour, or ``x`` is not in ``room``.
         SegmentError: ``segments`` covers another number of rows or slots.
 
     Source: ALTO 6.1 and A.1, mLoRA 3.3, PLoRA App. C, LoRAFusion 4.2. We differ: ranks, token counts and batch sizes
@@ -72,9 +76,33 @@ def packed_linear(
             f"tables describe {tables.num_rows} rows and {tables.num_slots} slots, segments {segments.num_rows} and "
             f"{segments.num_slots}; build both from the same PackedBatch"
         )
+    if room is not None and not room.holds(x_TK):
+        raise ShapeError(
+            f"x {tuple(x_TK.shape)} of strides {x_TK.stride()} is not the first {room.width} columns of its room of "
+            f"strides {room.buffer_TX.stride()}; write it into input_room's rows_TK or give no room"
+        )
     chosen = choose_backend(x_TK, backend=backend) if parts else Backend.REFERENCE
     factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
     result: Tensor = PackedLinearFunction.apply(
-        x_TK, frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, *factors
+        x_TK, frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, room, *factors
     )
     return result
+
+
+def input_room(
+    like: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: LaunchTables | None
+) -> RoomyRows | None:
+    """Return empty rows [T, K] with room behind them, for whoever makes the input of a linear whose product is to be
+    augmented; None where it is not, and any input will do.
+
+    Args:
+        like: Any tensor of the pass: gives dtype, device and with them the backend.
+        frozen, parts: The linear, as :func:`packed_linear` takes them.
+        tables: Of the pass; without them nothing is augmented.
+    """
+    if tables is None or not parts or choose_backend(like) is not Backend.TRITON:
+        return None
+    room: RoomyRows | None = implementation("packed_linear", Backend.TRITON).room_for(
+        like, frozen=frozen, parts=parts, tables=tables
+    )
+    return room

@@ -1,7 +1,7 @@
 """The grouped path: a fixed number of Triton launches for any number of adapters, in the order chosen for the linear.
 
-The LoRA term enters Y (and dX) in one of three places, see :class:`~.choice.TermPlace`: inside a frozen product of our
-own, before a frozen product that accumulates onto it, or after the frozen product.
+The LoRA term enters Y (and dX) in one of several places, see :class:`~.choice.TermPlace`: inside a frozen product of
+our own, as further columns of its operands, before a frozen product that accumulates onto it, or after it.
 
 Shapes:  T rows of the stream · K input width · N output width of one part · P parts · C columns of S (padded rank)
 """
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cohort.kernels.packed_linear.augmented import RoomyRows, augmented_columns, roomy_rows
 from cohort.kernels.packed_linear.choice import EXACT_TILES, TermPlace, TileChoice, choose_tiles
-from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, plain_weight
+from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, can_augment, plain_weight
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
+from cohort.kernels.packed_linear.triton_augmented import Spread, copy_factor
 from cohort.kernels.packed_linear.triton_launches import (
     MOST_PARTS,
     expand,
@@ -31,7 +33,15 @@ from cohort.kernels.packed_linear.triton_launches import (
 )
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["grouped_backward", "grouped_forward", "launch_tables", "tiles_for"]
+__all__ = [
+    "augmented_product",
+    "begin_augmented",
+    "grouped_backward",
+    "grouped_forward",
+    "launch_tables",
+    "room_for",
+    "tiles_for",
+]
 
 
 @functools.cache
@@ -41,14 +51,51 @@ def _gpu_name(device: torch.device) -> str:
 
 def tiles_for(x_TK: Tensor, parts: Sequence[LoraPart]) -> TileChoice:
     """Return the tiles that :func:`grouped_forward` uses for ``x`` and ``parts`` unless told otherwise."""
-    if x_TK.dtype == torch.float32:
+    return _tiles(x_TK, parts, num_rows=x_TK.shape[0], width=x_TK.shape[1])
+
+
+def _tiles(like: Tensor, parts: Sequence[LoraPart], *, num_rows: int, width: int) -> TileChoice:
+    if like.dtype == torch.float32:
         return EXACT_TILES
-    return choose_tiles(
-        _gpu_name(x_TK.device),
-        in_features=x_TK.shape[1],
-        out_widths=tuple(part.b_RN.shape[1] for part in parts),
-        num_rows=x_TK.shape[0],
-    )
+    widths = tuple(part.b_RN.shape[1] for part in parts)
+    return choose_tiles(_gpu_name(like.device), in_features=width, out_widths=widths, num_rows=num_rows)
+
+
+def room_for(
+    like: Tensor,
+    *,
+    frozen: FrozenProduct,
+    parts: Sequence[LoraPart],
+    tables: LaunchTables,
+    tiles: TileChoice | None = None,
+) -> RoomyRows | None:
+    """Return empty rows, [T, K] and room behind them, for whoever makes the input of a linear; None where its product
+    is not augmented.
+
+    Args:
+        like: Gives dtype and device.
+        frozen, parts: The linear.
+        tables: Of the pass.
+        tiles: Instead of the measured ones.
+    """
+    width = frozen.in_features
+    tiles = tiles or _tiles(like, parts, num_rows=tables.num_rows, width=width)
+    columns = augmented_columns(frozen, parts, tables=tables, tiles=tiles)
+    return roomy_rows(like, num_rows=tables.num_rows, width=width, num_columns=columns) if columns else None
+
+
+def begin_augmented(room: RoomyRows, *, frozen: FrozenProduct, part: LoraPart) -> Spread:
+    """Copy B behind W and return where S is to be spread."""
+    assert can_augment(frozen), "room_for said so"
+    spare_NC = frozen.spare_NC
+    assert spare_NC is not None, "can_augment said so"
+    return copy_factor(part.b_RN, spare_NC, room.spare_TC)
+
+
+def augmented_product(room: RoomyRows, *, frozen: FrozenProduct) -> Tensor:
+    """Return y [T, N] once the rows and what is behind them are written."""
+    assert can_augment(frozen), "room_for said so"
+    return frozen.forward_augmented(room.wide_TX)
 
 
 @functools.lru_cache(maxsize=8)
@@ -87,10 +134,17 @@ def grouped_forward(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: TileChoice | None = None,
+    room: RoomyRows | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return y [T, N] and the kept intermediates S [P, T, C]."""
+    """Return y [T, N] and the kept intermediates S [P, T, C]; with the ``room`` that ``x`` is in the product is
+    augmented.
+    """
     tiles = tiles or tiles_for(x_TK, parts)
     s_PTC = x_TK.new_empty(len(parts), x_TK.shape[0], tables.num_columns)
+    if room is not None:
+        spread = begin_augmented(room, frozen=frozen, part=parts[0])
+        shrink(x_TK, parts, s_PTC, tables.passes[0], tables=tables, row_keys_T=row_keys_T, tiles=tiles, spread=spread)
+        return augmented_product(room, frozen=frozen), s_PTC
     if tiles.term_forward is TermPlace.INSIDE:
         weight = inner_weight(x_TK, frozen, parts, tables=tables, tiles=tiles)
         if weight is not None:

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
+from cohort.kernels.packed_linear.triton_augmented import spread_rows
 
 __all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "kept_columns", "shrink_kernel", "sum_partials_kernel"]
 
@@ -81,9 +82,11 @@ def _shrink_part(
 @triton.jit
 def _shrink_rows(
     x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale, threshold, factor,
-    k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row,
+    k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, spare, flags,
+    stride_spare,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     rows = row_start + tl.arange(0, BM)
     # Rows past the end read the slot's own last row, never a neighbour's, and are not stored: no mask in the loop.
@@ -113,6 +116,9 @@ def _shrink_rows(
         if PARTS > 2:
             acc2 = _shrink_part(acc2, x_tile, a2, stride_a2, rank_rows, rank_ok, cols, col_ok, keys, key2, threshold,
                                 factor, DROPOUT, PRECISION)  # fmt: skip
+    if SPREAD > 0:
+        spread_rows(spare, flags, stride_spare, rows, rows < row_stop, acc0, rank_row, rank, scale, BM, BR, SPREAD,
+                    FLAGS, FLAGS_UP)  # fmt: skip
     if SCALED:
         acc0, acc1, acc2 = acc0 * scale, acc1 * scale, acc2 * scale
     out_tile = out + rows.to(tl.int64)[:, None] * stride_row + ranks[None, :]
@@ -127,11 +133,13 @@ def _shrink_rows(
 @triton.jit(do_not_specialize=["key0", "key1", "key2"])
 def shrink_kernel(
     table, x, a0, a1, a2, out, row_keys, key0, key1, key2, start0, start1, start2, width0, width1, width2,
-    stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, stride_split,
+    stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, stride_split, spare, flags, stride_spare,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, MAX_R: tl.constexpr,
-    EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr,
+    FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p, or its partial sums over a share of K.
+    SPREAD > 0 also spreads S of the one part there is over so many columns behind X.
 
     ``out`` is [PARTS * SPLITS, T, columns], part-major; float32 and without the scale when SPLITS > 1. All parts read
     the same columns of X; APART, grid (tiles, SPLITS, parts), each reads its own ``start_p .. start_p + width_p``.
@@ -166,21 +174,31 @@ def shrink_kernel(
                     x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale,
                     threshold,
                     factor, k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row,
-                    shared_parts, BM, BK, 16 << SHIFT, EVEN, SCALED, DROPOUT, PRECISION,
+                    spare, flags, stride_spare, shared_parts, BM, BK, 16 << SHIFT, EVEN, SCALED, SPREAD, FLAGS,
+                    FLAGS_UP, DROPOUT, PRECISION,
                 )  # fmt: skip
+    if SPREAD > 0:
+        if rank == 0:
+            rows = row_start + tl.arange(0, BM)
+            spread_rows(spare, flags, stride_spare, rows, rows < row_stop, tl.zeros((BM, 16), dtype=tl.float32),
+                        rank_row, rank, scale, BM, 16, SPREAD, FLAGS, FLAGS_UP)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["count0", "count1", "count2"])
 def sum_partials_kernel(
-    table, partials, out, count0, count1, count2, stride_partial, stride_partial_row, stride_part, stride_row,
-    PARTS: tl.constexpr, ROWS: tl.constexpr, MAX_R: tl.constexpr, SCALED: tl.constexpr,
+    table, partials, out, count0, count1, count2, stride_partial, stride_partial_row, stride_part, stride_row, spare,
+    flags, stride_spare,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, MAX_R: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr,
+    FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles, PARTS, rows of a tile / ROWS). ``out[p] = (s *) sum over p's partials``, always in their order."""
+    """Grid (tiles, PARTS, rows of a tile / ROWS). ``out[p] = (s *) sum over p's partials``, always in their order.
+    SPREAD > 0 also spreads the sum of the one part there is over so many columns behind X.
+    """
     tile = tl.program_id(0)
     part = tl.program_id(1)
     if tile >= tl.load(table):
         return
-    row_start, row_stop, _, rank, scale, _, _, _ = entry_fields(table, tile)
+    row_start, row_stop, rank_row, rank, scale, _, _, _ = entry_fields(table, tile)
     rows = row_start + tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     ranks = tl.arange(0, MAX_R)
     ok = (rows < row_stop)[:, None] & (ranks < rank)[None, :]
@@ -201,6 +219,9 @@ def sum_partials_kernel(
     for _index in tl.range(0, count, loop_unroll_factor=4):
         total += tl.load(pointers, mask=ok, other=0.0)
         pointers += stride_partial
+    if SPREAD > 0:
+        spread_rows(spare, flags, stride_spare, rows, rows < row_stop, total, rank_row, rank, scale, ROWS, MAX_R,
+                    SPREAD, FLAGS, FLAGS_UP)  # fmt: skip
     if SCALED:
         total = total * scale
     out += part.to(tl.int64) * stride_part

@@ -29,6 +29,7 @@ from cohort.kernels.packed_linear.launch_support import (
 )
 from cohort.kernels.packed_linear.launch_tables import PRODUCT_ROWS, LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
+from cohort.kernels.packed_linear.triton_augmented import NO_SPREAD, Spread
 from cohort.kernels.packed_linear.triton_backward import input_side_kernel, output_side_kernel
 from cohort.kernels.packed_linear.triton_forward import expand_kernel, shrink_kernel
 from cohort.kernels.packed_linear.triton_product import product_kernel
@@ -63,13 +64,14 @@ def shrink(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: TileChoice,
+    spread: Spread | None = None,
 ) -> None:
-    """Write S of every part from one read of X."""
+    """Write S of every part from one read of X; ``spread`` that of a single part behind X as well."""
     factors, width = [part.a_RK for part in parts], x_TK.shape[1]
     _shrink(
         x_TK, factors, s_PTC, rank_pass, columns=[slice(0, width)] * len(parts), keys=_keys(parts), scaled=False,
         tables=tables, row_keys_T=row_keys_T, block=tiles.shrink_block, splits=tiles.shrink_splits,
-        warps=tiles.shrink_warps, most_stages=tiles.shrink_stages,
+        warps=tiles.shrink_warps, most_stages=tiles.shrink_stages, spread=spread,
     )  # fmt: skip
 
 
@@ -101,10 +103,13 @@ def _shrink(
     splits: int,
     warps: int,
     most_stages: int,
+    spread: Spread | None = None,
 ) -> None:
     if rank_pass.num_tiles == 0:
         return
     num_parts = len(factors)
+    spread_here = spread if splits == 1 else None
+    spread_arguments = (x_TK, x_TK, 0) if spread_here is None else spread_here.arguments()
     num_rows = x_TK.shape[0]
     apart = any(own != columns[0] for own in columns) or columns[0] != slice(0, x_TK.shape[1])
     shared_parts = 1 if apart else num_parts
@@ -121,12 +126,14 @@ def _shrink(
         rank_pass.tiles, x_TK, *three(factors), out, row_keys_T if dropout else x_TK, *keys,
         *three([own.start for own in columns]), *three(widths), x_TK.stride(0),
         *three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
+        *spread_arguments,
         PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
         EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled and splits == 1,
-        DROPOUT=dropout, PRECISION=precision(x_TK), num_warps=warps, num_stages=stages,
+        **(NO_SPREAD if spread_here is None else spread_here.constants()), DROPOUT=dropout, PRECISION=precision(x_TK),
+        num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
-        sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=scaled, tables=tables)
+        sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=scaled, tables=tables, spread=spread)
 
 
 def expand(

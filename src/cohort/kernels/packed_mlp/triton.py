@@ -17,6 +17,7 @@ import triton
 from torch import Tensor
 
 from cohort.kernels.dropout.triton import as_signed32
+from cohort.kernels.packed_linear.augmented import RoomyRows
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
 from cohort.kernels.packed_linear.launch_support import (
@@ -29,7 +30,14 @@ from cohort.kernels.packed_linear.launch_support import (
 )
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
-from cohort.kernels.packed_linear.triton import inner_weight, tiles_for
+from cohort.kernels.packed_linear.triton import (
+    augmented_product,
+    begin_augmented,
+    inner_weight,
+    room_for,
+    tiles_for,
+)
+from cohort.kernels.packed_linear.triton_augmented import Spread
 from cohort.kernels.packed_linear.triton_launches import (
     expand,
     input_side,
@@ -54,9 +62,12 @@ def mlp_forward(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: MlpTiles | None = None,
+    down_tiles: TileChoice | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Return y [T, D] and what backward needs: G [T, 2F] (frozen alone), S of gate and up [2, T, C], S of down
     [1, T, C].
+
+    ``down_tiles`` are those of the down product, if not the measured ones.
     """
     (rank_pass,) = tables.passes
     s_PTC = x_TD.new_empty(2, x_TD.shape[0], tables.num_columns)
@@ -70,6 +81,8 @@ def mlp_forward(
         tiles=tiles_for(x_TD, gate_up_parts),
     )
     g_TF = gate_up.forward(x_TD)
+    room = room_for(g_TF, frozen=down, parts=[down_part], tables=tables, tiles=down_tiles)
+    spread = None if room is None else begin_augmented(room, frozen=down, part=down_part)
     act_TF, s_down_PTC = activate(
         g_TF,
         s_PTC,
@@ -78,10 +91,14 @@ def mlp_forward(
         tables=tables,
         row_keys_T=row_keys_T,
         tiles=tiles or default_tiles(),
+        room=room,
+        spread=spread,
     )
-    y_TD = _down_product(
-        act_TF, s_down_PTC, down=down, part=down_part, tables=tables, tiles=tiles_for(act_TF, [down_part])
-    )
+    if room is not None:
+        y_TD = augmented_product(room, frozen=down)
+    else:
+        own = down_tiles or tiles_for(act_TF, [down_part])
+        y_TD = _down_product(act_TF, s_down_PTC, down=down, part=down_part, tables=tables, tiles=own)
     return y_TD, (g_TF, s_PTC, s_down_PTC)
 
 
@@ -112,12 +129,17 @@ def activate(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: MlpTiles,
+    room: RoomyRows | None = None,
+    spread: Spread | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``silu(gate) * up`` [T, F] and S of down [1, T, C] in one read of G."""
+    """Return ``silu(gate) * up`` [T, F], in ``room`` where there is some, and S of down [1, T, C] in one read of G.
+
+    ``spread`` S of down as well.
+    """
     (rank_pass,) = tables.passes
     gate, up = gate_up_parts
     num_rows, width = g_TF.shape[0], g_TF.shape[1] // 2
-    act_TF = g_TF.new_empty(num_rows, width)
+    act_TF = g_TF.new_empty(num_rows, width) if room is None else room.rows_TK
     s_down_PTC = g_TF.new_empty(1, num_rows, tables.num_columns)
     if rank_pass.num_tiles == 0:
         return act_TF, s_down_PTC
@@ -141,7 +163,7 @@ def activate(
             EVEN=width % own.forward_block == 0, FREE_ROWS=rank_class == 16, DROPOUT=dropout,
             PRECISION=precision(g_TF), num_warps=own.forward_warps,
         )  # fmt: skip
-    sum_partials(partials, s_down_PTC, rank_pass, counts=[strips], scaled=False, tables=tables)
+    sum_partials(partials, s_down_PTC, rank_pass, counts=[strips], scaled=False, tables=tables, spread=spread)
     return act_TF, s_down_PTC
 
 
