@@ -196,6 +196,8 @@ def test_the_rule() -> None:
     assert columns(frozen=roomy_linear(siblings), parts=siblings.parts) == 0
     uneven = make_case("cpu", lengths=[20, 5], ranks=[8, 20], in_features=42, dtype=torch.bfloat16)
     assert columns(frozen=roomy_linear(uneven), parts=uneven.parts) == 0
+    odd = replace(case.slots, row_starts=(0, 20))
+    assert columns(tables=LaunchTables(case.segments, odd, device="cpu")) == 0
     nobody = replace(case.slots, ranks=(0, 0))
     assert columns(tables=LaunchTables(case.segments, nobody, device="cpu")) == 0
 

@@ -61,7 +61,9 @@ class RoomyRows:
     def holds(self, x_TK: Tensor) -> bool:
         """Tell whether ``x`` is these rows and no copy of them."""
         rows = self.rows_TK
-        return x_TK.data_ptr() == rows.data_ptr() and x_TK.shape == rows.shape and x_TK.stride() == rows.stride()
+        # the stride over a single row means nothing
+        same_rows = x_TK.stride() == rows.stride() or rows.shape[0] <= 1
+        return same_rows and x_TK.data_ptr() == rows.data_ptr() and x_TK.shape == rows.shape
 
 
 def roomy_rows(like: Tensor, *, num_rows: int, width: int, num_columns: int) -> RoomyRows:
@@ -86,7 +88,7 @@ def augmented_columns(
     if spare_NC is None or used > min(spare_NC.shape[1], tiles.augmented_columns, b_RN.shape[0]):
         return 0
     # a BLAS wants rows that begin at multiples of 16 bytes
-    aligned = frozen.in_features * b_RN.element_size() % 16 == 0
+    aligned = frozen.in_features * b_RN.element_size() % 16 == 0 and tables.slots_are_aligned
     return used if aligned and b_RN.dtype == spare_NC.dtype else 0
 
 

@@ -121,7 +121,7 @@ class LaunchTables:
         self.num_passes = max(1, -(-max(slots.ranks, default=0) // WIDEST_RANK))
         self.has_dropout = any(slots.dropouts)
         self.max_rank = max(slots.ranks, default=0)
-        self.num_rank_rows = _rank_rows(slots)
+        self._slots = slots
         blocks = self._blocks(segments, slots, fresh_slots)
         host = torch.from_numpy(_flat(blocks))
         self._host = host.pin_memory() if self.device.type == "cuda" else host
@@ -133,6 +133,18 @@ class LaunchTables:
     def num_columns(self) -> int:
         """Columns of an intermediate S: the widest slot's padded rank, all passes together."""
         return sum(rank_pass.max_class for rank_pass in self.passes)
+
+    @property
+    def num_rank_rows(self) -> int:
+        """Rank rows of the bank up to the end of its last adapter, in steps of 16."""
+        slots = self._slots
+        ends = (start + rank for start, rank in zip(slots.row_starts, slots.ranks, strict=True) if rank > 0)
+        return -(-max(ends, default=0) // 16) * 16
+
+    @property
+    def slots_are_aligned(self) -> bool:
+        """Whether each adapter begins at a multiple of 16 rank rows, as in a bank."""
+        return all(start % 16 == 0 for start in self._slots.row_starts)
 
     def update(self, segments: SegmentTable, slots: SlotTable, *, fresh_slots: Collection[int] = ()) -> None:
         """Describe another layout of equally many rows and slots in the same buffer (needs ``fixed_launch``).
@@ -155,7 +167,7 @@ class LaunchTables:
                 f"{dropout}{fixed}; the new layout has {segments.num_rows} rows, {slots.num_slots} slots, ranks up to "
                 f"{widest}: build new tables"
             )
-        self.num_rank_rows = _rank_rows(slots)
+        self._slots = slots
         blocks = self._blocks(segments, slots, fresh_slots)
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory
@@ -237,12 +249,6 @@ class LaunchTables:
             slots=_table(owning, capacity=max(self.num_slots, 1)),
             owners=_owners(owning, num_rows=self.num_rows),
         )
-
-
-def _rank_rows(slots: SlotTable) -> int:
-    """Return how many rank rows of the bank lie before the end of its last adapter, in steps of 16."""
-    ends = (start + rank for start, rank in zip(slots.row_starts, slots.ranks, strict=True) if rank > 0)
-    return -(-max(ends, default=0) // 16) * 16
 
 
 def _slot_fields(slots: SlotTable, *, slot: int, rank: int, first_rank: int) -> tuple[int, ...]:

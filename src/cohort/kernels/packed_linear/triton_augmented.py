@@ -56,6 +56,8 @@ def spread_rows(
 
     Where a rank row of B is not finite the column is NaN, in the slot's own rows: its copy behind W has zeros instead.
     """
+    # masks and stores of 16 columns at once: augmented_columns asks for slots that begin at multiples of 16
+    rank_row = tl.multiple_of(rank_row, 16)
     kept = (rank + 15) // 16 * 16
     places = spare + rows.to(tl.int64)[:, None] * stride_spare
     zeros = tl.zeros((ROWS, 16), dtype=spare.dtype.element_ty)
