@@ -23,6 +23,7 @@ from cohort.kernels.backend import Backend, implementation
 from cohort.models.decoder import Decoder
 
 MIXED = (8, 16, 32, 64)
+MIXED_NAMES = ("32_mixed", "32_mixed_16384_tokens")
 
 
 def without_augmented(step: Callable[[], object]) -> Callable[[], object]:
@@ -112,7 +113,7 @@ def main() -> None:
     print_table(rows, columns=list(rows[0]))
     headline = {
         "lora_tax_8x16": rows[0]["tax"],
-        **{name: row["tax"] for name, row in zip(("lora_tax_32_mixed", "lora_tax_32_mixed_16384_tokens"), rows[1:])},
+        **{f"lora_tax_{name}": row["tax"] for name, row in zip(MIXED_NAMES, rows[1:], strict=False)},
         f"mfu_{arguments.shape}": rows[0]["mfu"],
         "frozen_tokens_per_second": rows[0]["frozen_tokens_per_second"],
         "matrix_ceiling_tflops": ceiling,
