@@ -113,22 +113,9 @@ def build_pack(
     tables = LaunchTables(
         segments, slots, device=device, tile_rows=tile_rows, chunk_rows=chunk_rows, fresh_slots=range(len(ranks))
     )
-    x = torch.randn(num_rows, in_features, device=device, dtype=dtype)
-    frozen = FrozenLinear(
-        torch.randn(total, in_features + _spare(room_columns, in_features, out_widths), device=device, dtype=dtype)
-        * in_features**-0.5,
-        in_features=in_features,
-    )
-    tiles = None
-    if room_columns is not None:
-        tiles = TileChoice(term_forward=TermPlace.AUGMENTED, augmented_columns=room_columns, augmented_rows=1)
-    room = implementation("packed_linear", Backend.TRITON).room_for(
-        x, frozen=frozen, parts=parts, tables=tables, tiles=tiles
-    )
-    if room is not None:
-        room.rows_TK.copy_(x)
+    x, frozen, room = _input(tables, parts, in_features=in_features, dtype=dtype, room_columns=room_columns)
     return Pack(
-        x_TK=x if room is None else room.rows_TK,
+        x_TK=x,
         dy_TN=torch.randn(num_rows, total, device=device, dtype=dtype),
         frozen=frozen,
         parts=tuple(parts),
@@ -139,9 +126,28 @@ def build_pack(
     )
 
 
-def _spare(room_columns: int | None, in_features: int, out_widths: Sequence[int]) -> int:
+def _input(
+    tables: LaunchTables,
+    parts: Sequence[LoraPart],
+    *,
+    in_features: int,
+    dtype: torch.dtype,
+    room_columns: int | None,
+) -> tuple[Tensor, FrozenLinear, RoomyRows | None]:
+    """Return x, the frozen linear and the room that x is in, if it is in some."""
+    device, widths = tables.device, [part.b_RN.shape[1] for part in parts]
+    tiles, spare = None, 0
     if room_columns is not None:
-        return room_columns
-    if len(out_widths) > 1 or not torch.cuda.is_available():
-        return 0
-    return spare_columns(torch.cuda.get_device_name(0), in_features=in_features, out_features=out_widths[0])
+        tiles = TileChoice(term_forward=TermPlace.AUGMENTED, augmented_columns=room_columns, augmented_rows=1)
+        spare = room_columns
+    elif len(widths) == 1 and device.type == "cuda":
+        spare = spare_columns(torch.cuda.get_device_name(device), in_features=in_features, out_features=widths[0])
+    weight = torch.randn(sum(widths), in_features + spare, device=device, dtype=dtype) * in_features**-0.5
+    frozen = FrozenLinear(weight, in_features=in_features)
+    x = torch.randn(tables.num_rows, in_features, device=device, dtype=dtype)
+    kernels = implementation("packed_linear", Backend.TRITON)
+    room: RoomyRows | None = kernels.room_for(x, frozen=frozen, parts=parts, tables=tables, tiles=tiles)
+    if room is None:
+        return x, frozen, None
+    room.rows_TK.copy_(x)
+    return room.rows_TK, frozen, room

@@ -21,6 +21,7 @@ def test_cpu() -> None:
     assert "per sample" in found["lora products"]
     assert "scaled_dot_product_attention" in found["attention"]
     assert found["tile table"] == "none needed"
+    assert found["augmented products"] == "none needed"
     assert tile_lines(CPU, [(8, (8,))], num_rows=2048) == []
 
 
@@ -31,9 +32,15 @@ def test_siblings_are_one_group_and_layers_repeat() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "word"), [("NVIDIA H200", "measured"), ("Some GPU", "nothing was measured on Some GPU")]
+    ("gpu", "word", "augmented"),
+    [
+        ("NVIDIA H200", "measured", "up to 128 rank rows"),
+        ("Some GPU", "nothing was measured on Some GPU", "for no linear"),
+    ],
 )
-def test_a_gpu_names_the_source_of_its_tiles(monkeypatch: pytest.MonkeyPatch, gpu: str, word: str) -> None:
+def test_a_gpu_names_the_source_of_its_tiles(
+    monkeypatch: pytest.MonkeyPatch, gpu: str, word: str, augmented: str
+) -> None:
     choice = BackendChoice(backend=Backend.TRITON, reason="test")
     monkeypatch.setattr(kernel_choices, "describe_backend", lambda device: choice)
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(get_device_name=lambda device: gpu))
@@ -41,6 +48,7 @@ def test_a_gpu_names_the_source_of_its_tiles(monkeypatch: pytest.MonkeyPatch, gp
     monkeypatch.setattr(kernel_choices, "measured_tiles", lambda: {"NVIDIA H200": [row]})
     found = describe_kernels(torch.device("cuda"))
     assert word in found["tile table"]
+    assert augmented in found["augmented products"]
     assert "Triton" in found["lora products"]
     assert "Triton" in found["attention"]
     assert len(tile_lines(torch.device("cuda"), [(8, (8,))], num_rows=64)) == 1
