@@ -10,6 +10,7 @@ import torch
 from cohort.engine import kernel_choices
 from cohort.engine.kernel_choices import describe_kernels, linear_groups, tile_lines
 from cohort.kernels.backend import Backend, BackendChoice
+from cohort.kernels.packed_linear import choice
 
 CPU = torch.device("cpu")
 SHAPES = {"q_proj": (8, 8), "k_proj": (8, 4), "v_proj": (8, 4), "o_proj": (8, 8)}
@@ -41,11 +42,12 @@ def test_siblings_are_one_group_and_layers_repeat() -> None:
 def test_a_gpu_names_the_source_of_its_tiles(
     monkeypatch: pytest.MonkeyPatch, gpu: str, word: str, augmented: str
 ) -> None:
-    choice = BackendChoice(backend=Backend.TRITON, reason="test")
-    monkeypatch.setattr(kernel_choices, "describe_backend", lambda device: choice)
+    backend = BackendChoice(backend=Backend.TRITON, reason="test")
+    monkeypatch.setattr(kernel_choices, "describe_backend", lambda device: backend)
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(get_device_name=lambda device: gpu))
-    row = {"in_features": 8, "out_widths": [8], "min_rows": 1, "choice": {}}
-    monkeypatch.setattr(kernel_choices, "measured_tiles", lambda: {"NVIDIA H200": [row]})
+    row = {"in_features": 8, "out_widths": [8], "min_rows": 1, "choice": {"term_forward": "augmented"}}
+    for module in (kernel_choices, choice):
+        monkeypatch.setattr(module, "measured_tiles", lambda: {"NVIDIA H200": [row]})
     found = describe_kernels(torch.device("cuda"))
     assert word in found["tile table"]
     assert augmented in found["augmented products"]
