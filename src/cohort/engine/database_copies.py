@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from cohort.core.durable_files import file_written_beside
+from cohort.core.durable_files import file_written_beside, write_bytes
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_schema import database_errors_named, open_database
@@ -37,7 +37,7 @@ def copy_database(directory: RunDirectory, *, position: int) -> Path:
 def mend_database(directory: RunDirectory) -> str | None:
     """Put the newest good copy in the place of a database that cannot be used; call it with the lock held.
 
-    The damaged file is kept as ``run.db.damaged``.
+    The damaged file is kept as ``run.db.damaged``. A replacement that a kill interrupted is finished first.
 
     Returns:
         What was wrong and what was done, in one line; None when the database is fine.
@@ -47,6 +47,7 @@ def mend_database(directory: RunDirectory) -> str | None:
         RunStateError: it is damaged and no good copy is left; or it is locked, read-only or out of reach.
     """
     database = directory.database
+    _finish_replacement(directory)
     try:
         open_database(database, read_only=False).close()
         return None
@@ -73,15 +74,31 @@ def is_good_copy(copy: Path) -> bool:
 
 
 def replace_database(directory: RunDirectory, copy: Path) -> None:
-    """Put ``copy`` in the place of the database, without SQLite's files of the one before.
+    """Put ``copy`` in the place of the database, without SQLite's files of the one before; call it with the lock held.
+
+    The database and its write-ahead log cannot go in one step: without its log it is older than any copy, and beside
+    another's log it is damaged. So the copy is written beside first, whole, and as long as it lies there
+    :func:`mend_database` goes on with the other steps, whenever this process was killed.
 
     Raises:
-        StorageFullError: the disk is full; the copy is untouched.
+        StorageFullError: the disk is full; the database is as it was.
     """
+    write_bytes(_replacement(directory), copy.read_bytes())
+    _finish_replacement(directory)
+
+
+def _replacement(directory: RunDirectory) -> Path:
+    return directory.database.with_name(f"{directory.database.name}.replacement")
+
+
+def _finish_replacement(directory: RunDirectory) -> None:
+    """Put the database that is to take the other's place there; nothing when there is none."""
+    replacement = _replacement(directory)
+    if not replacement.exists():
+        return
     for companion in _COMPANIONS:
         Path(f"{directory.database}{companion}").unlink(missing_ok=True)
-    with file_written_beside(directory.database) as partial:
-        partial.write_bytes(copy.read_bytes())
+    replacement.replace(directory.database)
 
 
 def _is_damage(error: RunStateError) -> bool:
