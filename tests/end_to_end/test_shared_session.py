@@ -19,6 +19,8 @@ from cohort.engine.run_store_records import LoggedDecision
 from cohort.engine.session import Session
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.task_file import TaskFile
+from cohort.engine.task_result import TasksFailedError
+from cohort.engine.task_run import TaskRun
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.tuning.decisions import DecisionKind
 from tests.cli.tiny_task import write_tiny_model
@@ -152,6 +154,53 @@ def test_a_task_handed_in_when_the_last_has_ended_waits_for_the_next_call(
     assert [result.name for result in session.run()] == ["patient"]
     assert [result.name for result in session.run()] == ["patient", "late"]
     assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "late")) == alone
+
+
+def test_a_late_task_that_cannot_begin_fails_alone(
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = SharedSession(options=OPTIONS, clock=TickingClock())
+
+    def hand_in_three() -> None:
+        session.submit(other_task(folder), tmp_path / "taken", name="taken")
+        (tmp_path / "taken").mkdir()
+        (tmp_path / "taken" / "somebody's.txt").touch()
+        session.submit(other_task(folder), tmp_path / "broken", name="broken")
+        session.submit(other_task(folder), tmp_path / "late", name="late")
+
+    measure_base = TaskRun.measure_base
+
+    def measure_or_fail(self: TaskRun) -> None:
+        if self._directory.root.name == "broken":
+            raise RuntimeError("the device is on fire")
+        measure_base(self)
+
+    monkeypatch.setattr(TaskRun, "measure_base", measure_or_fail)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient", watcher=Acting(3, hand_in_three))
+    with pytest.raises(TasksFailedError) as caught:
+        session.run()
+    assert set(caught.value.results) == {"patient", "late"}
+    assert "files that are not a run's" in str(caught.value.failures["taken"])
+    assert "could not begin: RuntimeError: the device is on fire" in str(caught.value.failures["broken"])
+    assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "late")) == alone
+    monkeypatch.undo()
+    resume(tmp_path / "broken")
+    assert in_any_order(tmp_path / "broken") == alone[1]
+
+
+def test_a_session_that_was_interrupted_takes_further_tasks(
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
+) -> None:
+    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    interrupt = Acting(9, lambda: signal.raise_signal(signal.SIGINT))
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient", watcher=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.run()
+    assert session.run() == []
+    session.submit(other_task(folder), tmp_path / "later", name="later")
+    assert [result.name for result in session.run()] == ["later"]
+    resume(tmp_path / "patient")
+    assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "later")) == alone
 
 
 def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:

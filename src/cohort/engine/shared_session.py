@@ -17,8 +17,9 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
-from cohort.core.errors import CohortError, InputError, Problem
+from cohort.core.errors import CohortError, InputError, Problem, RunStateError
 from cohort.engine.executor_share import ExecutorShare
+from cohort.engine.isolation import one_line
 from cohort.engine.memory_watch import MemoryWatch
 from cohort.engine.preparation import Backbone, Preparation, prepare
 from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
@@ -136,8 +137,9 @@ class SharedSession:
         """Train until every task that was handed in has ended; return their results in the order of submission.
 
         Raises:
-            TasksFailedError: some tasks failed; it carries the results of the others.
-            KeyboardInterrupt: interrupted, with everything saved; each run can be resumed by itself.
+            TasksFailedError: some tasks failed, or could not begin; it carries the results of the others.
+            KeyboardInterrupt: interrupted, with everything saved; each run can be resumed by itself. A task that is
+                handed in after that trains at the next call.
         """
         waiting = self._take_submitted()
         if self._executor is None and not waiting:
@@ -157,7 +159,12 @@ class SharedSession:
 
         def welcome() -> None:
             for submitted in [*waiting, *self._take_submitted()]:
-                run = self._begin(submitted, sizes, ending)
+                try:
+                    run = self._begin(submitted, sizes, ending)
+                except Exception as error:
+                    # the tasks that are in training have no part in it
+                    self._failures[submitted.name] = _beginning_error(submitted, error)
+                    continue
                 members[run.supervisor] = (submitted.name, run)
                 session.join(run.supervisor)
             waiting.clear()
@@ -165,7 +172,6 @@ class SharedSession:
 
         with ending:
             executor, sizes = self._open_executor(waiting)
-            executor.reliefs.append(self._make_room)
             memory = self._watch_memory(executor)
             session = Session(
                 executor,
@@ -186,6 +192,9 @@ class SharedSession:
                 memory.record()
                 for _, run in members.values():
                     run.close_trackers()
+                # what was stopped is saved, and its slots are free for tasks of the next call
+                for key in executor.resident:
+                    executor.drop(key)
         # one that was handed in when the last had ended waits for the next call
         done = [name for name in self._directories if name in self._ended and name not in self._failures]
         results = {name: read_task_result(self._directories[name], name=name) for name in done}
@@ -273,11 +282,28 @@ class SharedSession:
                 return self._executor, self._backbone.sizes
             largest = max(waiting, key=lambda entry: entry.preparation.sizes.capacity.rank_rows).preparation
             self._executor = largest.build_executor()
+            self._executor.reliefs.append(self._make_room)
             self._backbone = replace(self._backbone, sizes=largest.sizes)
             return self._executor, largest.sizes
 
     def _begin(self, submitted: _Submitted, sizes: Sizes, ending: contextlib.ExitStack) -> TaskRun:
         """Make the run directory of a task and join its parts; ``ending`` gives back its lock and its store."""
+        with contextlib.ExitStack() as beginning:
+            run, store, shelf = self._join_parts(submitted, sizes, beginning)
+            try:
+                run.measure_base()
+            except BaseException:
+                run.close_trackers()
+                raise
+            ending.push(beginning.pop_all())
+        self._num_joined += 1
+        self._stores.append(store)
+        self._shelves.append(shelf)
+        return run
+
+    def _join_parts(
+        self, submitted: _Submitted, sizes: Sizes, ending: contextlib.ExitStack
+    ) -> tuple[TaskRun, RunStore, StateShelf]:
         assert self._executor is not None, "tasks join an open session"
         facts = {**submitted.preparation.facts, **facts_of(sizes)}
         preparation = replace(submitted.preparation, sizes=sizes, facts=facts)
@@ -288,8 +314,6 @@ class SharedSession:
         store = RunStore.create(directory.database, metric=objective_metric(preparation.task), clock=self._clock)
         ending.enter_context(contextlib.closing(store))
         shelf = open_shelf(preparation, directory, options=self._options, num_tasks=len(self._directories))
-        self._stores.append(store)
-        self._shelves.append(shelf)
         begin_record(preparation, store, shelf, directory=directory)
         share = ExecutorShare(self._executor, rows=preparation.data.train, place=self._num_joined)
         run = TaskRun(
@@ -304,6 +328,13 @@ class SharedSession:
             arrival=self._num_joined,
             is_alone=False,
         )
-        self._num_joined += 1
-        run.measure_base()
-        return run
+        return run, store, shelf
+
+
+def _beginning_error(submitted: _Submitted, error: Exception) -> CohortError:
+    """Return what kept a task from beginning as an error of ours; what is none of ours is its cause."""
+    if isinstance(error, CohortError):
+        return error
+    found = RunStateError(f"{submitted.directory}: the task could not begin: {one_line(error)}")
+    found.__cause__ = error
+    return found
