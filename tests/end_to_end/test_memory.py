@@ -13,11 +13,13 @@ import torch
 import cohort.engine.memory_plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import PassKind
+from cohort.engine.check import check_task
 from cohort.engine.memory_watch import lowered_budgets
 from cohort.engine.progress import SilentWatcher
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import MemoryNeeds
+from cohort.engine.task_file import load_task
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.training.device_memory import DeviceMemory, StorageMeter
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
@@ -187,6 +189,66 @@ def test_a_limit_below_the_model_is_refused(folder: Path, tmp_path: Path, monkey
     with pytest.raises(InputError, match="which the base model takes"):
         tune(task, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def written_task(folder: Path, limit: int, **search: Any) -> Path:
+    """A task file on disk, so that messages have lines."""
+    path = folder / f"limit{limit}.yaml"
+    lines = [
+        f"model_name_or_path: {folder / 'model'}",
+        f"dataset: {{train: {folder / 'train.jsonl'}}}",
+        "num_gpus: 0",
+        "memory:",
+        f"  limit: {limit}",
+        "search:",
+        "  space:",
+        f"    r: {search.get('r', [2])}",
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def any_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a limit be as small as these models are."""
+    monkeypatch.setattr("cohort.engine.task_file_sections.LEAST_LIMIT", 1)
+
+
+@pytest.mark.usefixtures("any_limit")
+def test_check_refuses_a_limit_below_the_model_with_its_line(folder: Path) -> None:
+    path = written_task(folder, model_bytes(folder) // 2)
+    with pytest.raises(InputError, match=r"yaml:5: memory\.limit: found .*more than .*which the base model takes"):
+        check_task(load_task(path))
+
+
+@pytest.mark.usefixtures("any_limit")
+def test_check_names_it_beside_what_else_is_wrong(folder: Path) -> None:
+    path = written_task(folder, model_bytes(folder) // 2)
+    path.write_text(path.read_text() + "lora: {target_modules: [nothing_proj]}\n")
+    with pytest.raises(InputError) as raised:
+        check_task(load_task(path))
+    found = {problem.where.rpartition(": ")[2] for problem in raised.value.problems}
+    assert found == {"memory.limit", "lora.target_modules"}
+
+
+@pytest.mark.usefixtures("any_limit")
+def test_ranks_whose_state_does_not_fit_are_named_with_their_line(folder: Path, tmp_path: Path) -> None:
+    path = written_task(folder, model_bytes(folder) + 40_000, r=[2, 64])
+    refused = r"yaml:8: search\.space\.r: found rank 64, whose training state takes"
+    with pytest.raises(InputError, match=refused):
+        check_task(load_task(path))
+    with pytest.raises(InputError, match=refused):
+        tune(load_task(path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("any_limit")
+def test_a_rank_that_is_not_searched_is_named_where_it_is_set(folder: Path) -> None:
+    path = written_task(folder, model_bytes(folder) + 40_000)
+    text = path.read_text().replace("    r: [2]", "    learning_rate: [0.001]")
+    path.write_text(text + "lora:\n  r: 64\n")
+    with pytest.raises(InputError, match=r"yaml:10: lora\.r: found rank 64, whose training state takes"):
+        check_task(load_task(path))
 
 
 def test_another_limit_is_no_other_run(folder: Path, tmp_path: Path, expected: Outcome) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.data_notes import split_notes
 from cohort.engine.machine import choose_machine
+from cohort.engine.memory_limit import require_room_for_an_adapter
 from cohort.engine.search_notes import search_notes
 from cohort.engine.task_file import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import evaluation_note, plan_evaluation
 from cohort.engine.trial_proposals import TrialProposals
+from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.counts import count_model
 
 __all__ = ["CheckReport", "check_task"]
@@ -54,15 +57,20 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         max_problems: Most problems of the data to list; None lists all.
 
     Raises:
-        InputError: every problem of the machine, the model's files, the target modules and the rows.
+        InputError: every problem of the machine, the model's files, the target modules, the rows and the memory limit.
     """
     try:
         machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     except InputError as error:
         read_inputs(task, max_problems=max_problems, also=error.problems)
         raise
-    inputs = read_inputs(task, max_problems=max_problems)
+    inputs = read_inputs(task, max_problems=max_problems, machine=machine)
+    trials = TrialProposals(task, num_rows=len(inputs.data.train), num_tokens=int(inputs.data.train.offsets[-1]))
+    shapes = linear_shapes(inputs.config)
+    layout = AdapterLayout({name: shapes[name] for name in inputs.target_modules})
+    require_room_for_an_adapter(task, machine, config=inputs.config, layout=layout, specs=trials.largest())
     examples = render_examples(inputs.data.train, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
+    notes = (*task.notes(), *search_notes(task), *split_notes(inputs.data.report))
     return CheckReport(
         architecture=inputs.config.architecture,
         num_parameters=count_model(inputs.config).parameters,
@@ -71,13 +79,12 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         device=f"{machine.device.type} ({machine.device_name})",
         data=inputs.data.report,
         examples=tuple(examples),
-        notes=(*task.notes(), *search_notes(task), *split_notes(inputs.data.report), *_evaluation_notes(task, inputs)),
+        notes=(*notes, *_evaluation_notes(task, inputs, trials)),
     )
 
 
-def _evaluation_notes(task: TaskFile, inputs: TaskInputs) -> tuple[str, ...]:
-    train, validation = inputs.data.train, inputs.data.validation
-    trials = TrialProposals(task, num_rows=len(train), num_tokens=int(train.offsets[-1])).first
-    plan = plan_evaluation(task, trials, validation=validation)
+def _evaluation_notes(task: TaskFile, inputs: TaskInputs, trials: TrialProposals) -> tuple[str, ...]:
+    validation = inputs.data.validation
+    plan = plan_evaluation(task, trials.first, validation=validation)
     note = evaluation_note(plan, task=task, num_available=len(validation))
     return () if note is None else (note,)

@@ -10,13 +10,14 @@ import torch
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
-from cohort.core.errors import InputError, Problem
+from cohort.core.errors import InputError
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.cost_cache import CostKey
 from cohort.engine.known_hardware import hardware_of
 from cohort.engine.machine import Machine, free_memory_bytes
 from cohort.engine.memory_cache import MemoryKey, forget_passes, read_passes, write_passes
+from cohort.engine.memory_limit import limit_problem
 from cohort.engine.memory_profile import MemoryProfile, profile_memory
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, MemoryNeeds, estimated_needs, rank_row_bytes
@@ -185,13 +186,6 @@ def _available(task: TaskFile, decoder: Decoder) -> int:
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total), device)
     if limit is None:
         return free
-    if limit <= taken:
-        raise InputError(
-            Problem(
-                where=task.where("memory.limit"),
-                found=format_bytes(limit),
-                allowed=f"more than {format_bytes(taken)}, which the base model takes",
-                mend="Raise it, remove it, or choose a smaller base model.",
-            )
-        )
+    if (problem := limit_problem(task, taken=taken)) is not None:
+        raise InputError(problem)
     return min(free, limit - taken)

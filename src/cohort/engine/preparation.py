@@ -13,9 +13,11 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
+from cohort.data.tokenised import TokenisedRows
 from cohort.engine.data_notes import data_counts, data_problems, split_notes
 from cohort.engine.kernel_choices import attention_name, linear_groups, product_name, tile_lines, tile_source
 from cohort.engine.machine import Machine, choose_machine, package_versions
+from cohort.engine.memory_limit import placed
 from cohort.engine.memory_plan import MemoryPlan, plan_memory
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
@@ -27,6 +29,7 @@ from cohort.kernels.backend import describe_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor
+from cohort.training.trial import TrialSpec
 
 __all__ = ["Backbone", "Preparation", "prepare"]
 
@@ -148,13 +151,14 @@ def prepare(
     Raises:
         InputError: anything is wrong with the data, the model or the search space; all of it.
     """
-    started, also = clock.monotonic(), list(also)
+    started, also, machine = clock.monotonic(), list(also), None
     try:
         machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     except InputError as error:
         also += error.problems
     say("reading and tokenising the data")
-    inputs = read_inputs(task, also=also)
+    inputs = read_inputs(task, also=also, machine=machine)
+    assert machine is not None, "what kept it from being chosen was raised"
     data, target_modules, tokenised = inputs.data, inputs.target_modules, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     decoder = _load(task, machine, directory=inputs.model_directory, backbone=backbone)
@@ -166,10 +170,9 @@ def prepare(
         say=say,
     )  # fmt: skip
     machine = memory.machine
-    sizes = (backbone.sizes if backbone else None) or choose_sizes(
-        proposals.largest(), layout=layout, machine=machine, longest_row=int(data.train.lengths.max()),
-        wish=wish or SizeWish(), needs=memory.needs,
-    )  # fmt: skip
+    sizes = (backbone.sizes if backbone else None) or _sizes(
+        task, memory, layout=layout, specs=proposals.largest(), rows=data.train, wish=wish or SizeWish()
+    )
     plan = plan_evaluation(task, proposals.first, validation=data.validation)
     note = evaluation_note(plan, task=task, num_available=len(data.validation))
     facts = {
@@ -199,6 +202,24 @@ def prepare(
         memory=memory,
         notes=tuple(line for line in (*split_notes(data.report), note, memory.note()) if line is not None),
     )
+
+
+def _sizes(
+    task: TaskFile,
+    memory: MemoryPlan,
+    *,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+    rows: TokenisedRows,
+    wish: SizeWish,
+) -> Sizes:
+    longest_row = int(rows.lengths.max())
+    try:
+        return choose_sizes(
+            specs, layout=layout, machine=memory.machine, longest_row=longest_row, wish=wish, needs=memory.needs
+        )
+    except InputError as error:
+        raise InputError([placed(task, problem) for problem in error.problems]) from None
 
 
 def _load(task: TaskFile, machine: Machine, *, directory: Path, backbone: Backbone | None) -> Decoder:

@@ -16,7 +16,16 @@ from cohort.scheduling.admission import Capacity
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
-__all__ = ["MemoryNeeds", "SizeWish", "Sizes", "choose_sizes", "estimated_needs", "facts_of", "rank_row_bytes"]
+__all__ = [
+    "MemoryNeeds",
+    "SizeWish",
+    "Sizes",
+    "choose_sizes",
+    "estimated_needs",
+    "facts_of",
+    "rank_row_bytes",
+    "too_large",
+]
 
 # a CPU core is as fast as it gets, within 7 %, from 512 to 4,096 tokens a pass; at 256 it is 10 % slower, at 128 23 %
 # (benchmarks/results/token_budget_cpu.json). The upper half of that range keeps more trials with long rows resident.
@@ -154,7 +163,7 @@ def choose_sizes(
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
         raise InputError(
-            _too_large(
+            too_large(
                 max(spec.adapter.r for spec in specs), row_bytes=row_bytes, room=room, free_bytes=machine.memory_bytes
             )
         )
@@ -172,7 +181,7 @@ def choose_sizes(
     )
 
 
-def _too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Problem:
+def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Problem:
     """Return what is wrong when the state of one adapter of ``rank`` does not fit into ``room`` bytes."""
     fitting = max(0, room) // (row_bytes * aligned_rank(1)) * aligned_rank(1)
     return Problem(

@@ -9,6 +9,8 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.engine.machine import Machine
+from cohort.engine.memory_limit import limit_problem, weight_bytes
 from cohort.engine.task_file import TaskFile, TaskFileError, load_task
 from cohort.integrations.trackers import tracker_problems
 from cohort.models.checkpoint_layout import linear_shapes
@@ -72,6 +74,7 @@ def read_inputs(
     max_problems: int | None = _LISTED_PROBLEMS,
     also: Sequence[Problem] = (),
     reads_rows: bool = True,
+    machine: Machine | None = None,
 ) -> TaskInputs:
     """Read and check everything that ``task`` names.
 
@@ -80,12 +83,14 @@ def read_inputs(
         max_problems: Most problems of the data to list; None lists all.
         also: Problems that are known already, to be listed with the others.
         reads_rows: False leaves the rows alone, where there are problems that would make more of them.
+        machine: What it will train on, where that is known; ``memory.limit`` must hold the base model there.
 
     Raises:
-        InputError: every problem of the trackers, the model's files, the target modules, the search space and the rows.
+        InputError: every problem of the trackers, the model's files, the target modules, the search space, the rows and
+            the memory.
     """
     problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
-    model = _read_model(task, problems)
+    model = _read_model(task, problems, machine=machine)
     num_trials = _count_trials(task, problems)
     tokenised = _read_data(task, problems, max_problems=max_problems) if reads_rows else None
     if model is not None and tokenised is not None:
@@ -110,13 +115,17 @@ def _is_local(task: TaskFile) -> bool:
     return Path(task.model_name_or_path).is_dir() and all(Path(file).exists() for file in files)
 
 
-def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderConfig, tuple[str, ...]] | None:
+def _read_model(
+    task: TaskFile, problems: list[Problem], *, machine: Machine | None
+) -> tuple[Path, DecoderConfig, tuple[str, ...]] | None:
     try:
         directory = find_model(task.model_name_or_path)
         config = check_checkpoint(directory)
     except InputError as error:
         problems.extend(error.problems)
         return None
+    if machine is not None and (problem := limit_problem(task, taken=weight_bytes(config, machine))) is not None:
+        problems.append(problem)
     try:
         return directory, config, select_linears(task.lora.target_modules, paths=linear_shapes(config))
     except InputError as error:

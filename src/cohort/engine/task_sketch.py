@@ -18,6 +18,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes
 from cohort.engine.cost_cache import CostKey, MeasuredCosts
 from cohort.engine.machine import Machine
+from cohort.engine.memory_limit import placed
 from cohort.engine.sizing import GRAPH_TOKENS, LOSS_HEAD_BYTES, Sizes, SizeWish, choose_sizes, rank_row_bytes
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_inputs import TaskInputs
@@ -174,7 +175,7 @@ class TaskSketch:
     def _placed(self, problem: Problem) -> Problem:
         return replace(
             problem,
-            where=self.task.where(problem.where),
+            where=placed(self.task, problem).where,
             allowed=f"{problem.allowed}, beside the base model on {self.hardware.name}",
         )
 
