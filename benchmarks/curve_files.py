@@ -28,6 +28,8 @@ __all__ = ["Grid", "RecordedTrial", "read_grid", "read_grids"]
 
 # whole steps at every share that is evaluated at
 COARSE_STEPS = 200
+# of the grids that were recorded first; others say theirs in their name
+USUAL_EPOCHS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +143,10 @@ def read_grid(path: Path) -> Grid:
         for trial in content["trials"]
     )
     source = {key: value for key, value in content.items() if key != "trials"}
-    name = source.get("set", path.name.split("_")[0])
-    return Grid(name=f"{name} ({source['model']})", seed=int(source.get("seed", 0)), source=source, trials=trials)
+    name, epochs = source.get("set", path.name.split("_")[0]), source.get("epochs", USUAL_EPOCHS)
+    length = "" if epochs == USUAL_EPOCHS else f", {epochs} epoch{'' if epochs == 1 else 's'}"
+    label = f"{name} ({source['model']}{length})"
+    return Grid(name=label, seed=int(source.get("seed", 0)), source=source, trials=trials)
 
 
 def read_grids(paths: Sequence[Path]) -> list[Grid]:

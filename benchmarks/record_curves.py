@@ -232,6 +232,7 @@ def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Pat
         found,
         set=name,
         seed=seed,
+        evaluation_rows=len(validation),
         data=f"{STUDIED[name].file}: {len(train)} rows of at most 512 tokens; {len(validation)} others for validation",
         base_validation_loss=base.loss,
     )

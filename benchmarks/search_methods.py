@@ -126,7 +126,8 @@ class Search:
 def search_one(arguments: argparse.Namespace, *, sampler: str, grid: Grid, name: str) -> dict[str, Any]:
     """Return what one search found for the grid's price."""
     train = read_rows(arguments.prepared, name, "train", count=arguments.rows)
-    validation = validation_rows(arguments.prepared, name, seed=grid.seed, count=arguments.evaluation_rows)
+    count, epochs = grid.source.get("evaluation_rows"), int(grid.source["epochs"])
+    validation = validation_rows(arguments.prepared, name, seed=grid.seed, count=count)
     replayed = grid.replay(EarlyExitSettings())
     assert replayed.best is not None, "a recorded grid has finite losses"
     space = parse_space(
@@ -139,7 +140,7 @@ def search_one(arguments: argparse.Namespace, *, sampler: str, grid: Grid, name:
     search = Search(
         build_sampler(SamplerName(sampler), space, trials=MOST_TRIALS, seed=grid.seed),
         rows=len(train),
-        epochs=arguments.epochs,
+        epochs=epochs,
         scale=float(grid.source["learning_rate_scale"]),
         seed=grid.seed,
         budget=replayed.samples_used,
