@@ -56,15 +56,14 @@ def spread_rows(
 
     Where a rank row of B is not finite the column is NaN, in the slot's own rows: its copy behind W has zeros instead.
     """
-    # masks and stores of 16 columns at once: augmented_columns asks for slots that begin at multiples of 16
+    # whole blocks of 16 columns: augmented_columns asks for slots that begin at multiples of 16 rank rows
     rank_row = tl.multiple_of(rank_row, 16)
     kept = (rank + 15) // 16 * 16
     places = spare + rows.to(tl.int64)[:, None] * stride_spare
     zeros = tl.zeros((ROWS, 16), dtype=spare.dtype.element_ty)
     for first in range(0, SPREAD, 16):
-        columns = first + tl.arange(0, 16)
-        others = (columns < rank_row) | (columns >= rank_row + kept)
-        tl.store(places + columns[None, :], zeros, mask=row_ok[:, None] & others[None, :])
+        if (first < rank_row) | (first >= rank_row + kept):
+            tl.store(places + (first + tl.arange(0, 16))[None, :], zeros, mask=row_ok[:, None])
     ranks = tl.arange(0, BR)
     blocks = tl.arange(0, FLAGS_UP)
     flag_ok = (blocks < FLAGS)[:, None] & (ranks < rank)[None, :]
