@@ -14,6 +14,7 @@ import pytest
 from cohort.cluster.ray import RayPool, connect
 from cohort.cluster.worker_pool import PoolEvent, SlotsGained, SlotsLost, WorkerDied, WorkerMessage
 from cohort.core.errors import InputError
+from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
 from tests.cluster.ray_nodes import RayNodes, nodes
 
 __all__ = ["nodes"]
@@ -95,3 +96,67 @@ def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", NoCluster())
     with pytest.raises(InputError, match=r"nobody listens at 192\.0\.2\.1:1"):
         connect("192.0.2.1:1")
+
+
+class PretendedRay:
+    """A cluster that only says which nodes it has: names, CPUs and GPUs."""
+
+    def __init__(self, **nodes: tuple[int, int]) -> None:
+        self.has = nodes
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": name * 8, "Alive": True, "NodeManagerHostname": name, "Resources": {"CPU": cpus, "GPU": gpus}}
+            for name, (cpus, gpus) in self.has.items()
+        ]
+
+    def cluster_resources(self) -> dict[str, float]:
+        gpus = sum(gpus for _, gpus in self.has.values())
+        return {"GPU": gpus, "accelerator_type:H200": 1.0, "accelerator_type:A10G": 1.0} if gpus else {}
+
+
+def hosts(pool: RayPool) -> list[str]:
+    return sorted(slot.device.rpartition(" ")[2] for slot in pool.slots())
+
+
+def test_a_node_that_was_not_needed_takes_the_place_of_one_that_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray = PretendedRay(a=(8, 2), b=(8, 4))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    pool = RayPool(target=TARGET, log_directory=tmp_path, on_gpu=True, most_slots=3)
+    assert hosts(pool) == ["a", "a", "b"]
+    del ray.has["a"]
+    pool._look_at_nodes()
+    assert hosts(pool) == ["b", "b", "b"]
+    assert [type(event) for event in pool.wait(0)] == [SlotsLost, SlotsGained]
+    assert len({slot.device for slot in pool.slots()}) == 3, "each has a GPU of its own"
+    ray.has["a"] = (8, 2)
+    pool._look_at_nodes()
+    assert hosts(pool) == ["b", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "said"),
+    [(2, 2, "one of the two"), (0, None, "1 or more"), (None, 0, "1 or more")],
+)
+def test_numbers_that_are_wrong_anywhere_are_refused_before_connecting(
+    tmp_path: Path, gpus: int | None, workers: int | None, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        open_pool(PoolWish(gpus=gpus, workers=workers, ray="192.0.2.1:1"), tmp_path)
+
+
+def test_what_a_slot_of_a_cluster_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", PretendedRay(a=(8, 2), b=(8, 4)))
+    _, hardware = open_pool(PoolWish(ray="auto"), tmp_path)
+    assert hardware.name == "A10G", "what fits the GPU with the least memory fits them all"
+    pool, hardware = open_pool(PoolWish(ray="auto", workers=8), tmp_path)
+    assert len(pool.slots()) == 8
+    assert hardware.name.endswith(", 1 thread")
+    monkeypatch.setitem(sys.modules, "ray", PretendedRay(a=(8, 0)))
+    with pytest.raises(InputError, match="a cluster without a GPU"):
+        open_pool(PoolWish(ray="auto", gpus=1), tmp_path)

@@ -11,6 +11,8 @@ from cohort.cluster.worker_pool import Message
 __all__ = ["LineChannel"]
 
 _CHUNK_BYTES = 1 << 16
+# of messages that the other end has not taken; one that hangs is killed long before
+_MOST_UNSENT_BYTES = 1 << 22
 
 
 class LineChannel:
@@ -19,7 +21,7 @@ class LineChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._sending = threading.Lock()
-        self._received = b""
+        self._received = self._unsent = b""
         self._is_open = True
 
     def fileno(self) -> int:
@@ -27,13 +29,32 @@ class LineChannel:
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Send a message; dropped where the other end is gone, which its reader is told."""
+        """Send a message; dropped where the other end is gone, which its reader is told.
+
+        Where the other end does not read and the socket has a time limit, what is left goes before the next message, or
+        with :meth:`flush`: a line is never cut.
+        """
         line = json.dumps(message).encode() + b"\n"
         with self._sending:
-            try:
-                self._socket.sendall(line)
-            except OSError:
+            if len(self._unsent) > _MOST_UNSENT_BYTES:
                 return
+            self._unsent += line
+            self._push(flags=0)
+
+    def flush(self) -> None:
+        """Send what is left, as far as that goes without waiting."""
+        if self._unsent:
+            with self._sending:
+                self._push(flags=socket.MSG_DONTWAIT)
+
+    def _push(self, *, flags: int) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent, flags) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = b""
 
     def receive(self) -> Message | None:
         """Wait for a message and return it; None when the other end is gone."""

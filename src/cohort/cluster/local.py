@@ -166,6 +166,7 @@ class LocalPool:
             messages = self._workers[slot_id].channel.receive_available()
             events += [WorkerMessage(slot_id=slot_id, message=message) for message in messages]
         for slot_id, worker in list(self._workers.items()):
+            worker.channel.flush()
             # a child of the worker may hold the socket open: the process itself counts as well
             if worker.channel.is_open and not _has_exited(worker.process):
                 continue

@@ -235,7 +235,8 @@ class RayPool:
                 del self._seats[slot_id]
             if lost:
                 self._pending.append(SlotsLost(slot_ids=lost, reason=f"node {node_id[:8]} is gone"))
-        for node_id in sorted(set(alive) - self._nodes):
+        # nodes that were there before as well: where slots were lost, --gpus N leaves room for others
+        for node_id in sorted(alive):
             gained = self._slots_of(alive[node_id])
             self._seats |= {slot.slot_id: _Seat(slot=slot, node_id=node_id) for slot in gained}
             if gained:
@@ -243,15 +244,16 @@ class RayPool:
         self._nodes = set(alive)
 
     def _slots_of(self, node: dict[str, Any]) -> tuple[Slot, ...]:
-        """Return new slots for what a node has, as far as they are wanted."""
+        """Return new slots for what a node has beside those it has already, as far as they are wanted."""
         resources, name = node["Resources"], node["NodeID"][:8]
+        before = sum(seat.node_id == node["NodeID"] for seat in self._seats.values())
         count = int(resources.get("CPU", 0) // self._cpus)
         if self._on_gpu:
             count = min(count, int(resources.get("GPU", 0)))
         if self._most_slots is not None:
-            count = min(count, self._most_slots - len(self._seats))
+            count = min(count, before + self._most_slots - len(self._seats))
         slots = []
-        for index in range(max(count, 0)):
+        for index in range(before, count):
             device = f"GPU {index}" if self._on_gpu else "CPU"
             slots.append(Slot(slot_id=self._next_slot, node=name, device=f"{device} of {node['NodeManagerHostname']}"))
             self._next_slot += 1

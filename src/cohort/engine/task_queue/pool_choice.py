@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.engine.known_hardware import hardware_of
 from cohort.engine.machine import choose_machine
 from cohort.engine.task_queue.expectation import hardware_of_slots
-from cohort.engine.task_queue.slot_choice import choose_slots
+from cohort.engine.task_queue.slot_choice import choose_slots, refuse_counts
 from cohort.scheduling.hardware import Hardware, known_gpu
 
 __all__ = ["WORKER_TARGET", "PoolWish", "open_pool"]
@@ -60,6 +62,7 @@ def open_pool(wish: PoolWish, directory: Path) -> tuple[WorkerPool, Hardware]:
 def _open_ray(address: str, wish: PoolWish, logs: Path) -> tuple[WorkerPool, Hardware]:
     from cohort.cluster.ray import RayPool, connect, gpu_names
 
+    refuse_counts(gpus=wish.gpus, workers=wish.workers)
     connect(address)
     names = gpu_names()
     on_gpu = wish.workers is None and bool(names)
@@ -74,8 +77,21 @@ def _open_ray(address: str, wish: PoolWish, logs: Path) -> tuple[WorkerPool, Har
                 mend="Add nodes, or write --workers N for the CPU.",
             )
         )
-    if not on_gpu:
-        return pool, hardware_of(choose_machine(0, where="num_gpus"))
-    known = known_gpu(names[0])
-    # a GPU that nobody has described: a middling one, until a step was measured
-    return pool, known or Hardware(name=names[0], memory_bytes=24e9, flops_per_second=1e14, bytes_per_second=8e11)
+    if on_gpu:
+        return pool, _least_of(names)
+    # a worker has one thread and its share of a node's memory; nodes are taken to be like this one
+    machine = choose_machine(0, where="num_gpus")
+    per_node = max(Counter(slot.node for slot in pool.slots()).values())
+    return pool, hardware_of(replace(machine, threads=1, memory_bytes=machine.memory_bytes // per_node))
+
+
+def _least_of(names: Sequence[str]) -> Hardware:
+    """Return the GPU with the least memory of those a cluster has: what fits it fits them all."""
+    return min(
+        # a GPU that nobody has described: a middling one, until a step was measured
+        (
+            known_gpu(name) or Hardware(name=name, memory_bytes=24e9, flops_per_second=1e14, bytes_per_second=8e11)
+            for name in names
+        ),
+        key=lambda hardware: hardware.memory_bytes,
+    )

@@ -9,7 +9,7 @@ import torch
 from cohort.cluster.local import LocalSlot, cpu_slots, gpu_slots
 from cohort.core.errors import InputError, Problem
 
-__all__ = ["choose_slots"]
+__all__ = ["choose_slots", "refuse_counts"]
 
 
 def choose_slots(*, gpus: int | None, workers: int | None) -> tuple[LocalSlot, ...]:
@@ -22,6 +22,26 @@ def choose_slots(*, gpus: int | None, workers: int | None) -> tuple[LocalSlot, .
     Raises:
         InputError: there are fewer GPUs, or no slot is asked for.
     """
+    refuse_counts(gpus=gpus, workers=workers)
+    if workers is not None:
+        return _cpu(workers)
+    names = _visible_gpus()
+    if gpus is None:
+        return gpu_slots(names, num_threads=_share_of_cores(len(names))) if names else _cpu(1)
+    if gpus > len(names):
+        found = f"{gpus}, but torch can use {len(names) or 'none'} here"
+        allowed = f"1 to {len(names)}" if names else "--workers N, for the CPU"
+        mend = f"Write --gpus {len(names)}." if names else "Write --workers 1, or install a torch build for your GPU."
+        raise InputError(Problem(where="--gpus", found=found, allowed=allowed, mend=mend))
+    return gpu_slots(names[:gpus], num_threads=_share_of_cores(gpus))
+
+
+def refuse_counts(*, gpus: int | None, workers: int | None) -> None:
+    """Refuse numbers that are wrong wherever the workers run.
+
+    Raises:
+        InputError: both are given, or one is below 1.
+    """
     if gpus is not None and workers is not None:
         raise InputError(
             Problem(
@@ -31,21 +51,9 @@ def choose_slots(*, gpus: int | None, workers: int | None) -> tuple[LocalSlot, .
                 mend="Leave one out.",
             )
         )
-    if workers is not None:
-        if workers < 1:
-            raise InputError(_too_few("--workers", workers))
-        return _cpu(workers)
-    names = _visible_gpus()
-    if gpus is None:
-        return gpu_slots(names, num_threads=_share_of_cores(len(names))) if names else _cpu(1)
-    if gpus < 1:
-        raise InputError(_too_few("--gpus", gpus))
-    if gpus > len(names):
-        found = f"{gpus}, but torch can use {len(names) or 'none'} here"
-        allowed = f"1 to {len(names)}" if names else "--workers N, for the CPU"
-        mend = f"Write --gpus {len(names)}." if names else "Write --workers 1, or install a torch build for your GPU."
-        raise InputError(Problem(where="--gpus", found=found, allowed=allowed, mend=mend))
-    return gpu_slots(names[:gpus], num_threads=_share_of_cores(gpus))
+    for option, count in (("--gpus", gpus), ("--workers", workers)):
+        if count is not None and count < 1:
+            raise InputError(_too_few(option, count))
 
 
 def _too_few(option: str, found: int) -> Problem:
