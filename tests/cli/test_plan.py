@@ -89,7 +89,10 @@ def test_a_simulation_ends_trials_early(
     full = planned(capsys, *words, "--exits", "1")
     assert full["simulation"]["makespan_seconds"] == pytest.approx(full["makespan_seconds"])
     half = planned(capsys, *words, "--exits", "0.5")
-    assert half["simulation"]["makespan_seconds"] == pytest.approx(0.5 * full["makespan_seconds"])
+    # exits shorten training and evaluation, not the start of two tasks on each GPU, nor their results
+    option = full["tasks"][0]["options"][0]
+    saved = 2 * 0.5 * (option["training_seconds"] + option["evaluation_seconds"])
+    assert half["simulation"]["makespan_seconds"] == pytest.approx(full["makespan_seconds"] - saved)
     # every task under its own early exit
     (folder / "exits.yaml").write_text((folder / "gpu.yaml").read_text().replace("early_exit: none\n", ""))
     words = (folder / "exits.yaml", *words[1:])
@@ -103,7 +106,12 @@ def test_a_simulation_ends_trials_early(
     code, out, _ = cohort(capsys, "plan", *words, "-o", tmp_path / "page.html")
     assert code == 0
     assert "simulated" in out
-    assert 'class="bar actual' in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert 'class="bar actual' in page
+    assert ", simulated: 0s to " in page
+    assert "lower ones simulated" in page
+    assert "<th>simulated</th>" in page
+    assert ", actual:" not in page, "nothing has happened yet"
 
 
 @pytest.mark.parametrize(

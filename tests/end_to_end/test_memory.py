@@ -101,7 +101,7 @@ def test_passes_that_were_thought_to_fit_are_made_smaller(
     expected: Outcome,
 ) -> None:
     """Nothing is measured, and what is assumed is wrong: it is learnt, recorded, kept over a stop, and harmless."""
-    monkeypatch.setattr(memory_plan, "_estimated", lambda decoder: MemoryNeeds(pass_bytes=lambda tokens: 0.0))
+    monkeypatch.setattr(memory_plan, "estimate_passes", lambda *_, **__: MemoryNeeds(pass_bytes=lambda tokens: 0.0))
     facts = facts_of(limited[0])
     sizes = [int(str(facts[name])) for name in ("memory_limit_bytes", "memory_available_bytes", "rank_rows")]
     bank = sizes[2] * 6144

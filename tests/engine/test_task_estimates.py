@@ -66,6 +66,23 @@ def test_a_base_model_that_fits_no_gpu_is_refused_in_the_file_s_words(folder: Pa
     assert "toy" in problem.allowed
 
 
+def test_a_memory_limit_is_planned_with(folder: Path) -> None:
+    gpu = KNOWN_GPUS["H200"]
+    free = estimate_task(tiny_task(folder, num_gpus="auto"), gpu).options[0]
+    limited = estimate_task(tiny_task(folder, num_gpus="auto", memory={"limit": "4GiB"}), gpu).options[0]
+    assert limited.memory_bytes <= 4 << 30
+    assert limited.memory_bytes <= free.memory_bytes
+    with pytest.raises(InputError) as caught:
+        estimate_task(tiny_task(folder, num_gpus="auto", memory={"limit": "1GiB"}), gpu)
+    (problem,) = caught.value.problems
+    assert "memory.limit" in problem.where
+    assert problem.found == "1.00 GiB"
+    # on a CPU as well, where a pass of fewer tokens fits
+    wide = estimate_task(tiny_task(folder), CPU).options[0]
+    narrow = estimate_task(tiny_task(folder, memory={"limit": "6MiB"}), CPU).options[0]
+    assert narrow.memory_bytes < min(wide.memory_bytes, 6 << 20)
+
+
 def test_ranks_that_fit_no_gpu_are_refused(folder: Path) -> None:
     small = Hardware(name="toy", memory_bytes=5e9, flops_per_second=1e12, bytes_per_second=1e11)
     task = tiny_task(folder, num_gpus="auto", search={"space": {"r": [8192 * 64]}})

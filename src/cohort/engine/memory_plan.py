@@ -23,12 +23,13 @@ from cohort.engine.run_store_records import JsonValue
 from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, MemoryNeeds, estimated_needs, rank_row_bytes
 from cohort.engine.task_file_model import TaskFile
 from cohort.kernels.cross_entropy import logits_bytes
+from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.trial import TrialSpec
 
-__all__ = ["MemoryPlan", "plan_memory"]
+__all__ = ["MemoryPlan", "estimate_passes", "plan_memory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,8 @@ def plan_memory(
     if profile is not None:
         needs = profile.needs(margin_share=task.memory.margin)
     else:
-        needs = replace(_estimated(decoder), margin_share=task.memory.margin)
+        needs = estimate_passes(decoder.config, dtype=decoder.dtype, device=decoder.device)
+        needs = replace(needs, margin_share=task.memory.margin)
     return MemoryPlan(machine=machine, needs=needs, profile=profile, limit_bytes=limit, key=key)
 
 
@@ -161,15 +163,15 @@ def _key(
     return MemoryKey.of(cost, ranks=ranks, longest=int(rows.lengths.max()))
 
 
-def _estimated(decoder: Decoder) -> MemoryNeeds:
+def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> MemoryNeeds:
     """Return what passes take from above; plain torch on a CPU keeps what a GPU's kernels work out anew."""
-    activation_bytes = activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize)
-    if decoder.device.type == "cuda":
+    activation_bytes = activation_bytes_per_token(config, bytes_per_value=dtype.itemsize)
+    if device.type == "cuda":
         return estimated_needs(activation_bytes)
-    vocabulary, dtype, device = decoder.config.vocab_size, decoder.dtype, decoder.device
     return MemoryNeeds(
         pass_bytes=lambda tokens: (
-            2 * activation_bytes * tokens + 3 * logits_bytes(tokens, vocabulary=vocabulary, dtype=dtype, device=device)
+            2 * activation_bytes * tokens
+            + 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device)
         )
     )
 

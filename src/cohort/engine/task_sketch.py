@@ -19,6 +19,7 @@ from cohort.core.units import format_bytes
 from cohort.engine.cost_cache import CostKey, MeasuredCosts
 from cohort.engine.machine import Machine
 from cohort.engine.memory_limit import placed
+from cohort.engine.memory_plan import estimate_passes
 from cohort.engine.sizing import GRAPH_TOKENS, LOSS_HEAD_BYTES, Sizes, SizeWish, choose_sizes, rank_row_bytes
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_inputs import TaskInputs
@@ -143,16 +144,11 @@ class TaskSketch:
         Raises:
             InputError: it does not fit, or not with the largest rank.
         """
-        free = self.hardware.memory_bytes - math.ceil(self.weight_bytes / num_gpus)
+        weights = math.ceil(self.weight_bytes / num_gpus)
+        free = self._memory_bytes() - weights
+        limit = self.task.memory.limit
         if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):
-            raise InputError(
-                Problem(
-                    where=self.task.where("model_name_or_path"),
-                    found=f"{self.task.model_name_or_path}, whose weights take {format_bytes(self.weight_bytes)}",
-                    allowed=f"what fits in {format_bytes(self.hardware.memory_bytes)} of {self.hardware.name}",
-                    mend="Choose a smaller base model, or hardware with more memory.",
-                )
-            )
+            raise InputError(self._too_large(weights))
         machine = Machine(
             device=torch.device("cuda" if self.hardware.is_gpu else "cpu"),
             device_name=self.hardware.name,
@@ -160,6 +156,12 @@ class TaskSketch:
             threads=1,
             memory_bytes=int(free),
         )
+        needs = None
+        if self.hardware.is_gpu or limit is not None:
+            dtype = torch.bfloat16 if self.hardware.is_gpu else torch.float32
+            needs = estimate_passes(self.inputs.config, dtype=dtype, device=machine.device)
+            if limit is not None:
+                needs = replace(needs, margin_share=self.task.memory.margin)
         try:
             return choose_sizes(
                 self.proposals.largest(),
@@ -167,10 +169,32 @@ class TaskSketch:
                 machine=machine,
                 longest_row=int(self.inputs.data.train.lengths.max()),
                 wish=SizeWish(),
-                activation_bytes=self.activation_bytes,
+                needs=needs,
             )
         except InputError as error:
             raise InputError([self._placed(problem) for problem in error.problems]) from None
+
+    def _memory_bytes(self) -> float:
+        """Return what there is of a device's memory, or what the task may take of it."""
+        limit = self.task.memory.limit
+        return self.hardware.memory_bytes if limit is None else min(float(limit), self.hardware.memory_bytes)
+
+    def _too_large(self, weights: int) -> Problem:
+        """Return what is wrong when the base model alone is too large."""
+        limit = self.task.memory.limit
+        if limit is not None and limit < self.hardware.memory_bytes:
+            return Problem(
+                where=self.task.where("memory.limit"),
+                found=format_bytes(limit),
+                allowed=f"more than {format_bytes(weights)}, which the base model takes, and room for a pass",
+                mend="Raise it, remove it, or choose a smaller base model.",
+            )
+        return Problem(
+            where=self.task.where("model_name_or_path"),
+            found=f"{self.task.model_name_or_path}, whose weights take {format_bytes(weights)}",
+            allowed=f"what fits in {format_bytes(self.hardware.memory_bytes)} of {self.hardware.name}",
+            mend="Choose a smaller base model, or hardware with more memory.",
+        )
 
     def _placed(self, problem: Problem) -> Problem:
         return replace(

@@ -44,6 +44,7 @@ def gantt_drawing(
     actual: Sequence[TaskBar] = (),
     tasks: Sequence[str] | None = None,
     device: str = "GPU",
+    happened: str = "actual",
 ) -> str:
     """Return the drawing; empty where nothing is planned and nothing ran.
 
@@ -53,6 +54,7 @@ def gantt_drawing(
         actual: What happened instead; then each device has two rows.
         tasks: Names in the order of their colours; those of the bars by default.
         device: What a row is: GPU or worker.
+        happened: What ``actual`` is called: ``actual``, or ``simulated``.
     """
     bars = [*planned, *actual]
     if not bars or not gpu_ids:
@@ -72,7 +74,7 @@ def gantt_drawing(
     )
     row = {gpu: index for index, gpu in enumerate(gpu_ids)}
     parts = [frame.axes()]
-    for kind, own in (("planned", planned), ("actual", actual)):
+    for kind, name, own in (("planned", "planned", planned), ("actual", happened, actual)):
         half = (0.0, 0.46) if kind == "planned" else (0.5, 1.0)
         low, high = half if actual else (0.0, 1.0)
         pale = " pale" if actual and kind == "planned" else ""
@@ -82,10 +84,11 @@ def gantt_drawing(
                 base = len(gpu_ids) - gpus[-1] - high
                 left, y_top = frame.at(bar.start_seconds / divisor, top)
                 right, y_base = frame.at(bar.end_seconds / divisor, base)
-                parts.append(_bar(bar, kind, names, box=(left, y_top, right, y_base), device=device, pale=pale))
+                title = _title(bar, name, device=device)
+                parts.append(_bar(bar, title, names, box=(left, y_top, right, y_base), classes=f"{kind}{pale}"))
     count = len({bar.task for bar in bars})
     description = f"{count} tasks on {len(gpu_ids)} devices; the last ends after {format_duration(end)}." + (
-        " Upper bars are planned, lower ones actual." if actual else ""
+        f" Upper bars are planned, lower ones {happened}." if actual else ""
     )
     return frame.drawing("".join(parts), title="Tasks over time", description=description, name="gantt")
 
@@ -109,16 +112,17 @@ def _neighbours(rows: Sequence[int], *, joined: bool) -> list[list[int]]:
     return runs
 
 
+def _title(bar: TaskBar, kind: str, *, device: str) -> str:
+    where = f"{device}{'s' if len(bar.gpu_ids) > 1 else ''} {', '.join(map(str, bar.gpu_ids))}"
+    when = f"{format_duration(bar.start_seconds)} to {format_duration(bar.end_seconds)}"
+    return f"{bar.task} on {where}, {kind}: {when}" + (f"; {bar.note}" if bar.note else "")
+
+
 def _bar(
-    bar: TaskBar, kind: str, names: Sequence[str], *, box: tuple[float, float, float, float], device: str, pale: str
+    bar: TaskBar, title: str, names: Sequence[str], *, box: tuple[float, float, float, float], classes: str
 ) -> str:
     left, top, right, base = box
     width, height = max(1.0, right - left - 0.8), max(1.0, base - top - 1.4)
-    where = f"{device}{'s' if len(bar.gpu_ids) > 1 else ''} {', '.join(map(str, bar.gpu_ids))}"
-    title = (
-        f"{bar.task} on {where}, {kind}: {format_duration(bar.start_seconds)} to {format_duration(bar.end_seconds)}"
-        + (f"; {bar.note}" if bar.note else "")
-    )
     label, middle = "", (top + base) / 2 + 4
     most = int((width - 8) / _CHARACTER)
     if most >= 2 and height > 10:
@@ -126,6 +130,6 @@ def _bar(
         label = text(left + 4, middle, shown, classes="bar-label")
     tone = names.index(bar.task) % NUM_TONES if bar.task in names else 0
     return (
-        f'<g class="bar {kind}{pale} t{tone}"><title>{escape(title)}</title>'
+        f'<g class="bar {classes} t{tone}"><title>{escape(title)}</title>'
         f'<rect x="{left:.1f}" y="{top + 0.7:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2"/>{label}</g>'
     )

@@ -43,7 +43,7 @@ def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) ->
             gpu_ids=segment.gpu_ids,
             start_seconds=segment.start_seconds,
             end_seconds=segment.end_seconds,
-            note="simulated, with early exits",
+            note="with early exits",
         )
         for segment in (simulation.planned.segments if simulation else ())
     ]
@@ -53,23 +53,25 @@ def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) ->
         (format_duration(plan.makespan_seconds), f"planned at worst, without early exit: {gap}"),
         (plan.status.value, f"what the solver says; order by {plan.policy}"),
     ]
+    device = "GPU" if choice.hardware.is_gpu else "worker"
     if simulation is not None:
         report = simulation.planned
         words = f"simulated, trials doing {100 * simulation.mean_share:.0f} % of their steps on average"
-        cards.append((format_duration(report.makespan_seconds), f"{words}; GPUs held {100 * report.utilisation:.0f} %"))
-    device = "GPU" if choice.hardware.is_gpu else "worker"
+        held = f"{device}s held {100 * report.utilisation:.0f} % of the time"
+        cards.append((format_duration(report.makespan_seconds), f"{words}; {held}"))
     drawing = gantt_drawing(
         bars_of(plan.placements),
         gpu_ids=choice.cluster.gpu_ids,
         actual=actual,
         tasks=[task.name for task in planned.tasks],
         device=device,
+        happened="simulated",
     )
     return _page(
         title=f"Plan of {len(planned.tasks)} tasks on {choice.label}",
         cards=cards,
         drawing=drawing,
-        tables=[_task_table(planned), _baseline_table(planned)],
+        tables=[_task_table(planned, simulated=actual), _baseline_table(planned)],
     )
 
 
@@ -113,7 +115,7 @@ def bars_of(placements: Sequence[Placement]) -> list[TaskBar]:
     ]
 
 
-def _task_table(planned: TaskPlan) -> str:
+def _task_table(planned: TaskPlan, *, simulated: Sequence[TaskBar]) -> str:
     rows = []
     for task in planned.tasks:
         placement, estimate = planned.placement(task.name), planned.estimates[task.name]
@@ -124,12 +126,14 @@ def _task_table(planned: TaskPlan) -> str:
                 str(estimate.num_trials),
                 ", ".join(map(str, placement.gpu_ids)),
                 f"{format_duration(placement.start_seconds)} to {format_duration(placement.end_seconds)}",
+                *([_span([bar for bar in simulated if bar.task == task.name])] if simulated else []),
                 format_duration(option.seconds),
                 format_bytes(option.memory_bytes),
                 SOURCES[option.step_source],
             ]
         )
-    head = ("task", "trials", "devices", "when", "at worst", "memory of each", "seconds of a step are")
+    when = ("planned, at worst", "simulated") if simulated else ("when",)
+    head = ("task", "trials", "devices", *when, "takes at worst", "memory of each", "seconds of a step are")
     return _table("Tasks", head, rows)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cohort.engine.task_estimates import TaskEstimate
 from cohort.engine.task_plan.planning import TaskPlan
 from cohort.scheduling.baselines import ListPolicy
 from cohort.scheduling.simulate import SimulatedTask, SimulationReport, SimulationSettings, simulate
@@ -48,7 +49,7 @@ def simulate_plan(
         SimulatedTask(
             request=request,
             num_trials=planned.estimates[request.task_id].num_trials,
-            exit_shares=tuple(exit_shares[request.task_id]),
+            exit_shares=_shares_of_time(planned.estimates[request.task_id], exit_shares[request.task_id]),
         )
         for request in planned.requests
     ]
@@ -61,9 +62,17 @@ def simulate_plan(
         planned=run(None),
         first_come=run(ListPolicy.FIRST_COME),
         mean_share=statistics.fmean(
-            (statistics.fmean(task.exit_shares) for task in tasks), weights=[task.num_trials for task in tasks]
+            (statistics.fmean(exit_shares[task.request.task_id]) for task in tasks),
+            weights=[task.num_trials for task in tasks],
         ),
     )
+
+
+def _shares_of_time(estimate: TaskEstimate, shares: Sequence[float]) -> tuple[float, ...]:
+    """Return shares of a task's time from those of its steps: exits do not shorten its start, nor its results."""
+    time = estimate.options[0].time
+    saved = (time.training + time.evaluation) / time.total
+    return tuple(1 - saved * (1 - share) for share in shares)
 
 
 def simulation_json(simulation: PlanSimulation) -> dict[str, Any]:
