@@ -35,6 +35,10 @@ from cohort.scheduling.placement_records import (
 
 __all__ = ["PlacementSettings", "plan_placement"]
 
+# linear relaxations cost more than they tell of few tasks: without them eleven tasks are proven in a seventieth of the
+# work, twelve with several degrees in a quarter; at seventy tasks plans come out 2 % longer without
+_MOST_WITHOUT_LINEAR = 50
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementSettings:
@@ -233,6 +237,8 @@ class _PlacementModel:
         solver.parameters.num_workers = settings.num_workers
         solver.parameters.interleave_search = settings.num_workers > 1
         solver.parameters.random_seed = settings.seed
+        if len(self.variables) <= _MOST_WITHOUT_LINEAR:
+            solver.parameters.linearization_level = 0
         solver.parameters.max_deterministic_time = settings.work_limit / len(levels)
         solver.parameters.max_time_in_seconds = settings.time_limit_seconds / len(levels)
         coarse: tuple[CoarsePlacement, ...] | None = None
