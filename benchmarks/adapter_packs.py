@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cohort.kernels.backend import Backend, implementation
 from cohort.kernels.packed_linear import LaunchTables, LoraPart, RoomyRows, SlotTable
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, spare_columns
+from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
 
@@ -141,7 +141,14 @@ def _input(
         tiles = TileChoice(term_forward=TermPlace.AUGMENTED, augmented_columns=room_columns, augmented_rows=1)
         spare = room_columns
     elif len(widths) == 1 and device.type == "cuda":
-        spare = spare_columns(torch.cuda.get_device_name(device), in_features=in_features, out_features=widths[0])
+        asked = choose_tiles(
+            torch.cuda.get_device_name(device),
+            in_features=in_features,
+            out_widths=tuple(widths),
+            num_rows=tables.num_rows,
+        )
+        fits = tables.num_rank_rows <= asked.augmented_columns and tables.num_rows >= asked.augmented_rows
+        spare = asked.augmented_columns if asked.term_forward is TermPlace.AUGMENTED and fits else 0
     weight = torch.randn(sum(widths), in_features + spare, device=device, dtype=dtype) * in_features**-0.5
     frozen = FrozenLinear(weight, in_features=in_features)
     x = torch.randn(tables.num_rows, in_features, device=device, dtype=dtype)

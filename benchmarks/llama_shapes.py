@@ -15,7 +15,6 @@ from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
-from cohort.models.weight_memory import empty_tensor, own_columns
 
 __all__ = ["SHAPES", "gsm8k_rows", "hf_config", "num_parameters", "random_decoder", "rows_of_lengths"]
 
@@ -79,11 +78,11 @@ def random_decoder(config: DecoderConfig, *, device: str, dtype: torch.dtype) ->
     generator = torch.Generator(device).manual_seed(0)
     tensors = {}
     for fused in checkpoint_layout(config):
-        tensor = empty_tensor(fused, device=device, dtype=dtype)
+        tensor = torch.empty(fused.shape, device=device, dtype=dtype)
         if len(fused.shape) == 1:
             tensor.fill_(1.0)
         else:
-            own_columns(tensor, fused).normal_(std=0.02, generator=generator)
+            tensor.normal_(std=0.02, generator=generator)
         tensors[fused.name] = tensor
     return Decoder(config, tensors)
 

@@ -28,11 +28,13 @@ MIXED_NAMES = ("32_mixed", "32_mixed_16384_tokens")
 
 
 def ask_for_augmented() -> None:
-    """Let the table of tiles ask for an augmented product of every linear without siblings that it knows."""
+    """Let the table of tiles ask for an augmented product of every linear without siblings that it knows, up to the
+    128 rank rows of 8 adapters of rank 16.
+    """
     for rows in choice.measured_tiles().values():
         for row in rows:
             if len(row["out_widths"]) == 1:
-                row["choice"]["term_forward"] = "augmented"
+                row["choice"] |= {"term_forward": "augmented", "augmented_columns": 128}
     choice.choose_tiles.cache_clear()
 
 

@@ -48,10 +48,13 @@ def median_seconds(step: Callable[[], object], *, repeats: int = 5, warmups: int
 def alternating_medians(
     steps: Mapping[str, Callable[[], object]], *, repeats: int = 5, warmups: int = 2
 ) -> dict[str, float]:
-    """Return the median wall time of each of ``steps``, which take turns one by one."""
+    """Return the median wall time of each of ``steps``, which take turns one by one.
+
+    Every other turn goes backwards: what comes after a step depends on the clocks and the caches that it leaves.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(warmups + repeats):
-        for name, step in steps.items():
+        for name, step in list(steps.items())[:: -1 if turn % 2 else 1]:
             _wait()
             start = time.perf_counter()
             step()

@@ -35,7 +35,7 @@ def test_siblings_are_one_group_and_layers_repeat() -> None:
 @pytest.mark.parametrize(
     ("gpu", "word", "augmented"),
     [
-        ("NVIDIA H200", "measured", "up to 128 rank rows"),
+        ("NVIDIA H200", "measured", "up to 64 rank rows"),
         ("Some GPU", "nothing was measured on Some GPU", "for no linear"),
     ],
 )

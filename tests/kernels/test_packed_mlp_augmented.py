@@ -22,7 +22,6 @@ from cohort.kernels.packed_mlp import triton as fused
 from cohort.kernels.segments import SegmentTable
 from cohort.models import weights
 from cohort.models.attention import PackedAttention
-from cohort.models.checkpoint_layout import FusedTensor
 from cohort.models.frozen_linear import FrozenLinear
 from cohort.models.weights import load_decoder
 from tests.kernels.closeness import assert_near, low_precision
@@ -99,14 +98,13 @@ def test_a_decoder_with_augmented_products_equals_one_without(
     for module in (grouped, fused):
         monkeypatch.setattr(module, "augmented_product", counted)
 
-    def with_columns_to_spare(fused: FusedTensor, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        more = 64 if fused.name.endswith(("output.weight", "down.weight")) else 0
-        shape = (*fused.shape[:-1], fused.shape[-1] + more)
-        return torch.full(shape, torch.nan, dtype=dtype, device=device)
-
-    monkeypatch.setattr(weights, "empty_tensor", with_columns_to_spare)
     monkeypatch.setattr(weights.WeightDtype, "on", lambda *_: dtype)
     decoder = load_decoder(folder, device=triton_device)
+    for linear in (decoder.layers[0].linears[1], decoder.layers[0].mlp.down):
+        assert isinstance(linear.frozen, FrozenLinear)
+        linear.frozen.reserve_columns(64)
+        assert linear.frozen.spare_NC is not None
+        linear.frozen.spare_NC.fill_(torch.nan)
     bank = AdapterBank(
         AdapterLayout(decoder.linears), num_slots=2, num_rank_rows=48, device=triton_device, compute_dtype=dtype
     )

@@ -33,19 +33,19 @@ class Decoder:
         linears: ``(in_features, out_features)`` of each adaptable linear by full module path, in order of use.
         dtype: Dtype of weights and stream.
         device: Where it is.
-        num_bytes: Bytes of all weights, shared storage counted once.
+        num_bytes: Bytes of all weights, shared storage counted once; columns to spare (below 1 %) are not counted.
+        is_recorded: Whether a CUDA graph may know where the weights are: from then on none is moved.
     """
 
     def __init__(self, config: DecoderConfig, tensors: Mapping[str, Tensor]) -> None:
-        """Build from the fused tensors that :func:`checkpoint_layout` names; linears may have columns to spare, see
-        :mod:`cohort.models.weight_memory`.
-        """
+        """Build from the fused tensors that :func:`checkpoint_layout` names."""
         self.config = config
         self._embedding = FrozenEmbedding(tensors["embed"])
         self.layers = tuple(DecoderLayer(config, layer, tensors) for layer in range(config.num_layers))
         self._norm_D = tensors["norm"]
         self.head = self._embedding.tied_head() if config.tie_word_embeddings else FrozenLinear(tensors["head"])
         self.dtype, self.device = self._norm_D.dtype, self._norm_D.device
+        self.is_recorded = False
         self.num_bytes = sum(
             tensors[fused.name].numel() * tensors[fused.name].element_size() for fused in checkpoint_layout(config)
         )
@@ -103,17 +103,8 @@ class DecoderLayer:
         self._index = index
         ours, theirs = f"layers.{index}.", f"model.layers.{index}."
 
-        in_features = {
-            "qkv": config.hidden_size,
-            "output": config.query_width,
-            "gate_up": config.hidden_size,
-            "down": config.intermediate_size,
-        }
-
         def linear(name: str, **parts: int) -> PackedLinear:
-            frozen = FrozenLinear(
-                tensors[f"{ours}{name}.weight"], tensors.get(f"{ours}{name}.bias"), in_features=in_features[name]
-            )
+            frozen = FrozenLinear(tensors[f"{ours}{name}.weight"], tensors.get(f"{ours}{name}.bias"))
             block = theirs + ("mlp." if name in ("gate_up", "down") else "self_attn.")
             return PackedLinear(
                 frozen, parts=tuple(LinearPart(name=block + key, out_features=n) for key, n in parts.items())

@@ -78,6 +78,18 @@ class FrozenLinear:
         return spare if spare.shape[1] else None
 
     @torch.no_grad()
+    def reserve_columns(self, count: int) -> None:
+        """Lay the weight out with ``count`` columns to spare; it moves unless it has as many. No one may know its
+        address from before.
+        """
+        num_out, num_in = self._weight_NK.shape
+        if count == self._wide_NX.shape[1] - num_in:
+            return
+        wide_NX = self._weight_NK.new_empty(num_out, num_in + count)
+        wide_NX[:, :num_in].copy_(self._weight_NK)
+        self._wide_NX, self._weight_NK = wide_NX, wide_NX[:, :num_in]
+
+    @torch.no_grad()
     def forward_augmented(self, x_TX: Tensor) -> Tensor:
         """Return the product of x [T, K + c] with W and the first c columns behind it; outside autograd."""
         return F.linear(x_TX, self._wide_NX[:, : x_TX.shape[1]], self._bias_N)

@@ -20,7 +20,6 @@ from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
 from cohort.models.source import find_model
-from cohort.models.weight_memory import empty_tensor, own_columns
 
 __all__ = ["WeightDtype", "check_checkpoint", "load_decoder", "load_tokenizer"]
 
@@ -193,12 +192,12 @@ def _load(
 ) -> dict[str, Tensor]:
     # each tensor gets memory of its own: mapped ones could be changed or cut short by other processes, and bits may
     # depend on the alignment that only an allocator promises
-    tensors = {fused.name: empty_tensor(fused, dtype=dtype, device=device) for fused in layout}
+    tensors = {fused.name: torch.empty(fused.shape, dtype=dtype, device=device) for fused in layout}
     places: dict[Path, list[tuple[str, Tensor]]] = {}
     for fused in layout:
         row = 0
         for piece in fused.pieces:
-            destination = own_columns(tensors[fused.name], fused)[row : row + piece.shape[0]]
+            destination = tensors[fused.name][row : row + piece.shape[0]]
             places.setdefault(stored[piece.key].file, []).append((piece.key, destination))
             row += piece.shape[0]
     for file, wanted in places.items():

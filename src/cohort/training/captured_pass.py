@@ -268,6 +268,7 @@ class _CapturedPass:
         self._fill(_empty_stream(num_rows, num_slots=slots.num_slots), trained_tokens={})
         self._copied = torch.cuda.Event()
         self._send()
+        decoder.is_recorded = True
         self._graph, self._losses_T = self._capture(decoder, pool=pool)
 
     def stage(

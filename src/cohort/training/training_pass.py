@@ -18,6 +18,7 @@ from cohort.core.memory_records import PassKind
 from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
+from cohort.models.spare_columns import make_room
 from cohort.training.captured_pass import CapturedPasses, StagedReplay
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.micro_batches import pass_size
@@ -100,6 +101,7 @@ class TrainingPasses:
                 return self.run(entries, trained, fresh_slots=fresh_slots)
             return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
         batch, lora = staged.stream
+        make_room(self._decoder, num_rank_rows=self._bank.num_rank_rows, num_rows=batch.num_rows)
         present = {entry.slot: trained[entry.slot] for entry in entries}
         with self._memory.observe(PassKind.TRAIN, pass_size(batch, lora, decoder=self._decoder)) as observed:
             losses_T = token_losses(self._decoder, batch, lora)

@@ -29,7 +29,6 @@ __all__ = [
     "describe_tiles",
     "fitting_stages",
     "measured_tiles",
-    "spare_columns",
 ]
 
 TABLE_PATH = Path(__file__).with_name("measured_tiles.json")
@@ -77,7 +76,7 @@ class TileChoice:
         products_per_multiprocessor: Its programs per multiprocessor.
         term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
         augmented_columns: Most rank rows of a bank, those between its adapters included, that an augmented product
-            takes; weights are loaded with so many columns to spare.
+            takes, and columns that its weight then gets to spare.
         augmented_rows: Fewest rows of a stream for it.
     """
 
@@ -112,8 +111,8 @@ class TileChoice:
     products_per_multiprocessor: int = 1
     term_forward: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
-    augmented_columns: int = 128
-    augmented_rows: int = 4096
+    augmented_columns: int = 64
+    augmented_rows: int = 2048
 
     def __post_init__(self) -> None:
         for name in ("term_forward", "term_backward"):
@@ -213,18 +212,6 @@ def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, 
         settings = ", ".join(f"{key}={value}" for key, value in changed.items()) or "all as by default"
         lines.append(f"{in_features} -> {'+'.join(map(str, out_widths))}: {origin}; {settings}")
     return lines
-
-
-def spare_columns(gpu: str, *, in_features: int, out_features: int) -> int:
-    """Return how many columns behind its weight a linear needs for its product to be augmented on the GPU called
-    ``gpu``; 0 where none of its measured rows asks for that.
-    """
-    wanted = [0]
-    for row in measured_tiles().get(gpu, []):
-        if row["in_features"] == in_features and row["out_widths"] == [out_features]:
-            choice = TileChoice(**row["choice"])
-            wanted.append(choice.augmented_columns if choice.term_forward is TermPlace.AUGMENTED else 0)
-    return max(wanted)
 
 
 def describe_augmented(gpu: str) -> str:

@@ -1,0 +1,46 @@
+"""Which frozen weights get columns to spare, for the augmented products of a bank of few rank rows."""
+
+from __future__ import annotations
+
+import torch
+
+from cohort.adapters.linear import PackedLinear
+from cohort.kernels.backend import Backend, describe_backend
+from cohort.kernels.packed_linear.choice import TermPlace, choose_tiles
+from cohort.models.decoder import Decoder
+from cohort.models.frozen_linear import FrozenLinear
+
+__all__ = ["make_room"]
+
+
+def make_room(decoder: Decoder, *, num_rank_rows: int, num_rows: int) -> None:
+    """Give those linears of ``decoder`` columns to spare whose product is to be augmented in a pass of ``num_rows``
+    rows with a bank of ``num_rank_rows``, and take them back where the bank is too large: a product over a weight with
+    columns to spare is 1 to 5 % slower, so nobody has them who does not use them.
+
+    To be called before a pass that is launched kernel by kernel; all but the first such call change nothing. Weights
+    move one at a time, and none once a CUDA graph has recorded where they are: passes then take them as they are.
+    """
+    device = decoder.device
+    if decoder.is_recorded or device.type != "cuda" or decoder.dtype.itemsize != 2:
+        return
+    if describe_backend(device).backend is not Backend.TRITON:
+        return
+    gpu = torch.cuda.get_device_name(device)
+    for linears in zip(*(layer.linears for layer in decoder.layers), strict=True):
+        # the layers are alike
+        count = _columns(linears[0], gpu=gpu, num_rank_rows=num_rank_rows, num_rows=num_rows)
+        for linear in linears:
+            if count is not None and isinstance(linear.frozen, FrozenLinear):
+                linear.frozen.reserve_columns(count)
+
+
+def _columns(linear: PackedLinear, *, gpu: str, num_rank_rows: int, num_rows: int) -> int | None:
+    """Return how many columns to spare the linear's weight is to have; None: as many as it has."""
+    if len(linear.parts) > 1:
+        return None
+    frozen = linear.frozen
+    tiles = choose_tiles(gpu, in_features=frozen.in_features, out_widths=(frozen.out_features,), num_rows=num_rows)
+    if tiles.term_forward is not TermPlace.AUGMENTED or num_rank_rows > tiles.augmented_columns:
+        return 0
+    return tiles.augmented_columns if num_rows >= tiles.augmented_rows else None
