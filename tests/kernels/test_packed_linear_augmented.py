@@ -21,7 +21,7 @@ from cohort.models.frozen_linear import FrozenLinear
 from tests.kernels.closeness import low_precision
 from tests.kernels.packed_linear_cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case, sink_of
 
-AUGMENTED = replace(SMALL, term_forward=TermPlace.AUGMENTED, augmented_rows=1)
+AUGMENTED = replace(SMALL, term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)
 CASES: dict[str, dict[str, Any]] = {
     "ragged": {"lengths": [20, 0, 1, 37], "ranks": [8, 3, 1, 20]},
     "one adapter": {"lengths": [33], "ranks": [64], "widths": (40,)},
@@ -216,5 +216,5 @@ def test_true_sizes(dropouts: list[float] | None) -> None:
         "cuda", lengths=[1500, 0, 333, 1], ranks=[64, 16, 30, 8], in_features=2048, widths=(500,), dropouts=dropouts,
         dtype=torch.bfloat16, extra=70,
     )  # fmt: skip
-    tiles = TileChoice(term_forward=TermPlace.AUGMENTED, augmented_rows=1)
+    tiles = TileChoice(term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)
     assert_equal_to_reference(case, run(case, tiles), roundings=ROUNDINGS + 1)

@@ -29,7 +29,7 @@ from tests.kernels.packed_linear_cases import SMALL as LINEAR_TILES
 from tests.kernels.test_packed_mlp import SMALL, Case, assert_equal_to_reference, make_case
 from tests.models.tiny_checkpoints import save_checkpoint
 
-AUGMENTED = replace(LINEAR_TILES, term_forward=TermPlace.AUGMENTED, augmented_rows=1)
+AUGMENTED = replace(LINEAR_TILES, term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)
 APART = replace(LINEAR_TILES, augmented_rows=1)
 
 
