@@ -59,3 +59,12 @@ def test_one_problem_and_several() -> None:
     several = format_input_error(InputError([PROBLEM, PROBLEM]))
     assert several.startswith("error: 2 problems in")
     assert several.count("allowed  a whole number") == 2
+
+
+def test_a_thousand_problems_are_counted_and_not_all_shown() -> None:
+    many = [Problem(where=f"tensor {number}", found="1", allowed="2", mend="Fetch it again.") for number in range(1000)]
+    text = format_input_error(InputError(many))
+    assert text.startswith("error: 1000 problems in the input")
+    assert text.endswith("and 950 more; --json lists all")
+    assert "tensor 49\n" in text
+    assert "tensor 50\n" not in text

@@ -26,13 +26,14 @@ def _no_costs_of_other_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three tasks of different length, one of them urgent, and one for a GPU."""
+    """Three tasks of different length, one of them urgent, and two for a GPU."""
     folder = tmp_path_factory.mktemp("tasks")
     write_tiny_task(folder)
     for name, steps, more in (("short", 40, ""), ("long", 4000, ""), ("urgent", 900, "priority: 2\n")):
         text = TASK.replace("max_steps: 6", f"max_steps: {steps}") + more
         (folder / f"{name}.yaml").write_text(text)
     (folder / "gpu.yaml").write_text(TASK.replace("num_gpus: 0", "num_gpus: auto"))
+    (folder / "one_gpu.yaml").write_text(TASK.replace("num_gpus: 0", "num_gpus: 1"))
     return folder
 
 
@@ -128,6 +129,8 @@ def test_a_simulation_ends_trials_early(
         (("nowhere.yaml", "--workers", "1"), "nowhere.yaml", ""),
         ((), "cohort plan", "one or more task files"),
         (("short.yaml", "--dry-run", "8xH200"), "num_gpus", "auto | 1"),
+        (("one_gpu.yaml", "--workers", "1"), "num_gpus", "but the workers are on the CPU"),
+        (("gpu.yaml", "--gpus", "64"), "--gpus", "write --dry-run 8xH200"),
         (("gpu.yaml", "--workers", "1", "--repeat", "0"), "--repeat", "1 or more"),
         (("gpu.yaml", "--workers", "1", "--max-gpus-per-task", "0"), "--max-gpus-per-task", "1 or more"),
         (("gpu.yaml", "--workers", "1", "--exits", "0.5"), "--exits", "--simulate"),

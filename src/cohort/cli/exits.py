@@ -20,6 +20,8 @@ __all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_INTERRUPTED", "exits", "format_inp
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
+# a model of other weights than its configuration says has a thousand problems
+_MOST_SHOWN = 50
 
 
 def _count(error: InputError) -> str:
@@ -30,7 +32,7 @@ def _count(error: InputError) -> str:
 def format_input_error(error: InputError) -> str:
     """Return every problem as a block: where, what was found, what is allowed, what to do."""
     lines = [f"error: {_count(error)}"]
-    for problem in error.problems:
+    for problem in error.problems[:_MOST_SHOWN]:
         lines += [
             "",
             f"  {problem.where}",
@@ -38,6 +40,8 @@ def format_input_error(error: InputError) -> str:
             f"    allowed  {problem.allowed}",
             f"    mend     {problem.mend}",
         ]
+    if len(error.problems) > _MOST_SHOWN:
+        lines += ["", f"  and {len(error.problems) - _MOST_SHOWN} more; --json lists all"]
     return "\n".join(lines)
 
 

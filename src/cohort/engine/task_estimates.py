@@ -104,7 +104,7 @@ def estimate_task(
     Raises:
         InputError: something is wrong with what the task names, or it fits no allowed number of GPUs.
     """
-    _refuse_cpu_task(task, hardware)
+    _refuse_other_device(task, hardware)
     found = inputs or read_inputs(task)
     measured = read_costs(cost_key(found, hardware), directory=cache_directory)
     sketch = TaskSketch(task, found, hardware, measured)
@@ -133,13 +133,23 @@ def estimate_task(
     )
 
 
-def _refuse_cpu_task(task: TaskFile, hardware: Hardware) -> None:
+def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
+    """Refuse a task that asks for the CPU where it would get a GPU, and the other way round."""
     if task.num_gpus == 0 and hardware.is_gpu:
         raise InputError(
             Problem(
                 where=task.where("num_gpus"),
                 found="0: the task asks for the CPU",
-                allowed=f"auto | 1, for a plan on {hardware.name}",
-                mend="Write num_gpus: auto.",
+                allowed=f"auto | 1, on {hardware.name}",
+                mend="Write num_gpus: auto, or use --workers N instead of GPUs.",
+            )
+        )
+    if task.num_gpus != "auto" and task.num_gpus > 0 and not hardware.is_gpu:
+        raise InputError(
+            Problem(
+                where=task.where("num_gpus"),
+                found=f"{task.num_gpus}, but the workers are on the CPU",
+                allowed="auto | 0 (CPU)",
+                mend="Write num_gpus: auto, or use --gpus N instead of workers on the CPU.",
             )
         )

@@ -47,5 +47,5 @@ def test_a_task_that_fits_no_slot_is_refused(folder: Path, tmp_path: Path) -> No
     small = replace(hardware, memory_bytes=20_000.0)
     with pytest.raises(InputError, match="whose weights take"):
         Expectation(tmp_path, small)(queued(folder, tmp_path))
-    with pytest.raises(InputError, match="the workers of this queue are on the CPU"):
+    with pytest.raises(InputError, match="but the workers are on the CPU"):
         Expectation(tmp_path, hardware)(queued(folder, tmp_path, num_gpus=1))

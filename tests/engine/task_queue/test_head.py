@@ -110,7 +110,7 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def no_check_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.engine.task_queue.head.find_changes", lambda task: [])
+    monkeypatch.setattr("cohort.engine.task_queue.head.find_changes", lambda task, **_: [])
 
 
 def all_done(states: Mapping[str, TaskState]) -> bool:
@@ -251,7 +251,7 @@ def test_a_task_whose_file_changed_is_held_and_the_others_go_on(
 ) -> None:
     change = Problem(where="b.yaml: training.max_steps", found="7", allowed="6", mend="Restore it as it was.")
     found = {"b": [change]}
-    monkeypatch.setattr("cohort.engine.task_queue.head.find_changes", lambda task: found.get(task.name, []))
+    monkeypatch.setattr("cohort.engine.task_queue.head.find_changes", lambda task, **_: found.get(task.name, []))
     scene = Scene(tmp_path, {"a": 5.0, "b": 5.0, "c": 5.0}, num_slots=1)
     for name in "abc":
         scene.add(name)

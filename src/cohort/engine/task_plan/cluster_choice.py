@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.task_queue.expectation import hardware_of_slots
@@ -42,7 +42,10 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
         InputError: no device, unknown hardware, two numbers of GPUs, or more GPUs than there are here.
     """
     if dry_run is None:
-        slots = choose_slots(gpus=gpus, workers=workers)
+        try:
+            slots = choose_slots(gpus=gpus, workers=workers)
+        except InputError as error:
+            raise InputError([_with_dry_run(problem) for problem in error.problems]) from None
         return ClusterChoice(
             hardware=hardware_of_slots(slots), cluster=Cluster.of_one_node(len(slots)), is_dry_run=False
         )
@@ -82,3 +85,10 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
         }
     )
     return ClusterChoice(hardware=choice.hardware, cluster=cluster, is_dry_run=True)
+
+
+def _with_dry_run(problem: Problem) -> Problem:
+    """Name what plans for GPUs that are not here, where there are too few."""
+    if problem.where != "--gpus" or "can use" not in problem.found:
+        return problem
+    return replace(problem, mend=f"{problem.mend} For GPUs that are not here, write --dry-run 8xH200.")

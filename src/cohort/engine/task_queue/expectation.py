@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cohort.cluster.local import LocalSlot
-from cohort.core.errors import CohortError, InputError, Problem, RunStateError
+from cohort.core.errors import CohortError, RunStateError
 from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.status import read_status
@@ -74,15 +74,6 @@ class Expectation:
         if left is not None:
             return left
         task = task_of(queued)
-        if task.num_gpus != "auto" and task.num_gpus > 0 and not self._hardware.is_gpu:
-            raise InputError(
-                Problem(
-                    where=task.where("num_gpus"),
-                    found=f"{task.num_gpus}, but the workers of this queue are on the CPU",
-                    allowed="auto | 0 (CPU)",
-                    mend="Write num_gpus: auto, or work the queue off with --gpus N.",
-                )
-            )
         # a worker starts once and then runs one task after the other
         return max(estimate_task(task, self._hardware).seconds - START_SECONDS, 1e-3)
 

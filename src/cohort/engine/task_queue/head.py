@@ -294,7 +294,7 @@ class Head:
         run_directory = self._directory / name
         # once it has begun, its run keeps the task, and checks rows and weights itself
         is_new = RunDirectory.find_problem(run_directory) is None
-        if is_new and (changes := find_changes(task)):
+        if is_new and (changes := find_changes(task, directory=self._directory)):
             self._fates.held(name, changes)
             return
         seat.task, seat.beat = name, None

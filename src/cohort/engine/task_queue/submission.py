@@ -53,7 +53,7 @@ def read_submissions(
         try:
             if source in by_source:
                 before = by_source[source]
-                changes = find_changes(before)
+                changes = find_changes(before, directory=directory)
                 if has_begun(before.name, directory):
                     mend = "Restore it as it was, or work in another directory with -o."
                     changes = [replace(change, mend=mend) for change in changes]
@@ -101,16 +101,20 @@ def has_begun(name: str, directory: Path) -> bool:
     return RunDirectory.find_problem(directory / name) is not None
 
 
-def find_changes(queued: QueuedTask) -> list[Problem]:
+def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
     """Return what is no longer as it was when the task was added, key by key and file by file.
 
     Comments and the order of keys are no change.
+
+    Args:
+        queued: The task.
+        directory: Of the queue, for what to type.
     """
     problems: list[Problem] = []
     now = {path: _digest(Path(path)) for path in queued.digests}
     mend = (
-        f"Restore it as it was, or take the change: `cohort queue remove {queued.name}` and "
-        f"`cohort queue add {queued.source}`."
+        f"Restore it as it was, or take the change: `cohort queue remove {queued.name} -o {directory}` and "
+        f"`cohort queue add {queued.source} -o {directory}`."
     )
     if now.get(queued.source) != queued.digests.get(queued.source):
         try:

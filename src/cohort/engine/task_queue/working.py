@@ -146,17 +146,18 @@ def remove_from_queue(names: Sequence[str], directory: Path) -> None:
     """Take tasks off the queue; one that runs saves its state and stops. Run directories stay.
 
     Raises:
-        InputError: the queue has no such task, or it has ended.
+        InputError: the queue has no such task, or it is done or removed.
     """
     with open_queue(directory) as store:
         by_name = {task.name: task for task in store.tasks()}
-        open_names = [name for name, task in by_name.items() if not task.state.is_final]
+        kept = (TaskState.DONE, TaskState.REMOVED)
+        open_names = [name for name, task in by_name.items() if task.state not in kept]
         problems = [
             Problem(
                 where=f"{directory}: {name}",
                 found=f"a task that is {by_name[name].state.value}" if name in by_name else "no task of that name",
-                allowed=f"one of {', '.join(open_names)}" if open_names else "nothing: all tasks have ended",
-                mend="See `cohort queue list`.",
+                allowed=f"one of {', '.join(open_names)}" if open_names else "nothing: all tasks are done or removed",
+                mend=f"See `cohort queue list -o {directory}`.",
             )
             for name in names
             if name not in open_names
@@ -166,7 +167,7 @@ def remove_from_queue(names: Sequence[str], directory: Path) -> None:
         is_worked_off = queue_holder(directory) is not None
         for name in names:
             store.update(name, is_withdrawn=True)
-            if not is_worked_off:
+            if not is_worked_off or by_name[name].state.is_final:
                 store.update(name, state=TaskState.REMOVED, reason="removed by the user")
 
 
