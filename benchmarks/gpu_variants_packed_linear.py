@@ -28,6 +28,8 @@ from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear import triton_launches as launches
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles
 
+__all__ = ["Work", "intermediates", "piece_work", "relative_error", "weight_gradients", "whole_work"]
+
 QUESTION = "Which tiles and which place of the LoRA term are fastest for each linear of Llama-3.1-8B?"
 Work = Callable[[], object]
 
@@ -91,7 +93,7 @@ WHOLES = {
 }
 
 
-def _intermediates(pack: Pack) -> tuple[Tensor, Tensor]:
+def intermediates(pack: Pack) -> tuple[Tensor, Tensor]:
     """S, and dS with its scale, by plain products."""
     shape = (len(pack.parts), pack.x_TK.shape[0], pack.tables.num_columns)
     s, ds = (torch.zeros(shape, device=pack.x_TK.device, dtype=pack.x_TK.dtype) for _ in range(2))
@@ -103,7 +105,21 @@ def _intermediates(pack: Pack) -> tuple[Tensor, Tensor]:
     return s, ds
 
 
-def _work(pack: Pack, piece: str, tiles: TileChoice, s: Tensor, ds: Tensor) -> Work:
+def weight_gradients(pack: Pack) -> list[Tensor]:
+    """DA and dB of every part by plain products."""
+    s, ds = intermediates(pack)
+    made: list[Tensor] = []
+    for index, part in enumerate(pack.parts):
+        grad_a, grad_b = (torch.zeros(factor.shape, device=s.device) for factor in (part.a_RK, part.b_RN))
+        for slot, rank in enumerate(pack.slots.ranks):
+            rows, ranks = pack.segments.rows(slot), pack.slots.rank_rows(slot)
+            grad_a[ranks] = (ds[index, rows, :rank].T @ pack.x_TK[rows]).float()
+            grad_b[ranks] = (s[index, rows, :rank].T @ pack.dy_TN[rows, part.columns]).float() * pack.slots.scales[slot]
+        made += [grad_a, grad_b]
+    return made
+
+
+def piece_work(pack: Pack, piece: str, tiles: TileChoice, s: Tensor, ds: Tensor) -> Work:
     """One piece of the linear; whatever it makes is returned."""
     tables, parts, x, dy, rank_pass = pack.tables, pack.parts, pack.x_TK, pack.dy_TN, pack.tables.passes[0]
     if piece == "shrink":
@@ -151,7 +167,7 @@ def _compile(task: tuple[int, str, dict[str, int], int]) -> str | None:
     torch.manual_seed(0)
     small = build_pack(1024, [1024] * num_parts, lengths=[96, 160], ranks=[8, max_rank])
     try:
-        _work(small, piece, TileChoice(**change), *_intermediates(small))()
+        piece_work(small, piece, TileChoice(**change), *intermediates(small))()
         torch.cuda.synchronize()
     except Exception as error:  # a variant that does not compile is a result, not a failure
         return f"{num_parts} parts {piece} {change}: {type(error).__name__}: {str(error)[:120]}"
@@ -168,7 +184,7 @@ def _compile_all(linears: list[str], *, max_rank: int) -> list[str]:
 
 
 def _pieces(name: str, pack: Pack) -> Iterator[dict[str, Any]]:
-    s, ds = _intermediates(pack)
+    s, ds = intermediates(pack)
     for piece, variants in VARIANTS.items():
         works: dict[str, Work] = {}
         settings: dict[str, dict[str, int]] = {}
@@ -177,7 +193,7 @@ def _pieces(name: str, pack: Pack) -> Iterator[dict[str, Any]]:
         for change in variants:
             label = " ".join(map(str, change.values()))
             try:
-                work = _work(pack, piece, TileChoice(**change), s, ds)
+                work = piece_work(pack, piece, TileChoice(**change), s, ds)
                 work()
                 torch.cuda.synchronize()
             except Exception as error:
@@ -214,21 +230,21 @@ def _wholes(name: str, pack: Pack, rows: list[dict[str, Any]]) -> Iterator[dict[
         if tiles.term_forward is AUGMENTED and pack.room is None:
             continue  # siblings, or more rank rows than an augmented product takes
         try:
-            y, dx = _whole(pack, tiles)()
-            error = max(_error(y, wanted_y), _error(dx, wanted_dx))
+            y, dx = whole_work(pack, tiles)()
+            error = max(relative_error(y, wanted_y), relative_error(dx, wanted_dx))
             del y, dx
         except Exception as problem:
             yield {"linear": name, "piece": "whole", "variant": label, "failed": str(problem)[:100]}
             continue
         if not error < 1e-2:
             raise SystemExit(f"{name} {label}: relative error {error:.2e} against the loop; no timing of wrong results")
-        works[label] = _whole(pack, tiles)
+        works[label] = whole_work(pack, tiles)
     for label, (ms, ratio) in interleaved(works, baseline="frozen", rounds=6, block_seconds=0.06).items():
         row = {"linear": name, "piece": "whole", "variant": label, "us": ms * 1e3, "ratio": ratio}
         yield {**row, "choice": asdict(choices[label]) if label in choices else None}
 
 
-def _whole(pack: Pack, tiles: TileChoice) -> Callable[[], tuple[Tensor, Tensor]]:
+def whole_work(pack: Pack, tiles: TileChoice) -> Callable[[], tuple[Tensor, Tensor]]:
     arguments: dict[str, Any] = {
         "frozen": pack.frozen, "parts": pack.parts, "tables": pack.tables, "row_keys_T": None, "tiles": tiles,
     }  # fmt: skip
@@ -244,7 +260,7 @@ def _whole(pack: Pack, tiles: TileChoice) -> Callable[[], tuple[Tensor, Tensor]]
     return work
 
 
-def _error(found: Tensor, wanted: Tensor) -> float:
+def relative_error(found: Tensor, wanted: Tensor) -> float:
     return float((found.float() - wanted.float()).norm() / wanted.float().norm())
 
 

@@ -1,8 +1,8 @@
 """How much does a pack of adapters add to the frozen linear, and what do others add?
 
-``python benchmarks/packed_linear.py [--result FILE] [--quick]``: every linear of Llama-3.1-8B, 2048 to 16384 rows, 1
-to 32 adapters of mixed ranks, forward + backward by CUDA-graph replay over the frozen product's forward + dX. All
-columns take turns in blocks, so that each is timed at the clocks it settles at.
+``python benchmarks/packed_linear.py [--result FILE] [--quick] [--rows "k or v:2048:1" ...]``: every linear of
+Llama-3.1-8B, 2048 to 16384 rows, 1 to 32 adapters of mixed ranks, forward + backward by CUDA-graph replay over the
+frozen product's forward + dX. All columns take turns in blocks, so that each is timed at the clocks it settles at.
 """
 
 from __future__ import annotations
@@ -108,23 +108,40 @@ def _compile_all() -> None:
         list(pool.map(_compile, tasks))
 
 
+def _wanted(options: argparse.Namespace) -> list[tuple[str, int, int]]:
+    """The rows of the table to measure: (linear, rows, adapters)."""
+    every = [(name, rows, adapters) for rows in ROWS for name in SHAPES for adapters in ADAPTERS]
+    if options.quick:
+        return [row for row in every if row[1] == 8192 and row[2] in (1, 4, 16)]
+    if options.rows is None:
+        return every
+    named = {f"{name}:{rows}:{adapters}": (name, rows, adapters) for name, rows, adapters in every}
+    unknown = [name for name in options.rows if name not in named]
+    if unknown:
+        raise SystemExit(f"--rows: no row is called {', '.join(unknown)}; one is called {next(iter(named))}")
+    return [named[name] for name in options.rows]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--result", type=Path, default=RESULTS / "packed_linear.json")
+    parser.add_argument("--result", type=Path, default=None, help="default: the committed file, for the whole table")
     parser.add_argument("--quick", action="store_true", help="8192 rows and 1, 4 and 16 adapters alone")
+    parser.add_argument("--rows", nargs="+", default=None, metavar="LINEAR:ROWS:ADAPTERS", help="these rows alone")
     options = parser.parse_args()
+    wanted = _wanted(options)
+    if options.result is None and options.rows is not None:
+        parser.error("--rows measures a part of the table: name another file with --result")
+    path = options.result or RESULTS / "packed_linear.json"
     _compile_all()
     tb_per_s, tflops = copy_ceiling(), matrix_ceiling()
     notes = {"copy_tb_per_s": tb_per_s, "matrix_tflop_per_s": tflops}
     rows: list[dict[str, Any]] = []
-    for num_rows in (8192,) if options.quick else ROWS:
-        for name in SHAPES:
-            for adapters in (1, 4, 16) if options.quick else ADAPTERS:
-                peft = num_rows == 8192 and adapters in (1, 16)
-                rows.append(_measure(name, num_rows, adapters, tb_per_s=tb_per_s, with_peft=peft))
-                torch.cuda.empty_cache()
+    for name, num_rows, adapters in wanted:
+        peft = num_rows == 8192 and adapters in (1, 16)
+        rows.append(_measure(name, num_rows, adapters, tb_per_s=tb_per_s, with_peft=peft))
+        torch.cuda.empty_cache()
         # written as it grows: what was measured is not lost when the machine is
-        write_result(options.result, question=QUESTION, headline=_headline(rows), rows=rows, notes=notes)
+        write_result(path, question=QUESTION, headline=_headline(rows), rows=rows, notes=notes)
     print_table(rows, columns=COLUMNS)
     print(_headline(rows))
 

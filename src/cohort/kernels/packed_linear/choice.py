@@ -2,9 +2,9 @@
 
 The rule: exact match of GPU name, input width and sibling widths in ``measured_tiles.json`` (written by
 ``benchmarks/gpu_variants_packed_linear.py``), taking the row with the most stream rows that is not above the stream;
-else the defaults below. Everything that changes the order of a sum (``shrink_block``, ``shrink_splits``,
-``output_block``, ``chunk_rows``) is a function of the linear's widths alone, so a slot's bits do not depend on how
-full its pack is.
+else the defaults below. Everything that changes the order of a sum is a function of the linear's widths
+(``shrink_block``, ``output_block``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`), so a slot's
+bits do not depend on how full its pack is. What changes none may follow from the launch: :func:`filling_strip`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ __all__ = [
     "choose_tiles",
     "describe_augmented",
     "describe_tiles",
+    "filling_strip",
     "fitting_stages",
     "measured_tiles",
+    "rows_per_chunk",
+    "shares_of",
 ]
 
 TABLE_PATH = Path(__file__).with_name("measured_tiles.json")
@@ -59,13 +62,14 @@ class TileChoice:
 
     Attributes:
         tile_rows: Rows of a shrink and expand tile, the same for every linear of a step.
-        chunk_rows: Rows whose weight gradients one program adds up, the same for every linear of a step.
+        chunk_rows: Rows whose weight gradients one program adds up where a slot has no more, see
+            :func:`rows_per_chunk`; the same for every linear of a step.
         shrink_block: Columns of X a shrink step reads.
-        shrink_splits: Programs that share the columns of one shrink tile.
+        shrink_splits: Programs that share the columns of one shrink tile; None as :func:`shares_of` says.
         shrink_warps, shrink_stages: Of the shrink.
         ds_apart: Compute dS by a shrink of its own: dY is read twice, but no float32 partial sums are written.
         ds_block, ds_splits, ds_warps, ds_stages: Of that shrink.
-        expand_block, expand_strip: Output columns that an expand step writes, and that one program writes.
+        expand_block, expand_strip: Output columns that an expand step writes, and the most that one program writes.
         expand_warps, expand_stages: Of the expand.
         output_rows, output_block: Rows a step and columns a program of the kernel over dY reads.
         output_warps, output_stages: Of that kernel.
@@ -74,6 +78,7 @@ class TileChoice:
         product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside.
         product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
         products_per_multiprocessor: Its programs per multiprocessor.
+        early: Let a launch begin before the one ahead of it has ended (Hopper and newer).
         term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
         augmented_columns: Most rank rows of a bank, those between its adapters included, that an augmented product
             takes, and columns that its weight then gets to spare.
@@ -83,12 +88,12 @@ class TileChoice:
     tile_rows: int = 64
     chunk_rows: int = 1024
     shrink_block: int = 64
-    shrink_splits: int = 1
+    shrink_splits: int | None = None
     shrink_warps: int = 4
     shrink_stages: int = 6
     ds_apart: bool = True
     ds_block: int = 64
-    ds_splits: int = 1
+    ds_splits: int | None = None
     ds_warps: int = 4
     ds_stages: int = 6
     expand_block: int = 128
@@ -109,6 +114,7 @@ class TileChoice:
     product_warps: int = 8
     product_group: int = 8
     products_per_multiprocessor: int = 1
+    early: bool = False
     term_forward: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
     augmented_columns: int = 64
@@ -146,11 +152,13 @@ _DEFAULTS = TileChoice()
 # Exact float32 products are unrolled into single multiplications: with larger tiles they spill and compile for minutes.
 EXACT_TILES = TileChoice(
     shrink_block=16,
+    shrink_splits=1,
     shrink_stages=2,
     expand_block=32,
     expand_strip=256,
     expand_stages=2,
     ds_block=16,
+    ds_splits=1,
     ds_stages=2,
     output_rows=16,
     output_block=32,
@@ -190,6 +198,33 @@ def choose_tiles(gpu: str, *, in_features: int, out_widths: tuple[int, ...], num
         if best is None or row["min_rows"] > best["min_rows"]:
             best = row
     return _DEFAULTS if best is None else TileChoice(**best["choice"])
+
+
+def shares_of(width: int) -> int:
+    """Return how many programs share the columns of a shrink tile that reads ``width`` of them.
+
+    A short stream has few tiles (2048 rows make 32), and a ragged one often a few more than there are multiprocessors:
+    shorter programs fill the card and its last wave. At least 2048 columns each, or the sums cost more than they save.
+    """
+    return 4 if width >= 8192 else 2 if width >= 4096 else 1
+
+
+def rows_per_chunk(slot_rows: int, *, chunk_rows: int) -> int:
+    """Return how many rows of a slot with ``slot_rows`` one program of a weight gradient adds up.
+
+    All of them up to ``chunk_rows``; else the slot makes at most eight chunks of at least half as many: enough programs
+    for a slot that has the stream to itself, and never more than eight parts to add up.
+    """
+    if slot_rows <= chunk_rows:
+        return chunk_rows
+    return max(chunk_rows // 2, -(-slot_rows // (8 * 16)) * 16)
+
+
+def filling_strip(strip: int, *, block: int, width: int, num_tiles: int, least_programs: int) -> int:
+    """Return ``strip`` columns a program, halved down to ``block`` while there are fewer than ``least_programs``."""
+    while strip > block and -(-width // strip) * num_tiles < least_programs:
+        strip //= 2
+    return strip
 
 
 def fitting_stages(stages: int, *, stage_bytes: int, fixed_bytes: int = 0, limit_bytes: int) -> int:

@@ -9,27 +9,24 @@ import functools
 from collections.abc import Sequence
 
 import torch
-import triton
 from torch import Tensor
 
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.triton_augmented import NO_SPREAD, Spread
-from cohort.kernels.packed_linear.triton_backward import sum_chunks_kernel
 from cohort.kernels.packed_linear.triton_forward import sum_partials_kernel
 
 __all__ = [
-    "chunk_partials",
+    "chunk_counters",
+    "chunk_parts",
+    "early_launch",
     "has_tensor_memory_engine",
     "num_multiprocessors",
     "precision",
     "shared_bytes",
     "sink_of",
-    "sum_chunks",
     "sum_partials",
     "three",
 ]
-
-SUM_BLOCK = 128
 
 
 @functools.cache
@@ -52,6 +49,13 @@ def has_tensor_memory_engine(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def early_launch(like: Tensor, *, early: bool) -> dict[str, bool]:
+    """Options of a launch that may begin before the one ahead of it has ended, where the device knows such launches."""
+    if early and like.device.type == "cuda" and has_tensor_memory_engine(like.device):
+        return {"EARLY": True, "launch_pdl": True}
+    return {"EARLY": False}
 
 
 def three(values: Sequence[object]) -> tuple[object, object, object]:
@@ -86,25 +90,14 @@ def sum_partials(
     )  # fmt: skip
 
 
-def chunk_partials(like: Tensor, rank_pass: RankPass, width: int) -> Tensor:
-    """Float32 gradients of chunks that need the second stage, [chunks, padded rank, width]; a scrap where there are
-    none.
-    """
-    if rank_pass.num_partials == 0:
-        return like.new_empty(1, 1, 16, dtype=torch.float32)
-    return like.new_empty(rank_pass.num_partials, rank_pass.max_class, width, dtype=torch.float32)
+def chunk_parts(like: Tensor, rank_pass: RankPass, width: int) -> Tensor:
+    """Float32 gradients [rank rows, width] of chunks whose slot has several; a scrap where there are none."""
+    return like.new_empty(max(rank_pass.num_part_rows, 1), max(width, 16), dtype=torch.float32)
 
 
-def sum_chunks(partials_CRN: Tensor, sinks: Sequence[Tensor], rank_pass: RankPass) -> None:
-    """Put the sums over the chunks of each slot that has several into ``sinks``, in chunk order."""
-    if rank_pass.num_sums == 0:
-        return
-    widths = [sink.shape[1] for sink in sinks]
-    blocks = sum(triton.cdiv(width, SUM_BLOCK) for width in widths)
-    sum_chunks_kernel[(rank_pass.num_sums, blocks, rank_pass.max_class // 16)](
-        rank_pass.sums, partials_CRN, *three(sinks), *three(widths), partials_CRN.stride(0), partials_CRN.stride(1),
-        *three([sink.stride(0) for sink in sinks]), PARTS=len(sinks), BN=SUM_BLOCK, num_warps=2,
-    )  # fmt: skip
+def chunk_counters(tables: LaunchTables, rank_pass: RankPass, strips: int) -> Tensor:
+    """Zeros by which the chunks of each slot that has several count themselves, one for each strip of columns."""
+    return tables.counters(rank_pass.num_sums * strips) if rank_pass.num_sums else rank_pass.sums
 
 
 def sink_of(gradient: Tensor | None) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from cohort.core.errors import SegmentError
 from cohort.kernels.dropout import keep_threshold
+from cohort.kernels.packed_linear.choice import rows_per_chunk
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.segments import SegmentTable
 
@@ -33,7 +34,7 @@ PRODUCT_ROWS = 128
 # A program holds this many ranks; wider adapters take further passes over their rows.
 WIDEST_RANK = 128
 # The last field of an entry where a program's sums go into a sink: added, or written over what is there. From 0 on it
-# is the place among the chunks of a slot, which a second stage adds up.
+# is the entry of ``sums`` whose slot's chunks the last of them adds up.
 _ADD, _WRITE = -1, -2
 
 
@@ -48,14 +49,15 @@ class RankPass:
 
     Attributes:
         tiles: Entries of at most ``tile_rows`` rows.
-        chunks: Entries of at most ``chunk_rows`` rows, the unit of weight gradients.
-        sums: One entry for each slot whose weight gradients come from several chunks.
+        chunks: Entries of the rows whose weight gradients one program adds up.
+        sums: One entry for each slot whose weight gradients come from several chunks: first rank row among what chunks
+            leave, chunks, rank row in the bank, rank, first row, rows and left rank rows of a chunk, into the sink how.
         slots: One entry for each slot with rows and ranks, in row order.
         owners: int32 [stream tiles of PRODUCT_ROWS rows, 2]: the first and the past-the-last entry of ``slots`` with
             rows in the tile; equal where there is none.
         max_class: The widest padded rank among the slots.
         num_tiles, num_chunks, num_sums: Entries to launch for (the capacities, under a fixed launch).
-        num_partials: Chunks whose gradients need the second stage.
+        num_part_rows: Rank rows that chunks leave to such sums.
     """
 
     tiles: Tensor
@@ -67,7 +69,7 @@ class RankPass:
     num_tiles: int
     num_chunks: int
     num_sums: int
-    num_partials: int
+    num_part_rows: int
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ class LaunchTables:
         segments, slots: What the tables describe.
         device: Where they are read.
         tile_rows: Rows of a forward tile, a power of two of at least 16.
-        chunk_rows: Rows whose weight gradients one program adds up, a multiple of 64.
+        chunk_rows: Rows whose weight gradients one program adds up where a slot has no more
+            (:func:`~.choice.rows_per_chunk`), a multiple of 64.
         fixed_launch: Launch for the most tiles that ``num_rows`` rows and this many slots can need, so that
             :meth:`update` may change the layout under a captured CUDA graph.
         fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where
@@ -128,6 +131,7 @@ class LaunchTables:
         self._buffer = self._host.to(self.device, non_blocking=True)
         self._copied = _record_event(self.device)
         self.passes = tuple(self._views(blocks, slots))
+        self._counters: Tensor | None = None
 
     @property
     def num_columns(self) -> int:
@@ -145,6 +149,12 @@ class LaunchTables:
     def slots_are_aligned(self) -> bool:
         """Whether each adapter begins at a multiple of 16 rank rows, as in a bank."""
         return all(start % 16 == 0 for start in self._slots.row_starts)
+
+    def counters(self, count: int) -> Tensor:
+        """Return at least ``count`` int32 zeros that a launch leaves as zeros: one stream at a time uses them."""
+        if self._counters is None or self._counters.numel() < count:
+            self._counters = torch.zeros(max(count, 4096), dtype=torch.int32, device=self.device)
+        return self._counters
 
     def update(self, segments: SegmentTable, slots: SlotTable, *, fresh_slots: Collection[int] = ()) -> None:
         """Describe another layout of equally many rows and slots in the same buffer (needs ``fixed_launch``).
@@ -183,13 +193,14 @@ class LaunchTables:
                 tensors.append(self._buffer[start : start + table.size].view(table.shape))
                 start += table.size
             launches = [int(t[0, 0]) for t in (block.tiles, block.chunks, block.sums)]
-            partials = int((block.chunks[1:, 7] >= 0).sum())
+            widest = max((rank - index * WIDEST_RANK for rank in slots.ranks), default=0)
+            max_class = rank_class(max(widest, 1))
+            part_rows = int((block.sums[1:, 1] * block.sums[1:, 6]).sum())
             if self.fixed_launch:
-                # only slots of more than one chunk need the second stage, and n > c rows make at most 2 n / c chunks
+                # only slots of more than one chunk are summed, and n > c rows make at most 2 n / c + 1 < 3 n / c chunks
                 most_sums = min(self.num_slots, self.num_rows // (self.chunk_rows + 1))
                 launches = [len(block.tiles) - 1, len(block.chunks) - 1, most_sums]
-                partials = 2 * self.num_rows // self.chunk_rows if most_sums else 0
-            widest = max((rank - index * WIDEST_RANK for rank in slots.ranks), default=0)
+                part_rows = 3 * self.num_rows // self.chunk_rows * max_class if most_sums else 0
             views.append(
                 RankPass(
                     tiles=tensors[0],
@@ -197,11 +208,11 @@ class LaunchTables:
                     sums=tensors[2],
                     slots=tensors[3],
                     owners=tensors[4],
-                    max_class=rank_class(max(widest, 1)),
+                    max_class=max_class,
                     num_tiles=launches[0],
                     num_chunks=launches[1],
                     num_sums=launches[2],
-                    num_partials=partials,
+                    num_part_rows=part_rows,
                 )
             )
         return views
@@ -217,7 +228,7 @@ class LaunchTables:
         chunks: list[tuple[int, ...]] = []
         sums: list[tuple[int, ...]] = []
         owning: list[tuple[int, ...]] = []
-        num_partials = 0
+        part_rows = 0
         for slot in range(slots.num_slots):
             rows = segments.rows(slot)
             rank = min(max(slots.ranks[slot] - first_rank, 0), WIDEST_RANK)
@@ -225,22 +236,22 @@ class LaunchTables:
             tiles += [(start, stop, *meaning, _ADD) for start, stop in _cut(rows, self.tile_rows)]
             if rank > 0 and rows.stop > rows.start:
                 owning.append((rows.start, rows.stop, *meaning, _ADD))
-            num_chunks = -(-(rows.stop - rows.start) // self.chunk_rows)
             into_sink = _WRITE if slot in fresh else _ADD
-            first = num_partials if num_chunks > 1 and rank > 0 else into_sink
-            for index in range(num_chunks):
-                start = rows.start + index * self.chunk_rows
-                stop = min(start + self.chunk_rows, rows.stop)
-                chunks.append((start, stop, *meaning, first + index if first >= 0 else into_sink))
-            if first >= 0:
-                sums.append((first, num_chunks, *meaning, into_sink))
-                num_partials += num_chunks
+            own_rows = rows_per_chunk(rows.stop - rows.start, chunk_rows=self.chunk_rows)
+            cuts = _cut(rows, own_rows)
+            summed = len(cuts) > 1 and rank > 0
+            chunks += [(start, stop, *meaning, len(sums) if summed else into_sink) for start, stop in cuts]
+            if summed:
+                left = rank_class(rank)
+                sums.append((part_rows, len(cuts), *meaning[:2], rows.start, own_rows, left, into_sink))
+                part_rows += len(cuts) * left
         filler = slice(segments.num_adapter_rows, segments.num_rows)
         nothing = (0, 0, 0, 0, 0, _ADD)
         tiles += [(start, stop, *nothing) for start, stop in _cut(filler, self.tile_rows)]
         chunks += [(start, stop, *nothing) for start, stop in _cut(filler, self.chunk_rows)]
+        # a chunk but for a slot's last has at least half of chunk_rows
         most_tiles, most_chunks = (
-            self.num_rows // size + self.num_slots + 1 for size in (self.tile_rows, self.chunk_rows)
+            self.num_rows // size + self.num_slots + 1 for size in (self.tile_rows, self.chunk_rows // 2)
         )
         return _Blocks(
             tiles=_table(tiles, capacity=most_tiles),

@@ -1,8 +1,9 @@
 """Backward kernels: one read of dY gives dS and dB, one read of X gives dA while dX is written.
 
 A program owns some columns and walks a chunk of its slot's rows: the weight gradient stays in its accumulators, so each
-gradient entry has one writer (a fixed second stage where a slot has several chunks) and no atomic is needed. dS of a
-row needs all columns: programs leave float32 partial sums that ``sum_partials_kernel`` adds up in column order.
+gradient entry has one writer (where a slot has several chunks, the last of them adds up what all left, in their order)
+and no float is added atomically. dS of a row needs all columns: programs leave float32 partial sums that
+``sum_partials_kernel`` adds up in column order.
 
 Shapes:  T rows · K input width · N output width of one part · R rank rows of the bank · r true rank, BR its padded
 class
@@ -20,34 +21,15 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 from cohort.kernels.packed_linear.triton_forward import entry_fields, in_class, kept_columns
+from cohort.kernels.packed_linear.triton_stages import await_inputs, chunks_done, own_part, put_gradient, sum_parts
 
-__all__ = ["input_side_kernel", "output_side_kernel", "sum_chunks_kernel"]
-
-
-@triton.jit
-def _put_gradient(
-    acc, sink, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, partial_start,
-    stride_sink, stride_partial, partial_width,
-):  # fmt: skip
-    """Put ``acc`` [columns, ranks] into the float32 sink, or leave it for the second stage: ``partial`` >= 0.
-
-    ``partial`` -1 adds, -2 writes over what is there.
-    """
-    ok = col_ok[:, None] & rank_ok[None, :]
-    if partial < 0:
-        sink_tile = sink + (rank_row + ranks).to(tl.int64)[None, :] * stride_sink + cols[:, None]
-        if partial == -1:
-            acc += tl.load(sink_tile, mask=ok, other=0.0)
-        tl.store(sink_tile, acc, mask=ok)
-    else:
-        base = partials + partial.to(tl.int64) * stride_partial + partial_start
-        tl.store(base + ranks[None, :] * partial_width + cols[:, None], acc, mask=ok)
+__all__ = ["input_side_kernel", "output_side_kernel"]
 
 
 @triton.jit
 def _output_side_rows(
-    dy, s, b, ds_partials, sink, partials, row_start, row_stop, rank_row, rank, scale, partial, cols, col_ok,
-    partial_start, stride_dyt, stride_row, stride_br, stride_sink, stride_partial, partial_width,
+    dy, s, b, ds_partials, sink, parts, own, row_start, row_stop, rank_row, rank, scale, partial, cols, col_ok,
+    part_start, stride_dyt, stride_row, stride_br, stride_sink, part_width,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, EVEN: tl.constexpr, WITH_DS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -75,46 +57,50 @@ def _output_side_rows(
         if WITH_DS:
             ds_tile = tl.dot(dy_tile, tl.trans(b_tile), input_precision=PRECISION)
             tl.store(ds_partials + offsets, ds_tile, mask=row_ok[:, None])
-    _put_gradient(acc * scale, sink, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, partial_start,
-                  stride_sink, stride_partial, partial_width)  # fmt: skip
+    put_gradient(acc * scale, sink, parts, own, partial, rank_row, ranks, rank_ok, cols, col_ok, part_start,
+                 stride_sink, part_width)  # fmt: skip
 
 
 @triton.jit
 def output_side_kernel(
-    table, dy, s, b0, b1, b2, ds_partials, sink0, sink1, sink2, partials, start0, start1, start2, width0, width1,
-    width2,
+    table, sums, counters, dy, s, b0, b1, b2, ds_partials, sink0, sink1, sink2, parts, start0, start1, start2,
+    width0, width1, width2,
     stride_dyt, stride_part, stride_row, stride_ds, stride_b0, stride_b1, stride_b2, stride_g0, stride_g1, stride_g2,
-    stride_partial, partial_width,
+    part_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, EVEN: tl.constexpr,
-    WITH_DS: tl.constexpr, PRECISION: tl.constexpr,
+    WITH_DS: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, column tiles of all parts). ``dB_p += s dY_p^T S_p``; partial sums of ``dY_p B_p`` into
     ds_partials.
     """
     chunk = tl.program_id(0)
-    if chunk >= tl.load(table):
-        return
+    count = tl.load(table)
+    idle = chunk >= count
     if not WITH_DS:
         # dS was just made from the first rows on: the last ones are still in the cache
-        chunk = tl.load(table) - 1 - chunk
+        chunk = tl.maximum(count - 1 - chunk, 0)
     row_start, row_stop, rank_row, rank, scale, _, _, partial = entry_fields(table, chunk)
+    own = own_part(sums, partial, row_start)
+    await_inputs(EARLY)
+    if idle:
+        return
     block = tl.program_id(1)
     ds_partials += block.to(tl.int64) * stride_ds
     b, stride_br, sink, stride_sink, start, width = b0, stride_b0, sink0, stride_g0, start0, width0
-    partial_start = width0 * 0
+    part_start = width0 * 0
     if PARTS > 1:
         before = tl.cdiv(width0, BN)
         if block >= before:
             block -= before
             b, stride_br, sink, stride_sink, start, width = b1, stride_b1, sink1, stride_g1, start1, width1
-            partial_start = width0
+            part_start = width0
             s += stride_part
             if PARTS > 2:
                 before = tl.cdiv(width1, BN)
                 if block >= before:
                     block -= before
                     b, stride_br, sink, stride_sink, start, width = b2, stride_b2, sink2, stride_g2, start2, width2
-                    partial_start = width0 + width1
+                    part_start = width0 + width1
                     s += stride_part
     cols = block * BN + tl.arange(0, BN)
     col_ok = cols < width
@@ -122,10 +108,12 @@ def output_side_kernel(
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
                 _output_side_rows(
-                    dy + start, s, b, ds_partials, sink, partials, row_start, row_stop, rank_row, rank, scale, partial,
-                    cols, col_ok, partial_start, stride_dyt, stride_row, stride_br, stride_sink, stride_partial,
-                    partial_width, BM, BN, 16 << SHIFT, EVEN, WITH_DS, PRECISION,
+                    dy + start, s, b, ds_partials, sink, parts, own, row_start, row_stop, rank_row, rank, scale,
+                    partial, cols, col_ok, part_start, stride_dyt, stride_row, stride_br, stride_sink, part_width,
+                    BM, BN, 16 << SHIFT, EVEN, WITH_DS, PRECISION,
                 )  # fmt: skip
+    if chunks_done(sums, counters, partial, tl.program_id(1), tl.num_programs(1)):
+        sum_parts(sums, partial, sink, parts, cols, col_ok, part_start, stride_sink, part_width)
 
 
 @triton.jit
@@ -155,9 +143,9 @@ def _load_factor(a, rank_row, ranks, rank_ok, cols, col_ok, stride_ar, like: tl.
 
 @triton.jit
 def _input_side_rows(
-    x, ds, a0, a1, a2, dx, sink0, sink1, sink2, partials, row_keys, key0, key1, key2, row_start, row_stop, rank_row,
+    x, ds, a0, a1, a2, dx, sink0, sink1, sink2, parts, own, row_keys, key0, key1, key2, row_start, row_stop, rank_row,
     rank, threshold, factor, partial, cols, col_ok, width, stride_xt, stride_dxt, stride_part, stride_row,
-    stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2, stride_partial, partial_width,
+    stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2, part_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, EVEN: tl.constexpr, ADD: tl.constexpr,
     WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -199,44 +187,52 @@ def _input_side_rows(
             if ADD:
                 dx_tile += tl.load(dx_pointers, mask=dx_ok, other=0.0).to(tl.float32)
             tl.store(dx_pointers, dx_tile.to(dx.dtype.element_ty), mask=dx_ok)
-    _put_gradient(acc0, sink0, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 0,
-                  stride_g0, stride_partial, partial_width)  # fmt: skip
+    put_gradient(acc0, sink0, parts, own, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 0,
+                 stride_g0, part_width)  # fmt: skip
     if PARTS > 1:
-        _put_gradient(acc1, sink1, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width,
-                      stride_g1, stride_partial, partial_width)  # fmt: skip
+        put_gradient(acc1, sink1, parts, own, partial, rank_row, ranks, rank_ok, cols, col_ok, width,
+                     stride_g1, part_width)  # fmt: skip
     if PARTS > 2:
-        _put_gradient(acc2, sink2, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 2,
-                      stride_g2, stride_partial, partial_width)  # fmt: skip
+        put_gradient(acc2, sink2, parts, own, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 2,
+                     stride_g2, part_width)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["key0", "key1", "key2"])
 def input_side_kernel(
-    table, x, ds, a0, a1, a2, dx, sink0, sink1, sink2, partials, row_keys, key0, key1, key2,
+    table, sums, counters, x, ds, a0, a1, a2, dx, sink0, sink1, sink2, parts, row_keys, key0, key1, key2,
     width, stride_xt, stride_dxt, stride_part, stride_row, stride_a0, stride_a1, stride_a2,
-    stride_g0, stride_g1, stride_g2, stride_partial, partial_width,
+    stride_g0, stride_g1, stride_g2, part_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, MAX_R: tl.constexpr, EVEN: tl.constexpr, ADD: tl.constexpr,
-    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, column tiles). ``dA_p += dS_p^T drop_p(X)`` and ``dX (+)= sum_p drop_p(dS_p A_p)``.
 
     Without ADD, dX of rows of no adapter becomes 0.
     """
     chunk = tl.program_id(0)
-    if chunk >= tl.load(table):
-        return
+    idle = chunk >= tl.load(table)
     row_start, row_stop, rank_row, rank, _, threshold, factor, partial = entry_fields(table, chunk)
+    own = own_part(sums, partial, row_start)
+    await_inputs(EARLY)
+    if idle:
+        return
     cols = tl.program_id(1) * BK + tl.arange(0, BK)
     col_ok = cols < width
     for SHIFT in tl.static_range(4):
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
                 _input_side_rows(
-                    x, ds, a0, a1, a2, dx, sink0, sink1, sink2, partials, row_keys, key0, key1, key2, row_start,
-                    row_stop,
-                    rank_row, rank, threshold, factor, partial, cols, col_ok, width, stride_xt, stride_dxt, stride_part,
-                    stride_row, stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2, stride_partial,
-                    partial_width, PARTS, BM, BK, 16 << SHIFT, EVEN, ADD, WITH_DX, DROPOUT, PRECISION,
+                    x, ds, a0, a1, a2, dx, sink0, sink1, sink2, parts, own, row_keys, key0, key1, key2, row_start,
+                    row_stop, rank_row, rank, threshold, factor, partial, cols, col_ok, width, stride_xt, stride_dxt,
+                    stride_part, stride_row, stride_a0, stride_a1, stride_a2, stride_g0, stride_g1, stride_g2,
+                    part_width, PARTS, BM, BK, 16 << SHIFT, EVEN, ADD, WITH_DX, DROPOUT, PRECISION,
                 )  # fmt: skip
+    if chunks_done(sums, counters, partial, tl.program_id(1), tl.num_programs(1)):
+        sum_parts(sums, partial, sink0, parts, cols, col_ok, width * 0, stride_g0, part_width)
+        if PARTS > 1:
+            sum_parts(sums, partial, sink1, parts, cols, col_ok, width, stride_g1, part_width)
+        if PARTS > 2:
+            sum_parts(sums, partial, sink2, parts, cols, col_ok, width * 2, stride_g2, part_width)
     if WITH_DX and not ADD:
         if rank == 0:
             zeros = tl.zeros((BM, BK), dtype=dx.dtype.element_ty)
@@ -244,43 +240,3 @@ def input_side_kernel(
                 rows = row + tl.arange(0, BM)
                 ok = (rows < row_stop)[:, None] & col_ok[None, :]
                 tl.store(dx + rows.to(tl.int64)[:, None] * stride_dxt + cols[None, :], zeros, mask=ok)
-
-
-@triton.jit
-def sum_chunks_kernel(
-    table, partials, sink0, sink1, sink2, width0, width1, width2, stride_partial, partial_width,
-    stride_g0, stride_g1, stride_g2, PARTS: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """Grid (sums, column tiles of all parts, padded rank / 16). Add a slot's chunks to its sink rows in chunk order, or
-    write their sum there.
-    """
-    entry = tl.program_id(0)
-    if entry >= tl.load(table):
-        return
-    first, count, rank_row, rank, _, _, _, kind = entry_fields(table, entry)
-    ranks = tl.program_id(2) * 16 + tl.arange(0, 16)
-    block = tl.program_id(1)
-    sink, stride_sink, width, partial_start = sink0, stride_g0, width0, width0 * 0
-    if PARTS > 1:
-        before = tl.cdiv(width0, BN)
-        if block >= before:
-            block -= before
-            sink, stride_sink, width, partial_start = sink1, stride_g1, width1, width0
-            if PARTS > 2:
-                before = tl.cdiv(width1, BN)
-                if block >= before:
-                    block -= before
-                    sink, stride_sink, width, partial_start = sink2, stride_g2, width2, width0 + width1
-    cols = block * BN + tl.arange(0, BN)
-    ok = (ranks < rank)[:, None] & (cols < width)[None, :]
-    sink_tile = sink + (rank_row + ranks).to(tl.int64)[:, None] * stride_sink + cols[None, :]
-    total = tl.zeros((16, BN), dtype=tl.float32)
-    # -2 writes over what is there
-    if kind == -1:
-        total += tl.load(sink_tile, mask=ok, other=0.0)
-    pointers = partials + first.to(tl.int64) * stride_partial + partial_start
-    pointers += ranks[:, None] * partial_width + cols[None, :]
-    for _index in range(count):
-        total += tl.load(pointers, mask=ok, other=0.0)
-        pointers += stride_partial
-    tl.store(sink_tile, total, mask=ok)

@@ -19,6 +19,7 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 from cohort.kernels.packed_linear.triton_augmented import spread_rows
+from cohort.kernels.packed_linear.triton_stages import arrives_last, await_inputs
 
 __all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "kept_columns", "shrink_kernel", "sum_partials_kernel"]
 
@@ -81,12 +82,12 @@ def _shrink_part(
 
 @triton.jit
 def _shrink_rows(
-    x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale, threshold, factor,
-    k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, spare, flags,
-    stride_spare,
-    PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, EVEN: tl.constexpr,
-    SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    x, a0, a1, a2, s, shares, counter, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale,
+    threshold, factor, k_begin, k_end, width, split, stride_xt, stride_a0, stride_a1, stride_a2, stride_part,
+    stride_row, stride_share, stride_share_row, spare, flags, stride_spare,
+    PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BR: tl.constexpr, SPLITS: tl.constexpr,
+    EVEN: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     rows = row_start + tl.arange(0, BM)
     # Rows past the end read the slot's own last row, never a neighbour's, and are not stored: no mask in the loop.
@@ -116,39 +117,63 @@ def _shrink_rows(
         if PARTS > 2:
             acc2 = _shrink_part(acc2, x_tile, a2, stride_a2, rank_rows, rank_ok, cols, col_ok, keys, key2, threshold,
                                 factor, DROPOUT, PRECISION)  # fmt: skip
-    if SPREAD > 0:
-        spread_rows(spare, flags, stride_spare, rows, rows < row_stop, acc0, rank_row, rank, scale, BM, BR, SPREAD,
-                    FLAGS, FLAGS_UP)  # fmt: skip
-    if SCALED:
-        acc0, acc1, acc2 = acc0 * scale, acc1 * scale, acc2 * scale
-    out_tile = out + rows.to(tl.int64)[:, None] * stride_row + ranks[None, :]
     row_ok = (rows < row_stop)[:, None]
-    tl.store(out_tile, acc0.to(out.dtype.element_ty), mask=row_ok)
-    if PARTS > 1:
-        tl.store(out_tile + stride_part, acc1.to(out.dtype.element_ty), mask=row_ok)
-    if PARTS > 2:
-        tl.store(out_tile + 2 * stride_part, acc2.to(out.dtype.element_ty), mask=row_ok)
+    long_rows = rows.to(tl.int64)[:, None]
+    s_tile = s + long_rows * stride_row + ranks[None, :]
+    scaled = scale if SCALED else 1.0
+    if SPLITS == 1:
+        if SPREAD > 0:
+            spread_rows(spare, flags, stride_spare, rows, rows < row_stop, acc0, rank_row, rank, scale, BM, BR, SPREAD,
+                        FLAGS, FLAGS_UP)  # fmt: skip
+        tl.store(s_tile, (acc0 * scaled).to(s.dtype.element_ty), mask=row_ok)
+        if PARTS > 1:
+            tl.store(s_tile + stride_part, (acc1 * scaled).to(s.dtype.element_ty), mask=row_ok)
+        if PARTS > 2:
+            tl.store(s_tile + 2 * stride_part, (acc2 * scaled).to(s.dtype.element_ty), mask=row_ok)
+    else:
+        shares += long_rows * stride_share_row + ranks[None, :]
+        own = shares + split.to(tl.int64) * stride_share
+        tl.store(own, acc0, mask=row_ok)
+        if PARTS > 1:
+            tl.store(own + SPLITS * stride_share, acc1, mask=row_ok)
+        if PARTS > 2:
+            tl.store(own + 2 * SPLITS * stride_share, acc2, mask=row_ok)
+        if arrives_last(counter, SPLITS):
+            for _part in tl.static_range(PARTS):
+                total = tl.zeros((BM, BR), dtype=tl.float32)
+                for _split in tl.static_range(SPLITS):
+                    total += tl.load(shares, mask=row_ok, other=0.0, cache_modifier=".cg")
+                    shares += stride_share
+                if SPREAD > 0:
+                    spread_rows(spare, flags, stride_spare, rows, rows < row_stop, total, rank_row, rank, scale, BM, BR,
+                                SPREAD, FLAGS, FLAGS_UP)  # fmt: skip
+                tl.store(s_tile, (total * scaled).to(s.dtype.element_ty), mask=row_ok)
+                s_tile += stride_part
 
 
 @triton.jit(do_not_specialize=["key0", "key1", "key2"])
 def shrink_kernel(
-    table, x, a0, a1, a2, out, row_keys, key0, key1, key2, start0, start1, start2, width0, width1, width2,
-    stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, stride_split, spare, flags, stride_spare,
+    table, x, a0, a1, a2, s, shares, counters, row_keys, key0, key1, key2, start0, start1, start2, width0, width1,
+    width2, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row, stride_share, stride_share_row, spare,
+    flags, stride_spare,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, MAX_R: tl.constexpr,
     EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr,
-    FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p, or its partial sums over a share of K.
-    SPREAD > 0 also spreads S of the one part there is over so many columns behind X.
+    """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p. SPREAD > 0 also spreads S of the one
+    part there is over so many columns behind X.
 
-    ``out`` is [PARTS * SPLITS, T, columns], part-major; float32 and without the scale when SPLITS > 1. All parts read
-    the same columns of X; APART, grid (tiles, SPLITS, parts), each reads its own ``start_p .. start_p + width_p``.
+    With SPLITS each program takes a share of K and leaves it in ``shares`` [PARTS * SPLITS, T, columns], float32 and
+    part-major; the last of a tile adds them up. All parts read the same columns of X; APART, grid (tiles, SPLITS,
+    parts), each reads its own ``start_p .. start_p + width_p``.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    if tile >= tl.load(table):
-        return
+    idle = tile >= tl.load(table)
     row_start, row_stop, rank_row, rank, scale, threshold, factor, _ = entry_fields(table, tile)
+    await_inputs(EARLY)
+    if idle:
+        return
     width = width0
     if APART:
         part = tl.program_id(2)
@@ -161,24 +186,25 @@ def shrink_kernel(
         x += start
         a0 = a
         stride_a0 = stride
-        out += part.to(tl.int64) * stride_part
+        s += part.to(tl.int64) * stride_part
+        shares += part.to(tl.int64) * SPLITS * stride_share
+        counters += part * tl.num_programs(0)
     share = tl.cdiv(tl.cdiv(width, BK), SPLITS) * BK
     shared_parts: tl.constexpr = 1 if APART else PARTS
     k_begin = split * share
     k_end = tl.minimum(k_begin + share, width)
-    out += split.to(tl.int64) * stride_split
     for SHIFT in tl.static_range(4):
         if (16 << SHIFT) <= MAX_R:
             if in_class(rank, 16 << SHIFT):
                 _shrink_rows(
-                    x, a0, a1, a2, out, row_keys, key0, key1, key2, row_start, row_stop, rank_row, rank, scale,
-                    threshold,
-                    factor, k_begin, k_end, width, stride_xt, stride_a0, stride_a1, stride_a2, stride_part, stride_row,
-                    spare, flags, stride_spare, shared_parts, BM, BK, 16 << SHIFT, EVEN, SCALED, SPREAD, FLAGS,
-                    FLAGS_UP, DROPOUT, PRECISION,
+                    x, a0, a1, a2, s, shares, counters + tile, row_keys, key0, key1, key2, row_start, row_stop,
+                    rank_row, rank, scale, threshold, factor, k_begin, k_end, width, split, stride_xt, stride_a0,
+                    stride_a1, stride_a2, stride_part, stride_row, stride_share, stride_share_row, spare, flags,
+                    stride_spare, shared_parts, BM, BK, 16 << SHIFT, SPLITS, EVEN, SCALED, SPREAD, FLAGS, FLAGS_UP,
+                    DROPOUT, PRECISION,
                 )  # fmt: skip
     if SPREAD > 0:
-        if rank == 0:
+        if (rank == 0) & (split == 0):
             rows = row_start + tl.arange(0, BM)
             spread_rows(spare, flags, stride_spare, rows, rows < row_stop, tl.zeros((BM, 16), dtype=tl.float32),
                         rank_row, rank, scale, BM, 16, SPREAD, FLAGS, FLAGS_UP)  # fmt: skip
@@ -258,15 +284,17 @@ def expand_kernel(
     table, s, b0, b1, b2, y, start0, start1, start2, width0, width1, width2,
     stride_yt, stride_part, stride_row, stride_b0, stride_b1, stride_b2,
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STRIP: tl.constexpr, MAX_R: tl.constexpr,
-    ADD: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    ADD: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (strips of columns of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get
     0.
     """
     tile = tl.program_id(1)
-    if tile >= tl.load(table):
-        return
+    idle = tile >= tl.load(table)
     row_start, row_stop, rank_row, rank, scale, _, _, _ = entry_fields(table, tile)
+    await_inputs(EARLY)
+    if idle:
+        return
     block = tl.program_id(0)
     b, stride_br, start, width = b0, stride_b0, start0, width0
     if PARTS > 1:

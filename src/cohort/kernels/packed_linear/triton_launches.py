@@ -15,15 +15,16 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cohort.kernels.dropout.triton import as_signed32
-from cohort.kernels.packed_linear.choice import TileChoice, fitting_stages
+from cohort.kernels.packed_linear.choice import TileChoice, filling_strip, fitting_stages, shares_of
 from cohort.kernels.packed_linear.launch_support import (
-    chunk_partials,
+    chunk_counters,
+    chunk_parts,
+    early_launch,
     has_tensor_memory_engine,
     num_multiprocessors,
     precision,
     shared_bytes,
     sink_of,
-    sum_chunks,
     sum_partials,
     three,
 )
@@ -70,8 +71,8 @@ def shrink(
     factors, width = [part.a_RK for part in parts], x_TK.shape[1]
     _shrink(
         x_TK, factors, s_PTC, rank_pass, columns=[slice(0, width)] * len(parts), keys=_keys(parts), scaled=False,
-        tables=tables, row_keys_T=row_keys_T, block=tiles.shrink_block, splits=tiles.shrink_splits,
-        warps=tiles.shrink_warps, most_stages=tiles.shrink_stages, spread=spread,
+        tables=tables, row_keys_T=row_keys_T, block=tiles.shrink_block, shares=tiles.shrink_splits,
+        warps=tiles.shrink_warps, most_stages=tiles.shrink_stages, early=tiles.early, spread=spread,
     )  # fmt: skip
 
 
@@ -82,8 +83,8 @@ def output_side_ds(
     ds_PTC = dy_TN.new_empty(len(parts), dy_TN.shape[0], tables.num_columns)
     _shrink(
         dy_TN, [part.b_RN for part in parts], ds_PTC, rank_pass, columns=[part.columns for part in parts],
-        keys=(0, 0, 0), scaled=True, tables=tables, row_keys_T=None, block=tiles.ds_block, splits=tiles.ds_splits,
-        warps=tiles.ds_warps, most_stages=tiles.ds_stages,
+        keys=(0, 0, 0), scaled=True, tables=tables, row_keys_T=None, block=tiles.ds_block, shares=tiles.ds_splits,
+        warps=tiles.ds_warps, most_stages=tiles.ds_stages, early=tiles.early,
     )  # fmt: skip
     return ds_PTC
 
@@ -100,40 +101,38 @@ def _shrink(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     block: int,
-    splits: int,
+    shares: int | None,
     warps: int,
     most_stages: int,
+    early: bool,
     spread: Spread | None = None,
 ) -> None:
     if rank_pass.num_tiles == 0:
         return
     num_parts = len(factors)
-    spread_here = spread if splits == 1 else None
-    spread_arguments = (x_TK, x_TK, 0) if spread_here is None else spread_here.arguments()
     num_rows = x_TK.shape[0]
     apart = any(own != columns[0] for own in columns) or columns[0] != slice(0, x_TK.shape[1])
     shared_parts = 1 if apart else num_parts
     widths = [own.stop - own.start for own in columns]
+    splits = shares_of(max(widths)) if shares is None else shares
     dropout = row_keys_T is not None and tables.has_dropout
-    if splits == 1:
-        out = s_PTC
-    else:
-        out = x_TK.new_empty(num_parts * splits, num_rows, rank_pass.max_class, dtype=torch.float32)
+    # a slot's padded rank of columns each, for the rows of every tile
+    shape = (num_parts * splits, num_rows, rank_pass.max_class) if splits > 1 else (1, 1, 1)
+    left_PTC = x_TK.new_empty(shape, dtype=torch.float32)
+    counters = tables.counters(rank_pass.num_tiles * MOST_PARTS) if splits > 1 else rank_pass.sums
     element = x_TK.element_size()
     stage_bytes = block * (tables.tile_rows + shared_parts * rank_pass.max_class) * element
     stages = fitting_stages(most_stages, stage_bytes=stage_bytes, limit_bytes=shared_bytes(x_TK.device))
     shrink_kernel[(rank_pass.num_tiles, splits, num_parts if apart else 1)](
-        rank_pass.tiles, x_TK, *three(factors), out, row_keys_T if dropout else x_TK, *keys,
+        rank_pass.tiles, x_TK, *three(factors), s_PTC, left_PTC, counters, row_keys_T if dropout else x_TK, *keys,
         *three([own.start for own in columns]), *three(widths), x_TK.stride(0),
-        *three([a.stride(0) for a in factors]), out.stride(0) * splits, out.stride(1), out.stride(0),
-        *spread_arguments,
+        *three([a.stride(0) for a in factors]), s_PTC.stride(0), s_PTC.stride(1), left_PTC.stride(0),
+        left_PTC.stride(1), *((x_TK, x_TK, 0) if spread is None else spread.arguments()),
         PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
-        EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled and splits == 1,
-        **(NO_SPREAD if spread_here is None else spread_here.constants()), DROPOUT=dropout, PRECISION=precision(x_TK),
-        num_warps=warps, num_stages=stages,
+        EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled, DROPOUT=dropout,
+        **(NO_SPREAD if spread is None else spread.constants()), PRECISION=precision(x_TK), num_warps=warps,
+        num_stages=stages, **early_launch(x_TK, early=early),
     )  # fmt: skip
-    if splits > 1:
-        sum_partials(out, s_PTC, rank_pass, counts=[splits] * num_parts, scaled=scaled, tables=tables, spread=spread)
 
 
 def expand(
@@ -149,7 +148,14 @@ def expand(
     """Write ``s S B^T`` into Y, or add it; without ``add`` rows of no adapter become zero."""
     factors = [part.b_RN for part in parts]
     widths = [b.shape[1] for b in factors]
-    strips = sum(triton.cdiv(width, tiles.expand_strip) for width in widths)
+    strip = filling_strip(
+        tiles.expand_strip,
+        block=tiles.expand_block,
+        width=sum(widths),
+        num_tiles=rank_pass.num_tiles,
+        least_programs=2 * num_multiprocessors(y_TN.device),
+    )
+    strips = sum(triton.cdiv(width, strip) for width in widths)
     if rank_pass.num_tiles == 0 or strips == 0:
         return
     stage_bytes = rank_pass.max_class * tiles.expand_block * y_TN.element_size()
@@ -163,8 +169,9 @@ def expand(
     expand_kernel[(strips, rank_pass.num_tiles)](
         rank_pass.tiles, s_PTC, *three(factors), y_TN, *three([part.column_start for part in parts]), *three(widths),
         y_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1), *three([b.stride(0) for b in factors]),
-        PARTS=len(parts), BM=tables.tile_rows, BN=tiles.expand_block, STRIP=tiles.expand_strip,
+        PARTS=len(parts), BM=tables.tile_rows, BN=tiles.expand_block, STRIP=strip,
         MAX_R=rank_pass.max_class, ADD=add, STAGES=stages, PRECISION=precision(y_TN), num_warps=tiles.expand_warps,
+        **early_launch(y_TN, early=tiles.early),
     )  # fmt: skip
 
 
@@ -245,7 +252,7 @@ def output_side(
         return ds_PTC
     shape = (sum(counts) if with_ds else 0, num_rows, num_columns)
     ds_partials = dy_TN.new_empty(shape, dtype=torch.float32)
-    partials = chunk_partials(dy_TN, rank_pass, sum(widths))
+    parts_CN = chunk_parts(dy_TN, rank_pass, sum(widths))
     element = dy_TN.element_size()
     stages = fitting_stages(
         tiles.output_stages,
@@ -254,17 +261,17 @@ def output_side(
         limit_bytes=shared_bytes(dy_TN.device),
     )
     output_side_kernel[(rank_pass.num_chunks, sum(counts))](
-        rank_pass.chunks, dy_TN, s_PTC, *three(factors), ds_partials, *three(sinks), partials,
-        *three([part.column_start for part in parts]), *three(widths), dy_TN.stride(0), s_PTC.stride(0),
-        s_PTC.stride(1), ds_partials.stride(0), *three([b.stride(0) for b in factors]),
-        *three([sink.stride(0) for sink in sinks]), partials.stride(0), partials.stride(1),
+        rank_pass.chunks, rank_pass.sums, chunk_counters(tables, rank_pass, sum(counts)), dy_TN, s_PTC, *three(factors),
+        ds_partials, *three(sinks), parts_CN, *three([part.column_start for part in parts]), *three(widths),
+        dy_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1), ds_partials.stride(0),
+        *three([b.stride(0) for b in factors]), *three([sink.stride(0) for sink in sinks]), parts_CN.stride(0),
         PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
         EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=with_ds,
         PRECISION=precision(dy_TN), num_warps=tiles.output_warps, num_stages=stages,
+        **early_launch(dy_TN, early=tiles.early),
     )  # fmt: skip
     if ds_PTC is not None:
         sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
-    sum_chunks(partials, sinks, rank_pass)
     return ds_PTC
 
 
@@ -287,20 +294,21 @@ def input_side(
     width = x_TK.shape[1]
     dropout = row_keys_T is not None and tables.has_dropout
     dx = x_TK if dx_TK is None else dx_TK
-    partials = chunk_partials(x_TK, rank_pass, width * len(parts))
+    parts_CK = chunk_parts(x_TK, rank_pass, width * len(parts))
+    strips = triton.cdiv(width, tiles.input_block)
     stages = fitting_stages(
         tiles.input_stages,
         stage_bytes=tiles.input_rows * (tiles.input_block + len(parts) * rank_pass.max_class) * x_TK.element_size(),
         fixed_bytes=len(parts) * tiles.input_block * rank_pass.max_class * x_TK.element_size(),
         limit_bytes=shared_bytes(x_TK.device),
     )
-    input_side_kernel[(rank_pass.num_chunks, triton.cdiv(width, tiles.input_block))](
-        rank_pass.chunks, x_TK, ds_PTC, *three(factors), dx, *three(sinks), partials, row_keys_T if dropout else x_TK,
-        *_keys(parts), width, x_TK.stride(0), dx.stride(0), ds_PTC.stride(0), ds_PTC.stride(1),
-        *three([a.stride(0) for a in factors]), *three([sink.stride(0) for sink in sinks]), partials.stride(0),
-        partials.stride(1),
+    input_side_kernel[(rank_pass.num_chunks, strips)](
+        rank_pass.chunks, rank_pass.sums, chunk_counters(tables, rank_pass, strips), x_TK, ds_PTC, *three(factors), dx,
+        *three(sinks), parts_CK, row_keys_T if dropout else x_TK, *_keys(parts), width, x_TK.stride(0), dx.stride(0),
+        ds_PTC.stride(0), ds_PTC.stride(1),
+        *three([a.stride(0) for a in factors]), *three([sink.stride(0) for sink in sinks]), parts_CK.stride(0),
         PARTS=len(parts), BM=tiles.input_rows, BK=tiles.input_block, MAX_R=rank_pass.max_class,
         EVEN=width % tiles.input_block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
         PRECISION=precision(x_TK), num_warps=tiles.input_warps, num_stages=stages,
+        **early_launch(x_TK, early=tiles.early),
     )  # fmt: skip
-    sum_chunks(partials, sinks, rank_pass)

@@ -21,11 +21,11 @@ from cohort.kernels.packed_linear.augmented import RoomyRows
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
 from cohort.kernels.packed_linear.launch_support import (
-    chunk_partials,
+    chunk_counters,
+    chunk_parts,
     precision,
     shared_bytes,
     sink_of,
-    sum_chunks,
     sum_partials,
 )
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
@@ -280,7 +280,7 @@ def gradients(
     dg_TF = torch.empty_like(g_TF)
     sinks = [sink_of(down_part.grad_a_RK), sink_of(gate.grad_b_RN), sink_of(up.grad_b_RN)]
     own_sinks = sinks if tiles.with_db else sinks[:1]
-    partials = chunk_partials(g_TF, rank_pass, len(own_sinks) * width)
+    parts = chunk_parts(g_TF, rank_pass, len(own_sinks) * width)
     dropout = row_keys_T is not None and tables.has_dropout
     element = g_TF.element_size()
     for rank_class in _classes(rank_pass) if rank_pass.num_chunks else ():
@@ -292,16 +292,17 @@ def gradients(
             fixed_bytes=3 * block * (step_rows + rank_class) * element,
             limit_bytes=shared_bytes(g_TF.device),
         )
-        gradient_kernel[(rank_pass.num_chunks, triton.cdiv(width, block))](
-            rank_pass.chunks, g_TF, d_TF, dg_TF, s_PTC, ds_down_PTC, gate.b_RN, up.b_RN, down_part.a_RK, *sinks[1:],
-            sinks[0], partials, row_keys_T if dropout else g_TF, as_signed32(down_part.module_key), width,
-            g_TF.stride(0), d_TF.stride(0), dg_TF.stride(0), s_PTC.stride(0), s_PTC.stride(1), gate.b_RN.stride(0),
-            up.b_RN.stride(0), down_part.a_RK.stride(0), *[sink.stride(0) for sink in sinks[1:]], sinks[0].stride(0),
-            partials.stride(0), partials.stride(1),
+        strips = triton.cdiv(width, block)
+        gradient_kernel[(rank_pass.num_chunks, strips)](
+            rank_pass.chunks, rank_pass.sums, chunk_counters(tables, rank_pass, strips), g_TF, d_TF, dg_TF, s_PTC,
+            ds_down_PTC, gate.b_RN, up.b_RN, down_part.a_RK, *sinks[1:], sinks[0], parts,
+            row_keys_T if dropout else g_TF, as_signed32(down_part.module_key), width, g_TF.stride(0),
+            d_TF.stride(0), dg_TF.stride(0), s_PTC.stride(0), s_PTC.stride(1), gate.b_RN.stride(0), up.b_RN.stride(0),
+            down_part.a_RK.stride(0), *[sink.stride(0) for sink in sinks[1:]], sinks[0].stride(0),
+            parts.stride(0),
             BM=step_rows, BN=block, BR=rank_class, STAGES=stages, EVEN=width % block == 0, FREE_ROWS=rank_class == 16,
             WITH_DB=tiles.with_db, DROPOUT=dropout, PRECISION=precision(g_TF), num_warps=own.backward_warps,
         )  # fmt: skip
-    sum_chunks(partials, own_sinks, rank_pass)
     choice = tiles_for(x_TD, gate_up_parts)
     if tiles.with_db:
         return dg_TF, output_side_ds(dg_TF, gate_up_parts, rank_pass, tables=tables, tiles=choice)

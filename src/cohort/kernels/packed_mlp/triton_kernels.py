@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
-from cohort.kernels.packed_linear.triton_backward import _put_gradient
 from cohort.kernels.packed_linear.triton_forward import drop, entry_fields, in_class, kept_columns
+from cohort.kernels.packed_linear.triton_stages import chunks_done, own_part, put_gradient, sum_parts
 
 __all__ = ["activate_kernel", "gradient_kernel"]
 
@@ -119,10 +119,10 @@ def activate_kernel(
 
 @triton.jit
 def _gradient_rows(
-    g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key, row_start,
+    g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, own, row_keys, key, row_start,
     row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt, stride_dt, stride_dgt,
     stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate, stride_g_up, stride_g_down,
-    stride_partial, partial_width,
+    part_width,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
     LORA: tl.constexpr, WITH_DB: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -179,20 +179,21 @@ def _gradient_rows(
             acc_gate = tl.dot(tl.trans(d_gate), s_gate, acc_gate, input_precision=PRECISION)
             acc_up = tl.dot(tl.trans(d_up), s_up, acc_up, input_precision=PRECISION)
     if LORA:
-        _put_gradient(acc_down, sink_down, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 0,
-                      stride_g_down, stride_partial, partial_width)  # fmt: skip
+        put_gradient(acc_down, sink_down, parts, own, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 0,
+                     stride_g_down, part_width)  # fmt: skip
         if WITH_DB:
-            _put_gradient(acc_gate * scale, sink_gate, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width,
-                          stride_g_gate, stride_partial, partial_width)  # fmt: skip
-            _put_gradient(acc_up * scale, sink_up, partials, partial, rank_row, ranks, rank_ok, cols, col_ok, width * 2,
-                          stride_g_up, stride_partial, partial_width)  # fmt: skip
+            put_gradient(acc_gate * scale, sink_gate, parts, own, partial, rank_row, ranks, rank_ok, cols, col_ok,
+                         width, stride_g_gate, part_width)  # fmt: skip
+            put_gradient(acc_up * scale, sink_up, parts, own, partial, rank_row, ranks, rank_ok, cols, col_ok,
+                         width * 2, stride_g_up, part_width)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["key"])
 def gradient_kernel(
-    table, g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key, width,
+    table, sums, counters, g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, row_keys,
+    key, width,
     stride_gt, stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
-    stride_g_up, stride_g_down, stride_partial, partial_width,
+    stride_g_up, stride_g_down, part_width,
     BM: tl.constexpr, BN: tl.constexpr, BR: tl.constexpr, STAGES: tl.constexpr, EVEN: tl.constexpr,
     FREE_ROWS: tl.constexpr, WITH_DB: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -203,21 +204,28 @@ def gradient_kernel(
     if chunk >= tl.load(table):
         return
     row_start, row_stop, rank_row, rank, scale, threshold, factor, partial = entry_fields(table, chunk)
+    own = own_part(sums, partial, row_start)
     first_col = tl.program_id(1) * BN
     if in_class(rank, BR):
         _gradient_rows(
-            g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key,
+            g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, own, row_keys, key,
             row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt,
             stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
-            stride_g_up, stride_g_down, stride_partial, partial_width, BM, BN, BR, STAGES, EVEN, True, WITH_DB, DROPOUT,
+            stride_g_up, stride_g_down, part_width, BM, BN, BR, STAGES, EVEN, True, WITH_DB, DROPOUT,
             PRECISION,
         )  # fmt: skip
+        if chunks_done(sums, counters, partial, tl.program_id(1), tl.num_programs(1)):
+            cols = first_col + tl.arange(0, BN)
+            sum_parts(sums, partial, sink_down, parts, cols, cols < width, width * 0, stride_g_down, part_width)
+            if WITH_DB:
+                sum_parts(sums, partial, sink_gate, parts, cols, cols < width, width, stride_g_gate, part_width)
+                sum_parts(sums, partial, sink_up, parts, cols, cols < width, width * 2, stride_g_up, part_width)
     if FREE_ROWS:
         if rank == 0:
             _gradient_rows(
-                g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, partials, row_keys, key,
+                g, d, dg, s, ds_down, b_gate, b_up, a_down, sink_gate, sink_up, sink_down, parts, own, row_keys, key,
                 row_start, row_stop, rank_row, rank, scale, threshold, factor, partial, first_col, width, stride_gt,
                 stride_dt, stride_dgt, stride_part, stride_row, stride_b_gate, stride_b_up, stride_a, stride_g_gate,
-                stride_g_up, stride_g_down, stride_partial, partial_width, BM, BN, BR, 1, EVEN, False, False, False,
+                stride_g_up, stride_g_down, part_width, BM, BN, BR, 1, EVEN, False, False, False,
                 PRECISION,
             )  # fmt: skip

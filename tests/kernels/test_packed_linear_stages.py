@@ -1,0 +1,120 @@
+"""Sums over several programs, added up by the one that arrives last: equal to the definition, repeatable, by own rows.
+
+Interpreted programs run one after the other, so the last to arrive is always the same there; on a GPU it is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from cohort.kernels.packed_linear.choice import TileChoice, filling_strip, rows_per_chunk, shares_of
+from cohort.kernels.segments import SegmentTable
+from tests.kernels.packed_linear_cases import SMALL, assert_equal_to_reference, make_case
+
+SPLIT = replace(SMALL, shrink_splits=2, ds_apart=True, ds_splits=3)
+CASES: dict[str, dict[str, Any]] = {
+    "ragged, empty, one token, odd ranks": {"lengths": [70, 0, 1, 37], "ranks": [17, 3, 1, 5]},
+    "siblings apart and dropout": {"lengths": [40, 21], "ranks": [8, 20], "widths": (24, 17), "dropouts": [0.2, 0.0]},
+    "two passes of ranks": {"lengths": [35, 2], "ranks": [130, 9], "in_features": 32},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shares_and_chunks_equal_the_definition(triton_device: str, name: str) -> None:
+    case = make_case(triton_device, **CASES[name])
+    assert_equal_to_reference(case, case.run(SPLIT))
+
+
+def test_a_launch_leaves_the_counters_to_the_next_one(triton_device: str) -> None:
+    case = make_case(triton_device, lengths=[70, 37], ranks=[17, 5])
+    tables = case.tables(SPLIT)
+    first, second = case.run(SPLIT, tables), case.run(SPLIT, tables)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not bool(tables.counters(1).any())
+
+
+def test_what_chunks_leave_takes_their_own_padded_rank(triton_device: str) -> None:
+    tables = make_case(triton_device, lengths=[70, 40, 33, 32], ranks=[17, 60, 5, 64]).tables()
+    # chunks of 16 rows: 5 of 32 ranks, 3 of 64 and 3 of 16; 32 rows are one chunk and leave nothing
+    assert tables.passes[0].num_part_rows == 5 * 32 + 3 * 64 + 3 * 16
+
+
+@pytest.mark.parametrize(
+    ("slot_rows", "rows"),
+    [(1, 1024), (1024, 1024), (1025, 512), (2048, 512), (4096, 512), (8192, 1024), (16384, 2048), (16385, 2064)],
+)
+def test_a_slot_is_one_chunk_or_at_most_eight_of_at_least_half_as_many_rows(slot_rows: int, rows: int) -> None:
+    assert rows_per_chunk(slot_rows, chunk_rows=1024) == rows
+    assert slot_rows <= 1024 or -(-slot_rows // rows) <= 8
+
+
+def test_fixed_tables_have_room_for_any_layout() -> None:
+    case = make_case("cpu", lengths=[70, 0, 0], ranks=[64, 64, 64], extra=130)
+    tables = case.tables(fixed_launch=True)
+    (rank_pass,) = tables.passes
+    for lengths in ([33, 33, 33], [200, 0, 0], [100, 33, 67], [0, 0, 0], [1, 199, 0]):
+        segments = SegmentTable.from_samples(
+            [*lengths, 200 - sum(lengths)], slots=[0, 1, 2, -1], num_slots=3, num_rows=200
+        )
+        case.segments = segments
+        (needed,) = case.tables().passes
+        assert needed.num_chunks <= rank_pass.num_chunks, lengths
+        assert needed.num_sums <= rank_pass.num_sums, lengths
+        assert needed.num_part_rows <= rank_pass.num_part_rows, lengths
+        tables.update(segments, case.slots)
+
+
+@pytest.mark.parametrize(("width", "shares"), [(1024, 1), (2048, 1), (4096, 2), (5120, 2), (8192, 4), (28672, 4)])
+def test_wide_inputs_are_shared(width: int, shares: int) -> None:
+    assert shares_of(width) == shares
+
+
+@pytest.mark.parametrize(
+    ("num_tiles", "width", "strip"), [(32, 1024, 128), (32, 4096, 256), (4, 1024, 128), (300, 1024, 1024)]
+)
+def test_strips_fill_the_multiprocessors(num_tiles: int, width: int, strip: int) -> None:
+    assert filling_strip(1024, block=128, width=width, num_tiles=num_tiles, least_programs=264) == strip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("splits", [2, 4, 8])
+def test_splits_at_true_sizes_repeat_their_bits(splits: int) -> None:
+    case = make_case(
+        "cuda", lengths=[2048, 0, 333, 1, 1100], ranks=[64, 16, 24, 8, 3], in_features=2048, widths=(1024, 500),
+        dtype=torch.bfloat16, extra=70,
+    )  # fmt: skip
+    tiles = TileChoice(shrink_splits=splits, ds_splits=splits, chunk_rows=256, early=splits > 2)
+    tables = case.tables(tiles)
+    first = case.run(tiles, tables)
+    assert_equal_to_reference(case, first)
+    for _ in range(5):
+        again = case.run(tiles, tables)
+        # the frozen product is the BLAS's: its bits repeat as well on one stream
+        assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("early", [False, True])
+def test_a_graph_of_split_launches_equals_the_definition(*, early: bool) -> None:
+    case = make_case(
+        "cuda", lengths=[2048, 300], ranks=[16, 64], in_features=2048, widths=(1024,), dtype=torch.bfloat16
+    )
+    tiles = TileChoice(shrink_splits=4, ds_splits=2, chunk_rows=512, early=early)
+    tables = case.tables(tiles)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        case.run(tiles, tables)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = case.run(tiles, tables)
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_equal_to_reference(case, captured)
