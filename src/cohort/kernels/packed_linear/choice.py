@@ -245,6 +245,8 @@ def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, 
         changed = {key: value for key, value in asdict(choice).items() if value != getattr(_DEFAULTS, key)}
         origin = f"measured on {gpu}" if choice is not _DEFAULTS else "defaults (not measured here)"
         settings = ", ".join(f"{key}={value}" for key, value in changed.items()) or "all as by default"
+        shares = choice.shrink_splits or shares_of(in_features), choice.ds_splits or shares_of(max(out_widths))
+        settings += f"; S in {shares[0]} and dS in {shares[1]} shares"
         lines.append(f"{in_features} -> {'+'.join(map(str, out_widths))}: {origin}; {settings}")
     return lines
 
