@@ -107,19 +107,11 @@ def _rules(in_features: int, out_widths: tuple[int, ...], rows: int) -> dict[str
     """Settings by name: tiles, and the rows up to which a slot is one chunk."""
     name = torch.cuda.get_device_name(0)
     base = choose_tiles(name, in_features=in_features, out_widths=out_widths, num_rows=rows)
-    narrow = replace(base, input_block=64, input_warps=4, input_stages=4, output_block=64, output_stages=6)
     return {
         "shipped": (base, 1024),
         "no shares": (replace(base, shrink_splits=1, ds_splits=1), 1024),
         "chunks from 512 on": (base, 512),
-        "narrow": (narrow, 1024),
     }
-
-
-def _early(rules: dict[str, Setting]) -> dict[str, Setting]:
-    """What ships, and the same with launches that begin before the one ahead of them has ended."""
-    tiles, chunk_rows = rules["shipped"]
-    return {"shipped": (tiles, chunk_rows), "early": (replace(tiles, early=True), chunk_rows)}
 
 
 def _cut(pack: Pack, chunk_rows: int) -> Pack:
@@ -281,8 +273,7 @@ def _compile_all(cases: list[str], widths: list[int]) -> list[str]:
     for name in cases:
         in_features, out_widths = _widths(_case(name)[0])
         ranks = (8, max(_ranks(name)))
-        rules = _rules(in_features, out_widths, _case(name)[1])
-        for tiles, _ in (rules | _early(rules)).values():
+        for tiles, _ in _rules(in_features, out_widths, _case(name)[1]).values():
             tasks["whole", len(out_widths), _explicit(tiles, in_features, out_widths), ranks] = None
         tasks |= {("shrink", 3, _changed(tiles, change), ranks): None for change in SIBLINGS if name == GUARDS[0]}
     for width in widths:
@@ -336,13 +327,6 @@ def main() -> None:
         torch.cuda.empty_cache()
     for width in options.widths:
         keep(f"width {width}", list(_scaling(width)))
-        torch.cuda.empty_cache()
-    # last, so that a fault of this kind of launch costs nothing but itself
-    for name in (*options.guards, *options.cases[:8]):
-        pack = _pack(name)
-        rules = _rules(*_widths(_case(name)[0]), _case(name)[1])
-        keep(name, list(_wholes(pack, _early(rules), peers=())))
-        del pack
         torch.cuda.empty_cache()
     print(f"done in {time.perf_counter() - started:.0f} s")
 

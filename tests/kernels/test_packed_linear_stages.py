@@ -13,7 +13,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.packed_linear.choice import TileChoice, filling_strip, rows_per_chunk, shares_of
+from cohort.kernels.packed_linear.choice import (
+    TileChoice,
+    filling_strip,
+    filling_tiles,
+    resident_stages,
+    rows_per_chunk,
+    shares_of,
+)
 from cohort.kernels.segments import SegmentTable
 from tests.kernels.packed_linear_cases import SMALL, assert_equal_to_reference, make_case
 
@@ -82,6 +89,44 @@ def test_strips_fill_the_multiprocessors(num_tiles: int, width: int, strip: int)
     assert filling_strip(1024, block=128, width=width, num_tiles=num_tiles, least_programs=264) == strip
 
 
+def test_few_chunks_are_cut_into_narrow_strips() -> None:
+    wide = TileChoice(output_block=128, input_block=128, input_warps=8)
+    assert filling_tiles(wide, width=4096, num_chunks=8, least_programs=198) is wide
+    narrow = filling_tiles(wide, width=4096, num_chunks=4, least_programs=198)
+    assert (narrow.output_block, narrow.input_block, narrow.input_warps) == (64, 64, 4)
+    one = filling_tiles(replace(wide, input_block=64), width=4096, num_chunks=4, least_programs=198)
+    assert (one.output_block, one.input_block, one.input_warps) == (64, 64, 8)
+
+
+@pytest.mark.parametrize(("num_programs", "stages"), [(100, 6), (132, 6), (256, 6), (300, 4), (512, 3), (5000, 3)])
+def test_many_programs_keep_short_pipelines_so_that_all_run_at_once(num_programs: int, stages: int) -> None:
+    found = resident_stages(
+        6, stage_bytes=1 << 14, num_programs=num_programs, num_multiprocessors=132, limit_bytes=227 * 1024 - 4096
+    )
+    assert found == stages
+
+
+def test_narrow_strips_equal_the_definition(triton_device: str) -> None:
+    # so few chunks that both weight gradients take strips of 64 columns instead of 128
+    case = make_case(triton_device, lengths=[20, 5], ranks=[17, 5], in_features=70, widths=(130,))
+    assert_equal_to_reference(case, case.run(replace(SPLIT, output_block=128, input_block=128)))
+
+
+@pytest.mark.gpu
+def test_a_long_slots_bits_do_not_depend_on_how_full_the_card_is() -> None:
+    """Alone the slot's launches take narrow strips, beside 20 others wide ones and shorter pipelines."""
+    options: dict[str, Any] = {"in_features": 4096, "widths": (4096,), "dtype": torch.bfloat16, "extra": 0}
+    alone = make_case("cuda", lengths=[2048], ranks=[24], **options)
+    pack = make_case("cuda", lengths=[2048, *[900] * 20], ranks=[24, *[64] * 20], **options)
+    pack.x[:2048], pack.dy[:2048] = alone.x, alone.dy
+    for own, beside in zip(alone.parts, pack.parts, strict=True):
+        beside.a_RK[:24], beside.b_RN[:24] = own.a_RK[:24], own.b_RN[:24]
+    tiles = TileChoice()
+    found, together = alone.run(tiles, alone.tables(tiles)), pack.run(tiles, pack.tables(tiles))
+    assert torch.equal(found["da0"][:24], together["da0"][:24])
+    assert torch.equal(found["db0"][:24], together["db0"][:24])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("splits", [2, 4, 8])
 def test_splits_at_true_sizes_repeat_their_bits(splits: int) -> None:
@@ -89,7 +134,7 @@ def test_splits_at_true_sizes_repeat_their_bits(splits: int) -> None:
         "cuda", lengths=[2048, 0, 333, 1, 1100], ranks=[64, 16, 24, 8, 3], in_features=2048, widths=(1024, 500),
         dtype=torch.bfloat16, extra=70,
     )  # fmt: skip
-    tiles = TileChoice(shrink_splits=splits, ds_splits=splits, chunk_rows=256, early=splits > 2)
+    tiles = TileChoice(shrink_splits=splits, ds_splits=splits, chunk_rows=256)
     tables = case.tables(tiles)
     first = case.run(tiles, tables)
     assert_equal_to_reference(case, first)
@@ -100,12 +145,11 @@ def test_splits_at_true_sizes_repeat_their_bits(splits: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("early", [False, True])
-def test_a_graph_of_split_launches_equals_the_definition(*, early: bool) -> None:
+def test_a_graph_of_split_launches_equals_the_definition() -> None:
     case = make_case(
         "cuda", lengths=[2048, 300], ranks=[16, 64], in_features=2048, widths=(1024,), dtype=torch.bfloat16
     )
-    tiles = TileChoice(shrink_splits=4, ds_splits=2, chunk_rows=512, early=early)
+    tiles = TileChoice(shrink_splits=4, ds_splits=2, chunk_rows=512)
     tables = case.tables(tiles)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

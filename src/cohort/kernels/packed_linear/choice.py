@@ -4,7 +4,8 @@ The rule: exact match of GPU name, input width and sibling widths in ``measured_
 ``benchmarks/gpu_variants_packed_linear.py``), taking the row with the most stream rows that is not above the stream;
 else the defaults below. Everything that changes the order of a sum is a function of the linear's widths
 (``shrink_block``, ``output_block``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`), so a slot's
-bits do not depend on how full its pack is. What changes none may follow from the launch: :func:`filling_strip`.
+bits do not depend on how full its pack is. What changes no bit may follow from the launch: :func:`filling_strip`,
+:func:`filling_tiles`, :func:`resident_stages`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import enum
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ __all__ = [
     "describe_augmented",
     "describe_tiles",
     "filling_strip",
+    "filling_tiles",
     "fitting_stages",
     "measured_tiles",
+    "resident_stages",
     "rows_per_chunk",
     "shares_of",
 ]
@@ -78,7 +81,6 @@ class TileChoice:
         product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside.
         product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
         products_per_multiprocessor: Its programs per multiprocessor.
-        early: Let a launch begin before the one ahead of it has ended (Hopper and newer).
         term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
         augmented_columns: Most rank rows of a bank, those between its adapters included, that an augmented product
             takes, and columns that its weight then gets to spare.
@@ -114,7 +116,6 @@ class TileChoice:
     product_warps: int = 8
     product_group: int = 8
     products_per_multiprocessor: int = 1
-    early: bool = False
     term_forward: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
     augmented_columns: int = 64
@@ -149,6 +150,7 @@ class TileChoice:
 
 _SHARED = ("tile_rows", "chunk_rows")
 _DEFAULTS = TileChoice()
+_NARROW = 64
 # Exact float32 products are unrolled into single multiplications: with larger tiles they spill and compile for minutes.
 EXACT_TILES = TileChoice(
     shrink_block=16,
@@ -221,10 +223,51 @@ def rows_per_chunk(slot_rows: int, *, chunk_rows: int) -> int:
 
 
 def filling_strip(strip: int, *, block: int, width: int, num_tiles: int, least_programs: int) -> int:
-    """Return ``strip`` columns a program, halved down to ``block`` while there are fewer than ``least_programs``."""
+    """Return ``strip`` columns a program, halved down to ``block`` while there are fewer than ``least_programs``.
+
+    For columns that stand each for itself: no bit depends on the strip.
+    """
     while strip > block and -(-width // strip) * num_tiles < least_programs:
         strip //= 2
     return strip
+
+
+def filling_tiles(tiles: TileChoice, *, width: int, num_chunks: int, least_programs: int) -> TileChoice:
+    """Return ``tiles`` with 64 columns for each program of the weight gradients where there would be too few programs.
+
+    64 are the least for the wide matrix instruction. As with strips, no bit depends on it.
+
+    Args:
+        tiles: As measured on full streams.
+        width: Columns of the gradient.
+        num_chunks: Chunks of rows that the launch serves.
+        least_programs: How many are enough.
+    """
+    few_outputs, few_inputs = (
+        block > _NARROW and -(-width // block) * num_chunks < least_programs
+        for block in (tiles.output_block, tiles.input_block)
+    )
+    return _narrowed(tiles, outputs=few_outputs, inputs=few_inputs) if few_outputs or few_inputs else tiles
+
+
+@functools.cache
+def _narrowed(tiles: TileChoice, *, outputs: bool, inputs: bool) -> TileChoice:
+    if outputs:
+        tiles = replace(tiles, output_block=_NARROW, output_warps=4, output_stages=6)
+    return replace(tiles, input_block=_NARROW, input_warps=4, input_stages=4) if inputs else tiles
+
+
+def resident_stages(
+    stages: int, *, stage_bytes: int, num_programs: int, num_multiprocessors: int, limit_bytes: int
+) -> int:
+    """Return how many of ``stages`` pipeline stages, at least 3, let all programs of a launch run at once.
+
+    512 programs over 14336 columns of rank 64 took 74 us with six stages, two programs a multiprocessor at a time, and
+    67 with three, all four of them. No bit depends on it.
+    """
+    resident = max(1, -(-num_programs // num_multiprocessors))
+    # each program takes about 1 KB beyond its stages
+    return min(stages, max(3, (limit_bytes // resident - 1024) // stage_bytes))
 
 
 def fitting_stages(stages: int, *, stage_bytes: int, fixed_bytes: int = 0, limit_bytes: int) -> int:

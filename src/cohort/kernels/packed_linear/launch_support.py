@@ -18,7 +18,6 @@ from cohort.kernels.packed_linear.triton_forward import sum_partials_kernel
 __all__ = [
     "chunk_counters",
     "chunk_parts",
-    "early_launch",
     "has_tensor_memory_engine",
     "num_multiprocessors",
     "precision",
@@ -49,13 +48,6 @@ def has_tensor_memory_engine(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def early_launch(like: Tensor, *, early: bool) -> dict[str, bool]:
-    """Options of a launch that may begin before the one ahead of it has ended, where the device knows such launches."""
-    if early and like.device.type == "cuda" and has_tensor_memory_engine(like.device):
-        return {"EARLY": True, "launch_pdl": True}
-    return {"EARLY": False}
 
 
 def three(values: Sequence[object]) -> tuple[object, object, object]:

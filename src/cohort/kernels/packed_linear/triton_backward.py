@@ -21,7 +21,7 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 from cohort.kernels.packed_linear.triton_forward import entry_fields, in_class, kept_columns
-from cohort.kernels.packed_linear.triton_stages import await_inputs, chunks_done, own_part, put_gradient, sum_parts
+from cohort.kernels.packed_linear.triton_stages import chunks_done, own_part, put_gradient, sum_parts
 
 __all__ = ["input_side_kernel", "output_side_kernel"]
 
@@ -68,22 +68,19 @@ def output_side_kernel(
     stride_dyt, stride_part, stride_row, stride_ds, stride_b0, stride_b1, stride_b2, stride_g0, stride_g1, stride_g2,
     part_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, MAX_R: tl.constexpr, EVEN: tl.constexpr,
-    WITH_DS: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    WITH_DS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, column tiles of all parts). ``dB_p += s dY_p^T S_p``; partial sums of ``dY_p B_p`` into
     ds_partials.
     """
     chunk = tl.program_id(0)
-    count = tl.load(table)
-    idle = chunk >= count
+    if chunk >= tl.load(table):
+        return
     if not WITH_DS:
         # dS was just made from the first rows on: the last ones are still in the cache
-        chunk = tl.maximum(count - 1 - chunk, 0)
+        chunk = tl.load(table) - 1 - chunk
     row_start, row_stop, rank_row, rank, scale, _, _, partial = entry_fields(table, chunk)
     own = own_part(sums, partial, row_start)
-    await_inputs(EARLY)
-    if idle:
-        return
     block = tl.program_id(1)
     ds_partials += block.to(tl.int64) * stride_ds
     b, stride_br, sink, stride_sink, start, width = b0, stride_b0, sink0, stride_g0, start0, width0
@@ -203,19 +200,17 @@ def input_side_kernel(
     width, stride_xt, stride_dxt, stride_part, stride_row, stride_a0, stride_a1, stride_a2,
     stride_g0, stride_g1, stride_g2, part_width,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, MAX_R: tl.constexpr, EVEN: tl.constexpr, ADD: tl.constexpr,
-    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    WITH_DX: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, column tiles). ``dA_p += dS_p^T drop_p(X)`` and ``dX (+)= sum_p drop_p(dS_p A_p)``.
 
     Without ADD, dX of rows of no adapter becomes 0.
     """
     chunk = tl.program_id(0)
-    idle = chunk >= tl.load(table)
+    if chunk >= tl.load(table):
+        return
     row_start, row_stop, rank_row, rank, _, threshold, factor, partial = entry_fields(table, chunk)
     own = own_part(sums, partial, row_start)
-    await_inputs(EARLY)
-    if idle:
-        return
     cols = tl.program_id(1) * BK + tl.arange(0, BK)
     col_ok = cols < width
     for SHIFT in tl.static_range(4):

@@ -19,7 +19,7 @@ import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
 from cohort.kernels.packed_linear.triton_augmented import spread_rows
-from cohort.kernels.packed_linear.triton_stages import arrives_last, await_inputs
+from cohort.kernels.packed_linear.triton_stages import arrives_last
 
 __all__ = ["drop", "entry_fields", "expand_kernel", "in_class", "kept_columns", "shrink_kernel", "sum_partials_kernel"]
 
@@ -158,7 +158,7 @@ def shrink_kernel(
     flags, stride_spare,
     PARTS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr, MAX_R: tl.constexpr,
     EVEN: tl.constexpr, APART: tl.constexpr, SCALED: tl.constexpr, SPREAD: tl.constexpr, FLAGS: tl.constexpr,
-    FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p. SPREAD > 0 also spreads S of the one
     part there is over so many columns behind X.
@@ -169,11 +169,9 @@ def shrink_kernel(
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    idle = tile >= tl.load(table)
-    row_start, row_stop, rank_row, rank, scale, threshold, factor, _ = entry_fields(table, tile)
-    await_inputs(EARLY)
-    if idle:
+    if tile >= tl.load(table):
         return
+    row_start, row_stop, rank_row, rank, scale, threshold, factor, _ = entry_fields(table, tile)
     width = width0
     if APART:
         part = tl.program_id(2)
@@ -284,17 +282,15 @@ def expand_kernel(
     table, s, b0, b1, b2, y, start0, start1, start2, width0, width1, width2,
     stride_yt, stride_part, stride_row, stride_b0, stride_b1, stride_b2,
     PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STRIP: tl.constexpr, MAX_R: tl.constexpr,
-    ADD: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, PRECISION: tl.constexpr,
+    ADD: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (strips of columns of all parts, tiles). ``Y[:, columns of p] (+)= s S_p B_p^T``; without ADD other rows get
     0.
     """
     tile = tl.program_id(1)
-    idle = tile >= tl.load(table)
-    row_start, row_stop, rank_row, rank, scale, _, _, _ = entry_fields(table, tile)
-    await_inputs(EARLY)
-    if idle:
+    if tile >= tl.load(table):
         return
+    row_start, row_stop, rank_row, rank, scale, _, _, _ = entry_fields(table, tile)
     block = tl.program_id(0)
     b, stride_br, start, width = b0, stride_b0, start0, width0
     if PARTS > 1:

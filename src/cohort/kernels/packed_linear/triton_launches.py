@@ -6,6 +6,7 @@ Shapes:  T rows of the stream · K input width · N output width of one part · 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +16,17 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cohort.kernels.dropout.triton import as_signed32
-from cohort.kernels.packed_linear.choice import TileChoice, filling_strip, fitting_stages, shares_of
+from cohort.kernels.packed_linear.choice import (
+    TileChoice,
+    filling_strip,
+    filling_tiles,
+    fitting_stages,
+    resident_stages,
+    shares_of,
+)
 from cohort.kernels.packed_linear.launch_support import (
     chunk_counters,
     chunk_parts,
-    early_launch,
     has_tensor_memory_engine,
     num_multiprocessors,
     precision,
@@ -72,7 +79,7 @@ def shrink(
     _shrink(
         x_TK, factors, s_PTC, rank_pass, columns=[slice(0, width)] * len(parts), keys=_keys(parts), scaled=False,
         tables=tables, row_keys_T=row_keys_T, block=tiles.shrink_block, shares=tiles.shrink_splits,
-        warps=tiles.shrink_warps, most_stages=tiles.shrink_stages, early=tiles.early, spread=spread,
+        warps=tiles.shrink_warps, most_stages=tiles.shrink_stages, spread=spread,
     )  # fmt: skip
 
 
@@ -84,7 +91,7 @@ def output_side_ds(
     _shrink(
         dy_TN, [part.b_RN for part in parts], ds_PTC, rank_pass, columns=[part.columns for part in parts],
         keys=(0, 0, 0), scaled=True, tables=tables, row_keys_T=None, block=tiles.ds_block, shares=tiles.ds_splits,
-        warps=tiles.ds_warps, most_stages=tiles.ds_stages, early=tiles.early,
+        warps=tiles.ds_warps, most_stages=tiles.ds_stages,
     )  # fmt: skip
     return ds_PTC
 
@@ -104,7 +111,6 @@ def _shrink(
     shares: int | None,
     warps: int,
     most_stages: int,
-    early: bool,
     spread: Spread | None = None,
 ) -> None:
     if rank_pass.num_tiles == 0:
@@ -122,8 +128,16 @@ def _shrink(
     counters = tables.counters(rank_pass.num_tiles * MOST_PARTS) if splits > 1 else rank_pass.sums
     element = x_TK.element_size()
     stage_bytes = block * (tables.tile_rows + shared_parts * rank_pass.max_class) * element
-    stages = fitting_stages(most_stages, stage_bytes=stage_bytes, limit_bytes=shared_bytes(x_TK.device))
-    shrink_kernel[(rank_pass.num_tiles, splits, num_parts if apart else 1)](
+    limit_bytes = shared_bytes(x_TK.device)
+    grid = (rank_pass.num_tiles, splits, num_parts if apart else 1)
+    # siblings that share a tile keep the deeper pipeline: 38 us for q, k and v, with three stages 42
+    if splits > 1 and shared_parts == 1:
+        most_stages = resident_stages(
+            most_stages, stage_bytes=stage_bytes, num_programs=math.prod(grid), limit_bytes=limit_bytes,
+            num_multiprocessors=num_multiprocessors(x_TK.device),
+        )  # fmt: skip
+    stages = fitting_stages(most_stages, stage_bytes=stage_bytes, limit_bytes=limit_bytes)
+    shrink_kernel[grid](
         rank_pass.tiles, x_TK, *three(factors), s_PTC, left_PTC, counters, row_keys_T if dropout else x_TK, *keys,
         *three([own.start for own in columns]), *three(widths), x_TK.stride(0),
         *three([a.stride(0) for a in factors]), s_PTC.stride(0), s_PTC.stride(1), left_PTC.stride(0),
@@ -131,7 +145,7 @@ def _shrink(
         PARTS=num_parts, BM=tables.tile_rows, BK=block, SPLITS=splits, MAX_R=rank_pass.max_class,
         EVEN=all(width % block == 0 for width in widths), APART=apart, SCALED=scaled, DROPOUT=dropout,
         **(NO_SPREAD if spread is None else spread.constants()), PRECISION=precision(x_TK), num_warps=warps,
-        num_stages=stages, **early_launch(x_TK, early=early),
+        num_stages=stages,
     )  # fmt: skip
 
 
@@ -171,7 +185,6 @@ def expand(
         y_TN.stride(0), s_PTC.stride(0), s_PTC.stride(1), *three([b.stride(0) for b in factors]),
         PARTS=len(parts), BM=tables.tile_rows, BN=tiles.expand_block, STRIP=strip,
         MAX_R=rank_pass.max_class, ADD=add, STAGES=stages, PRECISION=precision(y_TN), num_warps=tiles.expand_warps,
-        **early_launch(y_TN, early=tiles.early),
     )  # fmt: skip
 
 
@@ -229,6 +242,13 @@ def product(
     )  # fmt: skip
 
 
+def _filling(tiles: TileChoice, *, width: int, rank_pass: RankPass, device: torch.device) -> TileChoice:
+    """Return the tiles of the weight gradients for a launch of so many chunks."""
+    return filling_tiles(
+        tiles, width=width, num_chunks=rank_pass.num_chunks, least_programs=3 * num_multiprocessors(device) // 2
+    )
+
+
 def output_side(
     dy_TN: Tensor,
     parts: Sequence[LoraPart],
@@ -245,6 +265,8 @@ def output_side(
     """
     factors, sinks = [part.b_RN for part in parts], [sink_of(part.grad_b_RN) for part in parts]
     widths = [b.shape[1] for b in factors]
+    # the columns of a program decide the order of the partial sums of dS
+    tiles = tiles if with_ds else _filling(tiles, width=sum(widths), rank_pass=rank_pass, device=dy_TN.device)
     counts = [triton.cdiv(width, tiles.output_block) for width in widths]
     num_rows, num_columns = dy_TN.shape[0], s_PTC.stride(1)
     ds_PTC = dy_TN.new_empty(len(parts), num_rows, num_columns) if with_ds else None
@@ -268,7 +290,6 @@ def output_side(
         PARTS=len(parts), BM=tiles.output_rows, BN=tiles.output_block, MAX_R=rank_pass.max_class,
         EVEN=all(width % tiles.output_block == 0 for width in widths), WITH_DS=with_ds,
         PRECISION=precision(dy_TN), num_warps=tiles.output_warps, num_stages=stages,
-        **early_launch(dy_TN, early=tiles.early),
     )  # fmt: skip
     if ds_PTC is not None:
         sum_partials(ds_partials, ds_PTC, rank_pass, counts=counts, scaled=True, tables=tables)
@@ -295,6 +316,7 @@ def input_side(
     dropout = row_keys_T is not None and tables.has_dropout
     dx = x_TK if dx_TK is None else dx_TK
     parts_CK = chunk_parts(x_TK, rank_pass, width * len(parts))
+    tiles = _filling(tiles, width=width, rank_pass=rank_pass, device=x_TK.device)
     strips = triton.cdiv(width, tiles.input_block)
     stages = fitting_stages(
         tiles.input_stages,
@@ -310,5 +332,4 @@ def input_side(
         PARTS=len(parts), BM=tiles.input_rows, BK=tiles.input_block, MAX_R=rank_pass.max_class,
         EVEN=width % tiles.input_block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
         PRECISION=precision(x_TK), num_warps=tiles.input_warps, num_stages=stages,
-        **early_launch(x_TK, early=tiles.early),
     )  # fmt: skip

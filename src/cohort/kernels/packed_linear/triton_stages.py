@@ -12,23 +12,10 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-__all__ = ["arrives_last", "await_inputs", "chunks_done", "own_part", "put_gradient", "sum_parts"]
+__all__ = ["arrives_last", "chunks_done", "own_part", "put_gradient", "sum_parts"]
 
 _ENTRY_WIDTH = tl.constexpr(8)
-
-
-@triton.jit
-def await_inputs(EARLY: tl.constexpr):
-    """With EARLY, let the next launch begin and wait for the one before this: what it wrote may be read from here on.
-
-    Tables and factors may be read before, no launch of a packed linear writes them. Every program must come by, also
-    one without work: who waits for this launch relies on it that the one before has ended too.
-    """
-    if EARLY:
-        gdc_launch_dependents()
-        gdc_wait()
 
 
 @triton.jit
