@@ -293,6 +293,16 @@ def _explicit(tiles: TileChoice, in_features: int, out_widths: tuple[int, ...]) 
     return replace(tiles, shrink_splits=tiles.shrink_splits or shrink, ds_splits=tiles.ds_splits or ds)
 
 
+def _headline(rows: list[dict[str, Any]]) -> dict[str, float]:
+    leads = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        ratios = {row["variant"]: row["ratio"] for row in rows if row["case"] == case and row["piece"] == "whole"}
+        if all(peer in ratios for peer in CLOSEST_PEERS):
+            leads.append(min(ratios[peer] for peer in CLOSEST_PEERS) / ratios["shipped"])
+    ahead = sum(lead > 1 for lead in leads)
+    return {"few_adapters_rows_ahead": ahead, "few_adapters_least_lead": min(leads)} if leads else {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", type=Path)
@@ -315,7 +325,9 @@ def main() -> None:
         for row in found:
             numbers = " ".join(f"{key} {row[key]:.4g}" for key in row if isinstance(row[key], float))
             print(f"{time.perf_counter() - started:.0f} s | {where} | {row['piece']} | {row['variant']} | {numbers}")
-        write_result(options.result, question=QUESTION, headline={}, rows=rows, notes={"not_compiled": problems})
+        write_result(
+            options.result, question=QUESTION, headline=_headline(rows), rows=rows, notes={"not_compiled": problems}
+        )
 
     for name in (*options.cases, *options.guards):
         pack = _pack(name)
