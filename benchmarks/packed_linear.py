@@ -94,18 +94,17 @@ def _measure(name: str, rows: int, adapters: int, *, tb_per_s: float, with_peft:
     return row
 
 
-def _compile(task: tuple[str, int]) -> None:
-    """Fill Triton's disk cache with the kernels of one shape and its widest rank."""
-    name, adapters = task
-    _ours(_pack(name, 1024, adapters))()
+def _compile(row: tuple[str, int, int]) -> None:
+    """Fill Triton's disk cache with the kernels of one row: widths, rows and adapters decide which they are."""
+    _ours(_pack(*row))()
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
 
 
-def _compile_all() -> None:
-    tasks = [(name, adapters) for name in SHAPES for adapters in (1, 2, 4)]
+def _compile_all(rows: list[tuple[str, int, int]]) -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, (os.cpu_count() or 4) - 1), mp_context=context) as pool:
-        list(pool.map(_compile, tasks))
+        list(pool.map(_compile, rows))
 
 
 def _wanted(options: argparse.Namespace) -> list[tuple[str, int, int]]:
@@ -132,7 +131,7 @@ def main() -> None:
     if options.result is None and options.rows is not None:
         parser.error("--rows measures a part of the table: name another file with --result")
     path = options.result or RESULTS / "packed_linear.json"
-    _compile_all()
+    _compile_all(wanted)
     tb_per_s, tflops = copy_ceiling(), matrix_ceiling()
     notes = {"copy_tb_per_s": tb_per_s, "matrix_tflop_per_s": tflops}
     rows: list[dict[str, Any]] = []

@@ -8,7 +8,11 @@ and plain torch products one adapter at a time. The floor is the bytes that must
 from __future__ import annotations
 
 import argparse
+import itertools
+import multiprocessing
+import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +99,26 @@ def _measure(width: int, tokens: int, *, tb_per_s: float) -> list[dict[str, Any]
     return rows
 
 
+def _compile(row: tuple[int, int, int]) -> None:
+    """Fill Triton's disk cache with the kernels of one row: width, tokens and adapters decide which they are."""
+    width, tokens, adapters = row
+    _products(build_pack(width, (width,), lengths=[tokens] * adapters, ranks=[RANK] * adapters))()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def _compile_all() -> None:
+    rows = list(itertools.product(WIDTHS, TOKENS, (1, *ADAPTERS)))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 4) - 1), mp_context=context) as pool:
+        list(pool.map(_compile, rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--result", type=Path, default=RESULTS / "scaling.json")
     options = parser.parse_args()
+    _compile_all()
     tb_per_s = copy_ceiling()
     rows: list[dict[str, Any]] = []
     for tokens in TOKENS:
