@@ -115,6 +115,29 @@ def test_a_simulation_ends_trials_early(
     assert ", actual:" not in page, "nothing has happened yet"
 
 
+def test_packs_are_what_several_gpus_could_do_for_one_task(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (folder / "gpu.yaml", "--dry-run", "2x2xH200", "--repeat", "2", "--packs")
+    (found,) = planned(capsys, *words)["packs"]
+    assert sorted(trial for pack in found["packs"] for trial in pack["trials"]) == [0, 1, 2, 3]
+    assert {gpu for pack in found["packs"] for gpu in pack["gpu_ids"]} <= {0, 1}, "of one machine"
+    assert found["bound_seconds"] <= found["makespan_seconds"] * (1 + 1e-9)
+    assert found["makespan_seconds"] <= found["one_gpu_training_seconds"] * (1 + 1e-9)
+    assert "packs" not in planned(capsys, *words[:-1])
+    wide = planned(capsys, *words, "--max-gpus-per-task", "2")["packs"][0]
+    assert sorted(trial for pack in wide["packs"] for trial in pack["trials"]) == [0, 1, 2, 3]
+    code, out, _ = cohort(capsys, "plan", folder / "short.yaml", folder / "long.yaml", "--workers", "2", "--packs")
+    assert code == 0
+    for said in (
+        "r x batch size",
+        "packs on 2 workers end in",
+        "above the bound over all packings",
+        "gives a task one",
+    ):
+        assert said in out, said
+
+
 @pytest.mark.parametrize(
     ("words", "where", "allowed"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from cohort.cli.options import DebugOption, JsonOption
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from cohort.engine.task_plan.packs import TaskPacks
     from cohort.engine.task_plan.planning import TaskPlan
     from cohort.engine.task_plan.simulation import PlanSimulation
 
@@ -50,6 +52,9 @@ Exits = Annotated[
         help="For --simulate: how much of its steps a trial does.  [default: the selection after warm-up alone]",
     ),
 ]
+Packs = Annotated[
+    bool, typer.Option("--packs", help="Also divide each task's trials into packs over one machine's GPUs.")
+]
 Repeat = Annotated[int, typer.Option("--repeat", metavar="N", help="Plan each task N times.")]
 Page = Annotated[Path | None, typer.Option("-o", "--output", metavar="PAGE.html", help="Write the plan as a page.")]
 
@@ -62,6 +67,7 @@ def plan(
     max_gpus_per_task: MaxGpus = 1,
     simulate: Simulate = False,
     exit_shares: Exits = None,
+    packs: Packs = False,
     repeat: Repeat = 1,
     output: Page = None,
     as_json: JsonOption = False,
@@ -72,6 +78,7 @@ def plan(
         from cohort.core.errors import InputError, Problem
         from cohort.engine.task_plan.cluster_choice import choose_cluster
         from cohort.engine.task_plan.exit_shares import exit_shares_of
+        from cohort.engine.task_plan.packs import packs_json, plan_task_packs
         from cohort.engine.task_plan.page import write_plan_page
         from cohort.engine.task_plan.planning import load_tasks, plan_json, plan_tasks
         from cohort.engine.task_plan.simulation import simulate_plan, simulation_json
@@ -88,15 +95,18 @@ def plan(
         simulation = None
         if simulate:
             simulation = simulate_plan(planned, exit_shares=shares)
+        packed = plan_task_packs(planned, most_gpus=max_gpus_per_task) if packs else ()
         if output is not None:
             write_plan_page(output, planned, simulation=simulation)
         if as_json:
             found = plan_json(planned)
             if simulation is not None:
                 found["simulation"] = simulation_json(simulation)
+            if packs:
+                found["packs"] = packs_json(packed)
             print(json.dumps(found, indent=2))
             return
-        _print(planned, simulation, page=output)
+        _print(planned, simulation, packed, page=output)
 
 
 def _refuse_unwritable(page: Path) -> None:
@@ -113,10 +123,13 @@ def _refuse_unwritable(page: Path) -> None:
     raise InputError(Problem(where=f"-o {page}", found=found, allowed="a file to write the page to", mend=mend))
 
 
-def _print(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path | None) -> None:
+def _print(
+    planned: TaskPlan, simulation: PlanSimulation | None, packs: Sequence[TaskPacks], *, page: Path | None
+) -> None:
     from rich.console import Console
 
     from cohort.cli.gantt_text import print_gantt
+    from cohort.cli.pack_table import pack_facts, pack_table
     from cohort.cli.trial_table import print_facts
 
     console = Console(highlight=False)
@@ -135,6 +148,15 @@ def _print(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
     )
     console.print()
     print_facts(console, _facts(planned, simulation, page=page))
+    if packs:
+        console.print()
+        console.print(pack_table(packs, device=device, most_rows=_MOST_ROWS))
+        print_facts(console, pack_facts(packs, device=device))
+        console.print(
+            f"note: packs are what several {device}s could do for one task, every trial trained in full; `cohort run` "
+            "gives a task one, and a trial every slot that comes free",
+            soft_wrap=True,
+        )
     for note in _notes(planned, simulation):
         console.print(f"note: {note}", soft_wrap=True)
 

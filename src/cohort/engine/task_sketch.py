@@ -145,7 +145,7 @@ class TaskSketch:
             InputError: it does not fit, or not with the largest rank.
         """
         weights = math.ceil(self.weight_bytes / num_gpus)
-        free = self._memory_bytes() - weights
+        free = self.device_bytes - weights
         limit = self.task.memory.limit
         if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):
             raise InputError(self._too_large(weights))
@@ -174,8 +174,9 @@ class TaskSketch:
         except InputError as error:
             raise InputError([self._placed(problem) for problem in error.problems]) from None
 
-    def _memory_bytes(self) -> float:
-        """Return what there is of a device's memory, or what the task may take of it."""
+    @property
+    def device_bytes(self) -> float:
+        """What there is of a device's memory, or what the task may take of it."""
         limit = self.task.memory.limit
         return self.hardware.memory_bytes if limit is None else min(float(limit), self.hardware.memory_bytes)
 
