@@ -12,9 +12,11 @@ import torch
 from cohort.core.errors import InputError
 from cohort.engine.export import ExportForm, export_adapter
 from cohort.engine.generation import GenerationSettings, generate_from_run
+from cohort.engine.progress import RunProgress, SilentWatcher
 from cohort.engine.run_store_reading import RunReader
-from cohort.engine.tune import tune
+from cohort.engine.tune import RunOptions, tune
 from cohort.training.checkpoint import read_weights
+from tests.end_to_end.test_shared_session import TickingClock
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json", "README.md", "tokenizer.json")
@@ -38,7 +40,7 @@ def test_an_adapter_made_from_the_checkpoint_is_the_one_that_was_kept(run: Path,
     without = Path(shutil.copytree(run, tmp_path / "run"))
     for name in ADAPTER_FILES:
         (without / "trials" / kept.name / name).unlink()
-    made = export_adapter(without, form=ExportForm.PEFT, trial_id=int(kept.name), output=tmp_path / "made")
+    made = export_adapter(without, form=ExportForm.PEFT, trial_id=int(kept.name), output=tmp_path / "made").path
     for name in ADAPTER_FILES:
         assert (made / name).read_bytes() == (kept / name).read_bytes(), name
 
@@ -65,6 +67,73 @@ def test_a_trial_that_was_sorted_out_can_be_exported_merged_and_tried(run: Path,
         assert not torch.equal(plain, adapted)
         # the same sum in another order, in float32
         torch.testing.assert_close(merged(ids).logits, adapted, rtol=1e-4, atol=1e-5)
+
+
+class StopAt(SilentWatcher):
+    """Presses Ctrl-C when so many steps have been done."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def update(self, progress: RunProgress) -> None:
+        if sum(trial.steps_done for trial in progress.trials) >= self._steps:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def interrupted(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("interrupted") / "run"
+    with pytest.raises(KeyboardInterrupt):
+        tune(
+            tiny_task(run.parent), directory, watcher=StopAt(20), options=RunOptions(checkpoint_seconds=0),
+            clock=TickingClock(),
+        )  # fmt: skip
+    return directory
+
+
+def best_of_files(run: Path) -> tuple[int, int, float]:
+    """Trial, step and loss of the best evaluation whose checkpoint lies on disk."""
+    with RunReader.open(run / "run.db") as reader:
+        losses = {(e.trial_id, e.step): e.validation_loss for e in reader.evaluations()}
+    there = [(int(path.parent.name), int(path.stem.partition("-")[2])) for path in run.glob("trials/*/best-*")]
+    trial_id, step = min((key for key in there if key in losses), key=lambda key: (losses[key], key))
+    return trial_id, step, losses[trial_id, step]
+
+
+def test_of_an_unfinished_run_the_best_so_far_is_exported(interrupted: Path, tmp_path: Path) -> None:
+    trial_id, step, loss = best_of_files(interrupted)
+    before = sorted(interrupted.rglob("*"))
+    made = export_adapter(interrupted, form=ExportForm.PEFT, output=tmp_path / "made")
+    assert made.so_far is not None
+    assert (made.so_far.trial_id, made.so_far.step) == (trial_id, step)
+    assert f"trial {trial_id} after step {step} (validation loss {loss:.4g}" in made.so_far.note
+    assert "cohort resume" in made.so_far.note
+    config = json.loads((made.path / "adapter_config.json").read_text())
+    assert config["r"] == read_weights(interrupted / f"trials/{trial_id:04d}/best-{step:06d}.safetensors")[0].shape[0]
+    assert f"| at step | {step} |" in (made.path / "README.md").read_text()
+    assert sorted(interrupted.rglob("*")) == before
+    assert export_adapter(interrupted, form=ExportForm.MERGED).path.name == f"export-merged-{trial_id:04d}-step-{step}"
+
+
+def test_a_best_that_is_not_on_disk_gives_way_to_one_that_is(interrupted: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    trial_id, step, _ = best_of_files(copy)
+    (copy / f"trials/{trial_id:04d}/best-{step:06d}.safetensors").unlink()
+    made = export_adapter(copy, form=ExportForm.PEFT)
+    assert made.so_far is not None
+    assert (made.so_far.trial_id, made.so_far.step) == best_of_files(copy)[:2]
+
+
+def test_a_finished_run_says_nothing_of_so_far(run: Path, tmp_path: Path) -> None:
+    assert export_adapter(run, form=ExportForm.PEFT, output=tmp_path / "made").so_far is None
+
+
+def test_a_run_without_any_checkpoint_has_nothing_to_export(interrupted: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    for path in copy.glob("trials/*/best-*"):
+        path.unlink()
+    with pytest.raises(InputError, match="a run without a best adapter yet"):
+        export_adapter(copy, form=ExportForm.PEFT)
 
 
 def test_a_trial_without_a_checkpoint_names_those_that_have_one(run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,12 +30,22 @@ def export(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Take an adapter out of a run: as PEFT and vLLM load it, or merged into the base model."""
+    """Take an adapter out of a run: as PEFT and vLLM load it, or merged into the base model.
+
+    Of a run that has not finished it is the best checkpoint so far, which is said.
+    """
     with exits(as_json=as_json, debug=debug):
         from cohort.engine.run_directory import RunDirectory
 
         RunDirectory.open(run_dir)
         from cohort.engine.export import ExportForm, export_adapter
 
-        path = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output)
-        print(json.dumps({"path": str(path)}) if as_json else path)
+        exported = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output)
+        so_far = exported.so_far
+        if so_far is not None:
+            print(f"note: {so_far.note}", file=sys.stderr)
+        if as_json:
+            best = None if so_far is None else {"trial_id": so_far.trial_id, "step": so_far.step}
+            print(json.dumps({"path": str(exported.path), "best_so_far": best}))
+        else:
+            print(exported.path)

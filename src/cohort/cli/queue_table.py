@@ -104,7 +104,8 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         facts["actual"] = (
             f"{format_duration(max(ended))}, with {progress.num_plans} plan{'' if progress.num_plans == 1 else 's'}"
         )
-    facts["adapters"] = f"{status.directory}/TASK/best"
+    if any(task.state is TaskState.DONE for task in progress.tasks):
+        facts["adapters"] = f"{status.directory}/TASK/best"
     if (status.directory / "report.html").exists():
         facts["report"] = f"{status.directory}/report.html"
     print_facts(console, facts)

@@ -55,7 +55,8 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
     console = _console()
     console.print(trial_table(results.ranked, metric_label=results.metric_label))
     facts = _outcome(results)
-    facts["adapter"] = str(directory.best)
+    if results.best is not None:
+        facts["adapter"] = str(directory.best)
     if (run_directory / "report.html").exists():
         facts["report"] = str(run_directory / "report.html")
     print_facts(console, facts)

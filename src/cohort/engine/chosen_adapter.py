@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +18,7 @@ from cohort.engine.model_card import render_model_card
 from cohort.engine.results import RunResults, read_results
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import TrialRecord
+from cohort.engine.run_store_records import EvaluationRecord, TrialRecord
 from cohort.engine.run_task import read_run_task
 from cohort.engine.state_shelf import Shelved, ShelvedKind
 from cohort.models.checkpoint_layout import linear_shapes
@@ -24,14 +26,34 @@ from cohort.models.source import find_model
 from cohort.models.weights import check_checkpoint, load_tokenizer
 from cohort.training.checkpoint import read_weights
 
-__all__ = ["chosen_adapter"]
+__all__ = ["BestSoFar", "best_so_far", "chosen_adapter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSoFar:
+    """The best checkpoint on disk of a run that has not finished.
+
+    Attributes:
+        trial_id: Its trial.
+        step: Steps it had done.
+        note: What it is, in a line.
+    """
+
+    trial_id: int
+    step: int
+    note: str
 
 
 @contextmanager
-def chosen_adapter(directory: RunDirectory, *, trial_id: int | None) -> Iterator[Path]:
+def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int | None = None) -> Iterator[Path]:
     """Yield the directory of the best adapter, or of trial ``trial_id``.
 
     That of a trial which was sorted out is made from its best checkpoint and lasts as long as the block.
+
+    Args:
+        directory: Of the run.
+        trial_id: A trial; the run's best when None.
+        step: Of the trial's checkpoint, where it is not its best (:func:`best_so_far`).
 
     Raises:
         InputError: there is no adapter yet, or none of that trial; those there are are listed.
@@ -44,10 +66,18 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None) -> Iterator
                     where=str(directory.root),
                     found="a run without a best adapter yet",
                     allowed="a run that has finished",
-                    mend=f"Finish it with `cohort resume {directory.root}`, or name a trial with --trial.",
+                    mend=f"Finish it with `cohort resume {directory.root}`, take the best checkpoint so far with "
+                    f"`cohort export {directory.root}`, or name a trial with --trial.",
                 )
             )
         yield directory.best
+    elif step is not None:
+        with RunReader.open(directory.database) as reader:
+            results = _as_it_was(read_results(reader), reader.evaluations(trial_id), trial_id=trial_id, step=step)
+        trial = next(entry.trial for entry in results.ranked if entry.trial.trial_id == trial_id)
+        with TemporaryDirectory(prefix="cohort-adapter-") as folder:
+            write_adapter_files(Path(folder), _content(directory, results, trial))
+            yield Path(folder)
     elif trial_id >= 0 and _is_adapter(directory.trial(trial_id)):
         yield directory.trial(trial_id)
     else:
@@ -59,6 +89,58 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None) -> Iterator
             yield Path(folder)
 
 
+def best_so_far(directory: RunDirectory) -> BestSoFar | None:
+    """Return the best checkpoint on disk of a run that has not finished; None when it has, or there is no checkpoint.
+
+    What a run holds in memory is on disk with its next checkpoint, so this may lag behind what ``status`` shows.
+    """
+    if _is_adapter(directory.best):
+        return None
+    with RunReader.open(directory.database) as reader, reader.snapshot():
+        metric, evaluations = reader.metric(), reader.evaluations()
+        steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
+    found = []
+    for evaluation in evaluations:
+        value = metric.read_record(evaluation.validation_loss, evaluation.metrics)
+        if value is None or not math.isfinite(value) or not math.isfinite(evaluation.validation_loss):
+            continue
+        if _path(directory, evaluation.trial_id, evaluation.step).is_file():
+            found.append((metric.cost(value), evaluation.trial_id, evaluation.step, value))
+    if not found:
+        return None
+    _, trial_id, step, value = min(found)
+    done, planned = steps[trial_id]
+    return BestSoFar(
+        trial_id=trial_id,
+        step=step,
+        note=f"this run has not finished: the best checkpoint so far is of trial {trial_id} after step {step} "
+        f"({metric.label} {value:.4g}; it has done {done} of {planned} steps). "
+        f"`cohort resume {directory.root}` goes on with the run",
+    )
+
+
+def _as_it_was(results: RunResults, evaluations: Sequence[EvaluationRecord], *, trial_id: int, step: int) -> RunResults:
+    """Return the results with a trial's best taken back to an earlier evaluation, for what is said of its adapter."""
+    then = next(evaluation for evaluation in evaluations if evaluation.step == step)
+    value = results.metric.read_record(then.validation_loss, then.metrics)
+    ranked = tuple(
+        entry
+        if entry.trial.trial_id != trial_id
+        else replace(
+            entry,
+            trial=replace(
+                entry.trial,
+                best_step=step,
+                best_value=value,
+                best_loss=then.validation_loss,
+                best_metrics=then.metrics,
+            ),
+        )
+        for entry in results.ranked
+    )
+    return replace(results, ranked=ranked)
+
+
 def _is_adapter(folder: Path) -> bool:
     return (folder / "adapter_config.json").is_file()
 
@@ -67,8 +149,12 @@ def _checkpoint(directory: RunDirectory, trial: TrialRecord) -> Path | None:
     """Return the file of a trial's best checkpoint; None where it never was evaluated or is not written yet."""
     if trial.best_step is None:
         return None
-    path = directory.root / Shelved(trial.trial_id, ShelvedKind.BEST, trial.best_step).relative_path
+    path = _path(directory, trial.trial_id, trial.best_step)
     return path if path.is_file() else None
+
+
+def _path(directory: RunDirectory, trial_id: int, step: int) -> Path:
+    return directory.root / Shelved(trial_id, ShelvedKind.BEST, step).relative_path
 
 
 def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: int) -> TrialRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -10,14 +11,14 @@ from cohort.adapters.merge import merge_into_base
 from cohort.adapters.peft_format import WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import directory_written_beside
 from cohort.core.errors import InputError, Problem
-from cohort.engine.chosen_adapter import chosen_adapter
+from cohort.engine.chosen_adapter import BestSoFar, best_so_far, chosen_adapter
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_task import read_run_task
 from cohort.models.safetensors_files import read_headers
 from cohort.models.source import find_model
 
-__all__ = ["ExportForm", "export_adapter"]
+__all__ = ["ExportForm", "Exported", "export_adapter"]
 
 
 class ExportForm(StrEnum):
@@ -29,23 +30,41 @@ class ExportForm(StrEnum):
     """The base model with the adapter added into its weights."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """Where an adapter was written.
+
+    Attributes:
+        path: The directory.
+        so_far: What it is where the run has not finished.
+    """
+
+    path: Path
+    so_far: BestSoFar | None = None
+
+
 def export_adapter(
     run_directory: Path, *, form: ExportForm, trial_id: int | None = None, output: Path | None = None
-) -> Path:
+) -> Exported:
     """Write an adapter of a run and return where it is.
 
     Args:
         run_directory: The run.
         form: What to write.
-        trial_id: A trial, kept or not; the best when None.
-        output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None.
+        trial_id: A trial, kept or not; the best when None: of a run that has not finished, the best so far.
+        output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None, followed
+            by trial and step where it is not the run's best.
 
     Raises:
         InputError: there is no such adapter, or ``output`` is not empty.
         StorageFullError: the disk is full; nothing half-written stays.
     """
     directory = RunDirectory.open(run_directory)
+    so_far = best_so_far(directory) if trial_id is None else None
     name = f"export-{form.value}" + ("" if trial_id is None else f"-{trial_id:04d}")
+    if so_far is not None:
+        trial_id = so_far.trial_id
+        name += f"-{trial_id:04d}-step-{so_far.step}"
     target = directory.root / name if output is None else output
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
@@ -56,14 +75,14 @@ def export_adapter(
                 mend="Choose another directory, or delete this one.",
             )
         )
-    with chosen_adapter(directory, trial_id=trial_id) as source:
+    with chosen_adapter(directory, trial_id=trial_id, step=None if so_far is None else so_far.step) as source:
         if form is ExportForm.PEFT:
             _copy(source, target)
         else:
             with RunReader.open(directory.database) as reader:
                 task = read_run_task(directory, facts=reader.facts())
             _merge(source, target, base=find_model(task.model_name_or_path))
-    return target
+    return Exported(path=target, so_far=so_far)
 
 
 def _copy(source: Path, target: Path) -> None:

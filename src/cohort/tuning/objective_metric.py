@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cohort.core.events import Evaluated
@@ -32,7 +33,11 @@ class ObjectiveMetric:
 
     def read(self, event: Evaluated) -> float | None:
         """Return the metric of an evaluation; None where it was not measured."""
-        return event.validation_loss if self.name == "loss" else event.metrics.get(self.name)
+        return self.read_record(event.validation_loss, event.metrics)
+
+    def read_record(self, validation_loss: float, metrics: Mapping[str, float]) -> float | None:
+        """Return the metric of what an evaluation measured; None where it was not."""
+        return validation_loss if self.name == "loss" else metrics.get(self.name)
 
     def cost(self, value: float) -> float:
         """Return a number that is smaller for better values."""
