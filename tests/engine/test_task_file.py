@@ -9,7 +9,7 @@ import pytest
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.task_file import TaskFile, load_task, task_from_mapping, task_json_schema
-from cohort.tuning.space import Choice, Constant, MultipleOf, Range
+from cohort.tuning.parameters import Choice, Constant, MultipleOf, Range
 
 BASE = "base_model: model\ndataset: {train: train.jsonl}\n"
 ROWS = '{"prompt": "a", "completion": "b"}\n'

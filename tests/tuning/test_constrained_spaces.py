@@ -6,8 +6,9 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.tuning.constraints import parse_constraint
+from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.samplers import SamplerName, build_sampler, count_configurations
-from cohort.tuning.space import Choice, Conditional, Constant, MultipleOf, Parameter, Range, SearchSpace
+from cohort.tuning.space import SearchSpace
 
 NAMES = ("r", "lora_alpha", "schedule", "warmup")
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cohort.core.errors import InputError
-from cohort.tuning.space import Choice, Constant, MultipleOf, Range, SearchSpace
+from cohort.tuning.parameters import Choice, Constant, MultipleOf, Range
+from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
 
 

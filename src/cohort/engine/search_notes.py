@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.trial_proposals import num_first_trials
-from cohort.tuning.space import MOST_POINTS, Conditional
+from cohort.tuning.parameters import MOST_POINTS, Conditional
 
 __all__ = ["search_notes"]
 

@@ -28,7 +28,8 @@ from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tuning.constraints import parse_constraint
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings
-from cohort.tuning.space import Conditional, Constant, MultipleOf, Parameter, SearchSpace
+from cohort.tuning.parameters import Conditional, Constant, MultipleOf, Parameter
+from cohort.tuning.space import SearchSpace
 
 __all__ = ["TaskFile"]
 

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from cohort.engine.task_file_refusal import Refusal, nearest_mend, refusals_of, refuse
 from cohort.engine.task_file_values import SEARCHABLE, ValueKind, is_number, multiple_to_plain, parse_value
 from cohort.tuning.constraints import ConstraintError, parse_constraint
-from cohort.tuning.space import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
+from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
 __all__ = ["num_points", "parameter_to_plain", "parse_constraints", "parse_parameter", "parse_space"]
 

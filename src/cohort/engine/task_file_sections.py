@@ -13,7 +13,7 @@ from cohort.engine.task_file_fields import Section, Whole, setting
 from cohort.engine.task_file_refusal import Refusal, refuse
 from cohort.engine.task_file_search import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.engine.task_file_values import SEARCHABLE, multiple_to_plain, parse_alpha
-from cohort.tuning.space import MultipleOf, Parameter
+from cohort.tuning.parameters import MultipleOf, Parameter
 
 __all__ = ["EarlyExitSection", "EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.engine.task_file_refusal import Refusal, number_mend, refuse
-from cohort.tuning.space import MultipleOf, Value
+from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = ["SEARCHABLE", "ValueKind", "is_number", "multiple_to_plain", "parse_alpha", "parse_value"]
 

@@ -15,8 +15,8 @@ from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candidate, plan_evaluation_rows
 from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.parameters import MultipleOf
 from cohort.tuning.samplers import Proposal
-from cohort.tuning.space import MultipleOf
 
 __all__ = [
     "PlannedTrial",

@@ -8,9 +8,9 @@ from dataclasses import replace
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.trial_planning import PlannedTrial, objective_metric, plan_trial
 from cohort.training.trial import TrialSpec
+from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.samplers import SamplerName, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
-from cohort.tuning.space import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.study import Study
 
 __all__ = ["TrialProposals", "num_first_trials"]

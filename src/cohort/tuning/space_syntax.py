@@ -12,7 +12,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.tuning.space import Choice, Constant, MultipleOf, Parameter, Range, SearchSpace, Value
+from cohort.tuning.parameters import Choice, Constant, MultipleOf, Parameter, Range, Value
+from cohort.tuning.space import SearchSpace
 
 __all__ = ["INTEGER_PARAMETERS", "parse_space"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from cohort.core.errors import InputError, Problem
+from cohort.tuning.parameters import MOST_POINTS
 from cohort.tuning.samplers.grid import GridSampler
 from cohort.tuning.samplers.optuna_sampler import OptunaSampler
 from cohort.tuning.samplers.sampler import Sampler, SamplerName
-from cohort.tuning.space import MOST_POINTS, SearchSpace
+from cohort.tuning.space import SearchSpace
 
 __all__ = ["build_sampler", "count_configurations"]
 

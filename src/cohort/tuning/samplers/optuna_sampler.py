@@ -15,16 +15,9 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
+from cohort.tuning.parameters import Choice, Configuration, MultipleOf, Range, Value
 from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerName
-from cohort.tuning.space import (
-    Choice,
-    Configuration,
-    MultipleOf,
-    Range,
-    SearchSpace,
-    Value,
-    configuration_key,
-)
+from cohort.tuning.space import SearchSpace, configuration_key
 
 __all__ = ["OptunaSampler"]
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cohort.tuning.space import Configuration
+from cohort.tuning.parameters import Configuration
 
 __all__ = ["Proposal", "Sampler", "SamplerName"]
 
