@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from cohort.cli.main import build_app
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
 from cohort.engine.check import check_task
+from cohort.engine.progress import SilentWatcher
+from cohort.engine.results import read_results, results_json
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_file import load_task
 from cohort.engine.tune import RunOptions, resume, tune
@@ -27,6 +31,16 @@ class TickingClock(ManualClock):
     def monotonic(self) -> float:
         self.advance(1.0)
         return super().monotonic()
+
+
+class Noting(SilentWatcher):
+    """Writes down what is said."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self._notes = notes
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
 
 
 CONSTRAINED: dict[str, Any] = {
@@ -102,6 +116,22 @@ def test_constraints_that_nothing_meets_are_told_before_anything_runs(folder: Pa
         check_task(task)
 
 
+@pytest.mark.parametrize(
+    ("sampler", "space"),
+    [("grid", {"r": [2, 4]}), ("random", {"r": [2, 4], "learning_rate": {"min": 1e-4, "max": 1e-2}})],
+)
+def test_a_constraint_that_always_divides_by_zero_is_named(folder: Path, sampler: str, space: dict[str, Any]) -> None:
+    constraints = ["r >= 2", "r / (batch_size - 2) > 1"]
+    task = tiny_task(folder, search={"constraints": constraints, "sampler": sampler, "trials": 4, "space": space})
+    with pytest.raises(InputError, match=r"which divides by zero whatever is drawn, as for batch_size = 2, r = [24]"):
+        check_task(task)
+
+
+def test_dividing_by_zero_now_and_then_only_rules_those_out(folder: Path) -> None:
+    search = {"constraints": ["r / (batch_size - 2) > 1"], "space": {"r": [4, 8], "batch_size": [1, 2, 3]}}
+    assert check_task(tiny_task(folder, search=search)).num_trials == 2
+
+
 REFILLED: dict[str, Any] = {
     "training": {"max_steps": 4},
     "search": {
@@ -140,6 +170,23 @@ def test_freed_slots_are_filled_with_random_trials_and_a_resume_proposes_the_sam
 
 def test_no_trial_is_proposed_beyond_the_time_on_the_device(folder: Path, tmp_path: Path) -> None:
     search = {**REFILLED["search"], "max_gpu_hours": 1e-9}
-    tune(tiny_task(folder, **{**REFILLED, "search": search}), tmp_path / "run")
+    notes: list[str] = []
+    tune(tiny_task(folder, **{**REFILLED, "search": search}), tmp_path / "run", watcher=Noting(notes))
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         assert len(reader.trials()) == 4
+        results = read_results(reader)
+    said = "4 of 9 trials were proposed when search.max_gpu_hours (1e-09) was used up"
+    assert results.search_ended == said
+    assert results_json(results)["search_ended"] == said
+    assert notes.count(said) == 1
+    assert said in (tmp_path / "run" / "report.html").read_text()
+    shown = CliRunner().invoke(build_app(), ["status", str(tmp_path / "run")])
+    assert "4 of 9 trials were proposed" in shown.output
+
+
+def test_a_search_that_time_did_not_end_says_nothing_of_it(folder: Path, tmp_path: Path) -> None:
+    search = {**REFILLED["search"], "max_gpu_hours": 1000}
+    tune(tiny_task(folder, **{**REFILLED, "search": search}), tmp_path / "run")
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        assert len(reader.trials()) == 9
+        assert read_results(reader).search_ended is None

@@ -67,6 +67,12 @@ class RunResults:
         return next((entry.trial for entry in reversed(self.ranked) if entry.trial.best_value is not None), None)
 
     @property
+    def search_ended(self) -> str | None:
+        """What ended the search before all trials were proposed, in words; None where nothing did."""
+        found = self.facts.get("search_ended")
+        return found if isinstance(found, str) else None
+
+    @property
     def metric_label(self) -> str:
         """The metric in words."""
         return self.metric.label
@@ -246,6 +252,7 @@ def results_json(results: RunResults) -> dict[str, Any]:
         "base_value": results.base_value,
         "default_value": results.default_value,
         "seconds": results.run_seconds,
+        "search_ended": results.search_ended,
         "compute": {
             "share_of_full_grid": compute.share_of_full_grid,
             "full_runs": compute.num_full_runs,

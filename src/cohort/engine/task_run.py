@@ -200,7 +200,12 @@ class TaskRun:
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
         spent = self._gpu_seconds_before + sum(self._time_spent.total(activity) for activity in Activity)
-        trials = self._preparation.proposals.after(self._study, gpu_seconds=spent)
+        proposals = self._preparation.proposals
+        had_ended = proposals.ended_by_time is not None
+        trials = proposals.after(self._study, gpu_seconds=spent)
+        if proposals.ended_by_time is not None and not had_ended:
+            self._store.set_facts({"search_ended": proposals.ended_by_time})
+            self._watcher.note(proposals.ended_by_time)
         if trials:
             self._store.add_trials([trial.record() for trial in trials])
             self._take_in(trials)

@@ -37,6 +37,10 @@ class TrialProposals:
     (at least ten), then one for each trial that ends, knowing the best value that each had at its latest comparison or
     at its end. A budget of time on the device ends proposing. The same results in the same order lead to the same
     proposals, which is how a resumed run has them again.
+
+    Attributes:
+        first: The trials proposed before any has ended.
+        ended_by_time: What to say of a search that the budget of time has ended; None while it has not.
     """
 
     def __init__(self, task: TaskFile, *, num_rows: int, num_tokens: int) -> None:
@@ -61,6 +65,7 @@ class TrialProposals:
         )
         self._feedback = SearchFeedback(self._sampler, metric=objective_metric(task))
         self._is_exhausted = False
+        self.ended_by_time: str | None = None
         at_first = num_first_trials(task)
         self.first: tuple[PlannedTrial, ...] = self._propose(2**31 if at_first is None else at_first)
 
@@ -72,7 +77,13 @@ class TrialProposals:
             gpu_seconds: What the run has taken of the device so far.
         """
         hours = self._task.search.max_gpu_hours
-        if self._is_exhausted or (hours is not None and gpu_seconds >= 3600 * hours):
+        if not self._is_exhausted and hours is not None and gpu_seconds >= 3600 * hours:
+            self._is_exhausted = True
+            self.ended_by_time = (
+                f"{self._num_proposed} of {self._task.search.trials} trials were proposed when search.max_gpu_hours "
+                f"({hours:g}) was used up"
+            )
+        if self._is_exhausted:
             return ()
         return self._propose(self._feedback.take_in(study.decisions))
 

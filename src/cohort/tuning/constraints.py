@@ -69,7 +69,7 @@ class Constraint:
     _tree: ast.expr = field(repr=False, compare=False)
 
     def holds(self, configuration: Mapping[str, Any]) -> bool:
-        """Tell whether a configuration, by parameter name, meets it; one that would divide by zero does not.
+        """Tell whether a configuration, by parameter name, meets it; one that divides by zero does not.
 
         Raises:
             ConstraintError: texts and numbers are compared or added.
@@ -84,6 +84,16 @@ class Constraint:
                 found=f"{self.text!r}, which makes no sense for {values} ({error})",
                 mend="Compare numbers with numbers, and texts with == or in.",
             ) from None
+
+    def divides_by_zero(self, configuration: Mapping[str, Any]) -> bool:
+        """Tell whether that is what keeps a configuration from meeting it."""
+        try:
+            _value(self._tree, configuration)
+        except ZeroDivisionError:
+            return True
+        except TypeError:
+            return False
+        return False
 
 
 def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:

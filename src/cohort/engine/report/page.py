@@ -134,7 +134,10 @@ def headline(results: RunResults) -> dict[str, Any]:
                 for label, tokens, is_best in lengths
             ],
         },
-        "time": {"total": format_duration(results.run_seconds), "lines": _time_lines(results)},
+        "time": {
+            "total": format_duration(results.run_seconds),
+            "lines": [*_time_lines(results), *([results.search_ended] if results.search_ended else [])],
+        },
     }
 
 
