@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import cohort.kernels.adamw as adamw
+from cohort.adapters.bank import AdapterBank
 from cohort.cli.main import main
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.evaluation import RunEvaluator
@@ -20,6 +21,8 @@ from cohort.engine.run_store_records import TrialStatus
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.training import step_samples
 from cohort.training.executor import Executor
+from cohort.training.optimizer import update_slots
+from cohort.training.step_samples import Resident
 from cohort.training.training_pass import TrainingPasses
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 
@@ -112,15 +115,16 @@ def in_a_pass(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool
 
 def in_its_update(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:
     """The update of all breaks off at the trial, half of whose weights are written."""
-    current: list[Executor] = []
-    update, step = Executor._update, adamw.adamw_step
+    current: list[tuple[AdapterBank, Sequence[Resident]]] = []
+    update, step = update_slots, adamw.adamw_step
 
-    def watched_update(self: Executor, residents: Any) -> Any:
-        current[:] = [self]
-        return update(self, residents)
+    def watched_update(bank: AdapterBank, residents: Sequence[Resident]) -> Any:
+        current[:] = [(bank, residents)]
+        return update(bank, residents)
 
     def bad_step(params_RD: Any, *, slots: Any, **rest: Any) -> Any:
-        by_row = {current[0].bank.rank_rows(r.slot).start: r for r in current[0]._by_slot()}
+        bank, residents = current[0]
+        by_row = {bank.rank_rows(r.slot).start: r for r in residents}
         norms = []
         for slot in slots:
             resident = by_row[slot.row_start]
@@ -130,8 +134,8 @@ def in_its_update(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], 
             norms.append(step(params_RD, slots=[slot], **rest))
         return torch.cat(norms)
 
-    monkeypatch.setattr(Executor, "_update", watched_update)
-    monkeypatch.setattr("cohort.training.executor.adamw_step", bad_step)
+    monkeypatch.setattr("cohort.training.executor.update_slots", watched_update)
+    monkeypatch.setattr("cohort.training.optimizer.adamw_step", bad_step)
 
 
 def in_its_evaluation(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:

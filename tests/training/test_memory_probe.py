@@ -14,7 +14,8 @@ from cohort.engine.memory_profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.scheduling.memory_fit import mean_error_percent
-from cohort.training.memory_probe import ProbePass, probe_grid, probe_rows
+from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, probe_rows
+from cohort.training.optimizer import UnfinishedUpdateError
 from tests.training.small_models import save_llama
 from tests.training.test_out_of_memory import executor_for, train
 
@@ -66,6 +67,27 @@ def test_held_out_steps_are_predicted(decoder: Decoder) -> None:
     pairs = [(profile.model.predict(peak.kind, peak.size), peak.num_bytes) for peak in peaks]
     assert mean_error_percent(pairs) < 10, "tiny passes, of which rounding is a large part"
     assert all(measured <= 1.15 * predicted for predicted, measured in pairs)
+
+
+def test_an_update_without_room_is_a_pass_that_does_not_fit(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = MemoryProbe(decoder, target_linears=dict(decoder.linears), num_slots=1, num_rank_rows=16)
+    one = ProbePass(ranks=(8,), lengths=(10, 12))
+
+    def no_room(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cohort.training.optimizer.adamw_step", no_room)
+        _, fits = probe.measure(one)
+    assert not fits
+    assert probe.measure(one)[1], "and the probe goes on"
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("launch failed")
+
+    monkeypatch.setattr("cohort.training.optimizer.adamw_step", broken)
+    with pytest.raises(UnfinishedUpdateError, match="launch failed"):
+        probe.measure(one)
 
 
 def test_what_is_said_to_fit_fits(decoder: Decoder) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
-from cohort.engine.run_store_reading import RunReader, encode_numbers
+from cohort.engine.run_log_reading import encode_numbers
+from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import CheckpointRecord, JsonValue, LoggedDecision, LoggedEvent, NewTrial
 from cohort.engine.run_store_schema import create_tables, database_errors_named, open_database
 from cohort.tuning.decisions import Decision

@@ -11,34 +11,27 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
-from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.errors import CohortError, SampleTooLargeError
+from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.packing import SlotSample, split_micro_batches
 from cohort.data.tokenised import TokenisedRows
-from cohort.kernels.adamw import SlotUpdate, adamw_step
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
+from cohort.training.fresh_weights import FreshWeights
 from cohort.training.micro_batches import MicroBatches, too_large
+from cohort.training.optimizer import update_slots
 from cohort.training.step_samples import Resident, StepSamples, gather
 from cohort.training.training_pass import StagedPass, TrainingPasses
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["Executor", "ExecutorSettings", "UnfinishedUpdateError"]
-
-# trials of a sweep share their seed as a rule, so a few ranks' fresh weights serve them all
-MOST_FRESH_WEIGHTS = 4
+__all__ = ["Executor", "ExecutorSettings"]
 
 _T = TypeVar("_T")
-
-
-class UnfinishedUpdateError(CohortError):
-    """An optimizer step broke off: weights and moments of the trials that were stepping are no longer known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +109,7 @@ class Executor:
         records = settings.graph_tokens > 0 and self.bank.weights_RD.is_cuda
         records = records and choose_backend(self.bank.compute_RD) is Backend.TRITON
         self.captured = CapturedPasses(decoder, self.bank, most_rows=settings.graph_tokens) if records else None
-        self._fresh_weights: dict[tuple[int, int], Tensor] = {}
+        self._fresh_weights = FreshWeights(self.bank)
         # on a CPU the host is the device: there is nothing to be ahead of
         self._stages = self.bank.weights_RD.is_cuda
         self._staged: tuple[StepSamples, StagedPass] | None = None
@@ -173,7 +166,7 @@ class Executor:
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is resident already")
         if state is None:
-            slot, step = self.bank.insert_fresh(spec.adapter, self._initial_weights(spec)), 0
+            slot, step = self.bank.insert_fresh(spec.adapter, self._fresh_weights.of(spec)), 0
         else:
             slot, step = self.bank.insert(spec.adapter, state.adapter), state.step
         rows = self.train_rows if rows is None else rows
@@ -257,22 +250,17 @@ class Executor:
 
         begin()
         try:
-            sums = self._training.run(
-                samples.entries,
-                one_pass,
-                too_large=self._too_large,
-                restart=begin_again,
-            )
+            sums = self._training.run(samples.entries, one_pass, too_large=self._too_large, restart=begin_again)
             # before the update: whatever fails after it would leave weights a step ahead of their count
             loss_sums_S = torch.cat(sums)
         except BaseException:
             self._clear_gradients(residents)
             raise
         try:
-            norms = self._update(residents)
-        except Exception as error:
+            norms = update_slots(self.bank, residents)
+        except Exception:
             self._clear_gradients(residents)
-            raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
+            raise
         self._stage_next(residents)
         # the only host reads of the step, after everything is launched
         loss_sums = loss_sums_S.tolist()
@@ -328,16 +316,6 @@ class Executor:
         whose = "the base model" if trial is None else f"trial {trial.trial_id} (r = {trial.adapter.r})"
         return too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id])
 
-    def _initial_weights(self, spec: TrialSpec) -> Tensor:
-        """Return fresh weights, kept for the next trials: those of one seed differ in their rank alone."""
-        key = (spec.adapter.r, spec.seed)
-        if key not in self._fresh_weights:
-            while len(self._fresh_weights) >= MOST_FRESH_WEIGHTS:
-                del self._fresh_weights[next(iter(self._fresh_weights))]
-            weights = initial_weights(self.bank.layout, r=key[0], seed=key[1], dtype=self.bank.weights_RD.dtype)
-            self._fresh_weights[key] = weights.pin_memory() if self.bank.weights_RD.is_cuda else weights
-        return self._fresh_weights[key]
-
     def _by_slot(self) -> list[Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)
 
@@ -354,34 +332,6 @@ class Executor:
             present = frozenset(entry.slot for entry in part)
             fresh = present if self.bank.writes_gradients else frozenset()
             self._staged = samples, self._passes.stage(part, samples.trained, fresh_slots=fresh)
-
-    def _update(self, residents: Sequence[Resident]) -> Tensor:
-        """Clip and step every slot in one launch; return the norms before clipping [number of residents]."""
-        bank = self.bank
-        updates = [
-            SlotUpdate(
-                row_start=bank.rank_rows(resident.slot).start,
-                rank=resident.spec.adapter.r,
-                learning_rate=resident.spec.learning_rate_at(resident.step),
-                weight_decay=resident.spec.weight_decay,
-                beta1=resident.spec.beta1,
-                beta2=resident.spec.beta2,
-                eps=resident.spec.epsilon,
-                step=resident.step + 1,
-                # 0 means no clipping to users; to the update it would be a norm that no gradient survives
-                max_grad_norm=resident.spec.max_grad_norm or None,
-            )
-            for resident in residents
-        ]
-        return adamw_step(
-            bank.weights_RD,
-            grads_RD=bank.grads_RD,
-            exp_avg_RD=bank.exp_avg_RD,
-            exp_avg_sq_RD=bank.exp_avg_sq_RD,
-            slots=updates,
-            compute_RD=None if bank.compute_RD is bank.weights_RD else bank.compute_RD,
-            zero_grads=not bank.writes_gradients,
-        )
 
     def _event(self, resident: Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
         learning_rate = resident.spec.learning_rate_at(resident.step)

@@ -23,6 +23,7 @@ from cohort.kernels.packed_linear.launch_tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.optimizer import UnfinishedUpdateError
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
@@ -178,6 +179,11 @@ class MemoryProbe:
             executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
             fits = not executor.take_shortages()
         except SampleTooLargeError:
+            fits = False
+        except UnfinishedUpdateError as error:
+            # the update's own buffers did not fit beside what the pass left: no more did the pass
+            if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise
             fits = False
         finally:
             for trial_id in executor.resident:
