@@ -205,9 +205,7 @@ def headline(
     default = [row for row in rules if row["rule"] == "patterns (default)" and row["set"] in counting]
     at_warmup = [row for row in ranks if row["share_percent"] == 5 and row["set"] in counting]
     by_set = {
-        f"best_loss_ratio_max_{name.split(' ')[0]}": max(
-            row["best_loss_ratio"] for row in default if row["set"] == name
-        )
+        f"best_loss_ratio_max_{_key(name)}": max(row["best_loss_ratio"] for row in default if row["set"] == name)
         for name in sorted(counting)
     }
     return {
@@ -219,6 +217,12 @@ def headline(
         "rank_correlation_at_5_percent_min": min(row["spearman"] for row in at_warmup),
         "best_in_kept_quarter_share": statistics.fmean(row["best_kept"] for row in at_warmup),
     }
+
+
+def _key(name: str) -> str:
+    """Return the name of a set as part of a key: without the model, with the epochs where they are not the usual."""
+    plain, _, model = name.partition(" (")
+    return "_".join([plain, *model.rstrip(")").split(", ")[1:]]).replace(" ", "_")
 
 
 def _arguments() -> argparse.Namespace:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from measure import machine, versions
-from study_data import STUDIED, read_rows, validation_rows
+from study_data import EVALUATION_ROWS, STUDIED, read_rows, validation_rows
 from sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS, PlannedGridTrial, plan_grid
 
 from cohort.data.tokenised import TokenisedRows
@@ -270,7 +270,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prepared", type=Path, required=True, help="folder that study_data.py wrote")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=None, help="training rows; all that were prepared by default")
-    parser.add_argument("--evaluation-rows", type=int, default=None, help="of one seed; the set's own by default")
+    parser.add_argument("--evaluation-rows", type=int, default=EVALUATION_ROWS, help="of one seed")
     parser.add_argument("--dtype", default="bfloat16" if torch.cuda.is_available() else "float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--token-budget", type=int, default=32768 if torch.cuda.is_available() else 2048)

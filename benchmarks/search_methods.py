@@ -21,7 +21,7 @@ from curve_files import Grid, read_grid
 from measure import RESULTS, print_table, write_result
 from record_curves import CURVES, add_grid_arguments, add_model_arguments, build_executor, in_processes
 from run_with_exits import run_with_exits
-from study_data import STUDIED, read_rows, validation_rows
+from study_data import EVALUATION_ROWS, STUDIED, read_rows, validation_rows
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.training.trial import TrialSpec
@@ -126,7 +126,7 @@ class Search:
 def search_one(arguments: argparse.Namespace, *, sampler: str, grid: Grid, name: str) -> dict[str, Any]:
     """Return what one search found for the grid's price."""
     train = read_rows(arguments.prepared, name, "train", count=arguments.rows)
-    count, epochs = grid.source.get("evaluation_rows"), int(grid.source["epochs"])
+    count, epochs = int(grid.source.get("evaluation_rows", EVALUATION_ROWS)), int(grid.source["epochs"])
     validation = validation_rows(arguments.prepared, name, seed=grid.seed, count=count)
     replayed = grid.replay(EarlyExitSettings())
     assert replayed.best is not None, "a recorded grid has finite losses"

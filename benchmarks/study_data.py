@@ -27,7 +27,7 @@ from cohort.data.tokenised import TokenisedRows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["END", "STUDIED", "StudiedSet", "read_rows", "validation_rows"]
+__all__ = ["END", "EVALUATION_ROWS", "STUDIED", "StudiedSet", "read_rows", "validation_rows"]
 
 END = "<|end|>"
 MAX_LENGTH = 512
@@ -47,10 +47,7 @@ class StudiedSet:
         file: What is trained and evaluated on, below the data folder.
         copies: Further files with the same problems.
         columns, prompt_template: As in a task file.
-        role: ``studied``; ``added`` for sets that came later, with a base of their own (`llama16Mb`), since the first
-            one's corpus holds them; ``range`` for the set that only the learning rates' scale is chosen on.
-        evaluation_rows: Validation rows of one seed. More where completions are of a few tokens, so that a few rows
-            that go wrong do not decide which trial is best.
+        role: ``studied``, or ``range`` for the set that only the learning rates' scale is chosen on.
     """
 
     file: str
@@ -58,7 +55,6 @@ class StudiedSet:
     columns: Mapping[str, str] = field(default_factory=dict)
     prompt_template: str | None = None
     role: str = "studied"
-    evaluation_rows: int = EVALUATION_ROWS
 
 
 STUDIED: Mapping[str, StudiedSet] = {
@@ -70,11 +66,6 @@ STUDIED: Mapping[str, StudiedSet] = {
     ),
     "banking77": StudiedSet(file="nlu/banking77.jsonl"),
     "cot_reasoning": StudiedSet(file="sft/cot_reasoning.jsonl"),
-    "induction_tasks": StudiedSet(file="sft/induction_tasks.jsonl", role="added", evaluation_rows=512),
-    "tinystories_lowercase": StudiedSet(
-        file="text/tinystories_lowercase.jsonl", copies=("text/tinystories.jsonl",), role="added"
-    ),
-    "mbpp": StudiedSet(file="sft/mbpp.jsonl", role="added"),
     "svamp": StudiedSet(file="sft/svamp.jsonl", role="range"),
 }
 CORPUS_FOLDERS = ("sft", "nlu", "summarization", "preference", "text")
@@ -163,7 +154,7 @@ def prepare_set(
 ) -> dict[str, Any]:
     """Write the rows of one set; return their counts. Training and validation rows are disjoint in content."""
     entry = STUDIED[name]
-    evaluated = entry.evaluation_rows * SEEDS_OF_THE_POOL
+    evaluated = EVALUATION_ROWS * SEEDS_OF_THE_POOL
     settings = DatasetSettings(
         train=data / entry.file,
         validation=0.2,
@@ -207,19 +198,12 @@ def read_rows(prepared: Path, name: str, part: str, *, first: int = 0, count: in
     )
 
 
-def validation_rows(prepared: Path, name: str, *, seed: int, count: int | None = None) -> TokenisedRows:
+def validation_rows(prepared: Path, name: str, *, seed: int, count: int = EVALUATION_ROWS) -> TokenisedRows:
     """Return the validation rows of one seed; seeds have none in common while the pool lasts, then it begins again.
-
-    Args:
-        prepared: Folder that this script wrote.
-        name: The set.
-        seed: Which rows.
-        count: How many; the set's own number by default.
 
     Raises:
         ValueError: the pool has fewer rows than ``count``.
     """
-    count = STUDIED[name].evaluation_rows if count is None else count
     blocks = len(read_rows(prepared, name, "validation")) // count
     if not blocks:
         raise ValueError(f"{name} has fewer than {count} validation rows; lower --evaluation-rows")

@@ -16,7 +16,7 @@ from cohort.engine.report.svg import Frame, band_axis, linear_axis, mark, polyli
 __all__ = ["draw_figures"]
 
 # Okabe and Ito's palette, as in the report; each set also has a mark of its own
-TONES = ("#0072b2", "#d55e00", "#00815c", "#b0568c", "#b87a00")
+TONES = ("#0072b2", "#d55e00", "#00815c", "#b0568c", "#b87a00", "#56606e")
 SHAPES = ("circle", "square", "diamond", "up", "down")
 REASONS = {"underperforming": "#8b929c", "overfitting": "#e69f00", "diverging": "#d55e00", "non-finite": "#b0568c"}
 STYLE = """
@@ -59,7 +59,7 @@ def _svg(panels: Sequence[str], *, width: float, height: float, title: str) -> s
 
 def _key(names: Sequence[str], *, x: float, y: float) -> str:
     return "".join(
-        _toned(mark(SHAPES[i % 5], x, y + 15 * i, classes=""), TONES[i % 5]) + text(x + 10, y + 4 + 15 * i, name)
+        _toned(mark(SHAPES[i % 5], x, y + 15 * i, classes=""), TONES[i % 6]) + text(x + 10, y + 4 + 15 * i, name)
         for i, name in enumerate(names)
     )
 
@@ -88,7 +88,7 @@ def ranks_after_warmup(grids: Sequence[Grid], names: Sequence[str]) -> str:
                 marks.append(mark(SHAPES[i % 5], *frame.at(x, y), classes="", title=title))
         quarter = frame.at(math.ceil(count / 4) + 0.5, 1)[0]
         line = f'<path d="M{quarter:.1f} 28V{frame.height - frame.bottom:.1f}" class="rule"/>'
-        panels.append(frame.axes() + line + _toned("".join(marks), TONES[i % 5]) + text(52, 18, name, classes="head"))
+        panels.append(frame.axes() + line + _toned("".join(marks), TONES[i % 6]) + text(52, 18, name, classes="head"))
     return _svg(
         panels, width=300, height=290, title="Ranks after 5 % of training against ranks of the best checkpoints"
     )
@@ -103,38 +103,40 @@ def _places(values: Sequence[float]) -> list[int]:
 
 
 def samples_saved(rules: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Samples saved by reason under the default rule, the best loss's ratio beside (ALTO Figure 15)."""
+    """Samples saved by reason under the default rule, mean of a set's seeds, ratios above (ALTO Figure 15)."""
     default = [row for row in rules if row["rule"] == "patterns (default)"]
-    labels = [f"{row['set'].split(' ')[0]} {row['seed']}" for row in default if row["set"] in names]
-    width = max(420.0, 104.0 * len(labels) + 80)
+    labels = [name.replace("llama16M, ", "").replace(" (llama16M)", "") for name in names]
+    width = max(420.0, 150.0 * len(labels) + 80)
     frame = Frame(
         width=width,
         height=300,
         x=band_axis(labels),
         y=linear_axis(0, 100),
-        x_label="set and seed",
+        x_label="set",
         y_label="samples saved, %",
         top=46,
     )
     parts = [frame.axes()]
-    for i, row in enumerate(default):
+    for i, name in enumerate(names):
+        own = [row for row in default if row["set"] == name]
         below = 0.0
         for reason, tone in REASONS.items():
-            share = row["saved_by"].get(reason, 0.0)
+            share = statistics.fmean(row["saved_by"].get(reason, 0.0) for row in own)
             (x, high), (_, low) = frame.at(i, below + share), frame.at(i, below)
             if share:
                 rectangle = (
-                    f'<rect x="{x - 18:.1f}" y="{high:.1f}" width="36" height="{low - high:.1f}" fill="{tone}"/>'
+                    f'<rect x="{x - 24:.1f}" y="{high:.1f}" width="48" height="{low - high:.1f}" fill="{tone}"/>'
                 )
                 parts.append(rectangle)
             below += share
         x, y = frame.at(i, below)
-        parts.append(text(x, y - 5, f"{row['best_loss_ratio']:.3f}", anchor="middle", classes="head"))
+        ratios = ", ".join(f"{row['best_loss_ratio']:.3f}" for row in own)
+        parts.append(text(x, y - 5, ratios, anchor="middle", classes="head"))
     for i, (reason, tone) in enumerate(REASONS.items()):
         parts.append(f'<rect x="{56 + 120 * i}" y="8" width="11" height="11" fill="{tone}"/>')
         parts.append(text(71 + 120 * i, 18, reason))
     parts.append(
-        text(56, 36, "above each bar: best validation loss with early exit over the full grid's", classes="tick")
+        text(56, 36, "above: best validation loss with early exit over the full grid's, each seed", classes="tick")
     )
     return _svg(["".join(parts)], width=width, height=300, title="Samples saved by each reason")
 
@@ -170,8 +172,8 @@ def warmup_lengths(ranks: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
             ]
             points = [frame.at(x, y) for x, y in found]
             line = polyline(points, classes="line")
-            parts.append(f'<g style="stroke:{TONES[i % 5]}">{line}</g>')
-            parts.append(_toned("".join(mark(SHAPES[i % 5], x, y, classes="") for x, y in points), TONES[i % 5]))
+            parts.append(f'<g style="stroke:{TONES[i % 6]}">{line}</g>')
+            parts.append(_toned("".join(mark(SHAPES[i % 5], x, y, classes="") for x, y in points), TONES[i % 6]))
         if place == 0:
             parts.append(_key(names, x=60, y=10))
         panels.append("".join(parts))
@@ -206,7 +208,8 @@ def saved_against_lost(rules: Sequence[Mapping[str, Any]], names: Sequence[str])
             value = row["samples_saved_percent"] if column == "saved" else lost[id(row)]
             x, y = frame.at(value, rows.index(row["rule"]))
             title = f"{row['set']} seed {row['seed']}: {value:.4g}"
-            parts.append(_toned(mark(SHAPES[i % 5], x, y + 4 * (i - 1), classes="", title=title), TONES[i % 5]))
+            beside = (i - (len(names) - 1) / 2) * min(4, 22 / len(names))
+            parts.append(_toned(mark(SHAPES[i % 5], x, y + beside, classes="", title=title), TONES[i % 6]))
         if column == "saved":
             parts.append(_key(names, x=310, y=frame.height - 40 - 15 * len(names)))
         panels.append("".join(parts))

@@ -22,6 +22,7 @@ def renew_page(page: Path, tables: Mapping[str, Rows]) -> None:
     text = page.read_text(encoding="utf-8")
     for name, lines in {
         "spreads": _spreads(tables["spreads"]),
+        "by_set": _by_set(tables["rules"], tables["spreads"]),
         "rules": _rules(tables["rules"]),
         "rules_chosen_on": _rules(tables["rules_chosen_on"]),
         "ranks": _ranks(tables["ranks"]),
@@ -60,6 +61,29 @@ def _spreads(rows: Rows) -> list[str]:
             for row in rows
         ],
     )
+
+
+def _by_set(rules: Rows, spreads: Rows) -> list[str]:
+    """The default rule, set by set: what it saves, and the ratios of the seeds from best to worst."""
+    default = next(iter(rules))["rule"]
+    found = []
+    for name in sorted({row["set"] for row in rules}):
+        own = [row for row in rules if (row["rule"], row["set"]) == (default, name)]
+        grids = [row for row in spreads if row["set"] == name and row["seed"] in {row["seed"] for row in own}]
+        ratios = sorted(row["best_loss_ratio"] for row in own)
+        least = min(row["median"] / row["best"] for row in grids)
+        found.append(
+            [
+                name,
+                f"{least:.3f}",
+                "yes" if all(row["counts"] for row in grids) else "no",
+                f"{min(row['samples_saved_percent'] for row in own):.1f}",
+                *(f"{ratio:.4f}" for ratio in (ratios[0], statistics.median(ratios), ratios[-1])),
+                "yes" if ratios[-1] <= 1.01 else "**no**",
+            ]
+        )
+    head = ["set (model)", "median over best, least", "counts", "saved, least %"]
+    return _table([*head, "ratio, best", "ratio, median", "ratio, worst", "all within 1 %"], found)
 
 
 def _rules(rows: Rows) -> list[str]:

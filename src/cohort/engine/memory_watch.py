@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -11,8 +10,8 @@ from cohort.core.clock import Clock
 from cohort.core.memory_records import MemoryShortage, PassKind, PassPeak
 from cohort.core.units import format_bytes
 from cohort.engine.memory_plan import MemoryPlan
+from cohort.engine.peak_record import PeakRecord
 from cohort.engine.run_store_records import JsonValue
-from cohort.scheduling.memory_fit import mean_error_percent
 from cohort.training.executor import Executor
 
 __all__ = ["MemoryWatch", "lowered_budgets"]
@@ -21,15 +20,6 @@ _LOWERED = "micro_batch_tokens"
 # passes between two fits, and seconds between two records
 _REFIT_AT = 32
 _RECORD_SECONDS = 60.0
-_MOST_SHOWN = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Compared:
-    """One pass: what was predicted before it was seen, and what it took."""
-
-    peak: PassPeak
-    predicted: float
 
 
 class MemoryWatch:
@@ -48,7 +38,7 @@ class MemoryWatch:
         note: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """Go on from ``facts``: budgets that were lowered before a stop stay so.
+        """Go on from ``facts``: budgets that were lowered before a stop stay so, and peaks are counted on.
 
         Args:
             executor: Observes.
@@ -60,9 +50,8 @@ class MemoryWatch:
         """
         self._executor, self._plan, self._record, self._note, self._clock = executor, plan, record, note, clock
         self._model = None if plan.profile is None else plan.profile.model
-        self._compared: list[_Compared] = []
+        self._peaks = PeakRecord.of(facts)
         self._unseen: list[PassPeak] = []
-        self._num_observed = 0
         self._num_shortages = int(str(facts.get("memory_shortages", 0)))
         self._recorded_at = clock.monotonic()
         executor.lower_token_budgets(lowered_budgets(facts))
@@ -71,43 +60,21 @@ class MemoryWatch:
         """Take what was observed since the last call."""
         for peak in self._executor.memory.take_peaks():
             if self._model is not None:
-                predicted = self._model.predict(peak.kind, peak.size)
-                self._compared.append(_Compared(peak=peak, predicted=predicted))
+                self._peaks.add(peak, predicted=self._model.predict(peak.kind, peak.size))
                 self._unseen.append(peak)
-                self._num_observed += 1
         shortages = self._executor.take_shortages()
         for shortage in shortages:
             self._learn(shortage)
         if len(self._unseen) >= _REFIT_AT:
             self._refit()
-        if shortages or (self._compared and self._clock.monotonic() - self._recorded_at >= _RECORD_SECONDS):
+        if shortages or (self._peaks.num_passes and self._clock.monotonic() - self._recorded_at >= _RECORD_SECONDS):
             self.record()
 
     def record(self) -> None:
         """Bring the run record up to date."""
         self._recorded_at = self._clock.monotonic()
         budgets = {kind.value: tokens for kind, tokens in self._executor.token_budgets.items()}
-        facts: dict[str, JsonValue] = {_LOWERED: dict(budgets), "memory_shortages": self._num_shortages}
-        if self._compared:
-            largest = sorted(self._compared, key=lambda compared: -compared.peak.num_bytes)
-            facts |= {
-                "memory_passes_observed": self._num_observed,
-                "memory_prediction_error_percent": mean_error_percent(
-                    [(compared.predicted, compared.peak.num_bytes) for compared in self._compared]
-                ),
-                "memory_pass_predicted_bytes": round(largest[0].predicted),
-                "memory_pass_observed_bytes": largest[0].peak.num_bytes,
-                "memory_largest_passes": [
-                    {
-                        "kind": compared.peak.kind.value,
-                        "rows": compared.peak.size.num_rows,
-                        "predicted_bytes": round(compared.predicted),
-                        "observed_bytes": compared.peak.num_bytes,
-                    }
-                    for compared in largest[:_MOST_SHOWN]
-                ],
-            }
-        self._record(facts)
+        self._record({_LOWERED: dict(budgets), "memory_shortages": self._num_shortages, **self._peaks.facts()})
 
     def _learn(self, shortage: MemoryShortage) -> None:
         self._num_shortages += 1
@@ -128,8 +95,6 @@ class MemoryWatch:
         assert self._model is not None, "what is unseen was predicted"
         self._model = self._model.refitted(self._unseen)
         self._unseen.clear()
-        # a long run remembers its largest passes
-        self._compared = sorted(self._compared, key=lambda compared: compared.peak.num_bytes)[-1000:]
         if profile is None or room is None:
             return
         budget = self._executor.token_budgets[PassKind.TRAIN]
