@@ -48,10 +48,15 @@ def _toned(content: str, tone: str) -> str:
     return f'<g style="fill:{tone};stroke:{tone}">{content}</g>'
 
 
-def _svg(panels: Sequence[str], *, width: float, height: float, title: str) -> str:
-    places = "".join(f'<g transform="translate({width * i:.0f} 0)">{panel}</g>' for i, panel in enumerate(panels))
+def _svg(panels: Sequence[str], *, width: float, height: float, title: str, columns: int = 3) -> str:
+    columns = min(columns, len(panels))
+    places = "".join(
+        f'<g transform="translate({width * (i % columns):.0f} {height * (i // columns):.0f})">{panel}</g>'
+        for i, panel in enumerate(panels)
+    )
+    whole = f"{width * columns:.0f} {height * -(-len(panels) // columns):.0f}"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width * len(panels):.0f} {height:.0f}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole}" role="img">'
         f"<title>{title}</title><style>{STYLE}</style>"
         f'<rect width="100%" height="100%" fill="#ffffff"/>{places}</svg>'
     )
@@ -192,17 +197,19 @@ def saved_against_lost(rules: Sequence[Mapping[str, Any]], names: Sequence[str])
     rows = list(reversed(list(dict.fromkeys(row["rule"] for row in rules))))
     lost = {id(row): 100 * (row["best_loss_ratio"] - 1) for row in rules}
     top = max(2.0, min(10.0, max(lost.values())))
+    head = 14.0 + 15 * len(names)
+    height = head + 66 + 26 * len(rows)
     panels = []
     for column, axis, label in (
         ("saved", linear_axis(0, 100), "samples saved, %"),
         ("lost", linear_axis(0, top), f"best loss above the full grid's, % (clipped at {top:.3g})"),
     ):
         frame = Frame(
-            width=460, height=80 + 26 * len(rows), x=axis, y=band_axis(rows), x_label=label, y_label="", left=170
+            width=460, height=height, x=axis, y=band_axis(rows), x_label=label, y_label="", left=170, top=head
         )
         parts = [frame.axes()]
         limit = frame.at(72 if column == "saved" else 1, 0)[0]
-        parts.append(f'<path d="M{limit:.1f} 12V{frame.height - 40:.1f}" class="rule"/>')
+        parts.append(f'<path d="M{limit:.1f} {head:.1f}V{frame.height - 40:.1f}" class="rule"/>')
         for row in rules:
             i = names.index(row["set"])
             value = row["samples_saved_percent"] if column == "saved" else lost[id(row)]
@@ -211,6 +218,6 @@ def saved_against_lost(rules: Sequence[Mapping[str, Any]], names: Sequence[str])
             beside = (i - (len(names) - 1) / 2) * min(4, 22 / len(names))
             parts.append(_toned(mark(SHAPES[i % 5], x, y + beside, classes="", title=title), TONES[i % 6]))
         if column == "saved":
-            parts.append(_key(names, x=310, y=frame.height - 40 - 15 * len(names)))
+            parts.append(_key(names, x=180, y=10))
         panels.append("".join(parts))
-    return _svg(panels, width=460, height=80 + 26 * len(rows), title="What each rule saves and loses")
+    return _svg(panels, width=460, height=height, title="What each rule saves and loses")
