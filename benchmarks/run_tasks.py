@@ -55,8 +55,8 @@ POLICIES: dict[str, ListPolicy | None] = {
 # steps of the measured tasks, short and long
 MEASURED_STEPS = {"cpu": (20, 100), "gpu": (100, 700)}
 LEAST_STEPS = 20
-# units of time that a policy takes on two slots at most, and the most seconds a unit is given
-LONGEST_UNITS, MOST_UNIT_SECONDS = 7.2, 15.0
+# units of time that all policies take on two slots (6, 7, 7 and 7) and some more; and the most seconds a unit is given
+ALL_UNITS, MOST_UNIT_SECONDS = 27.6, 15.0
 
 
 class Notes:
@@ -218,8 +218,7 @@ def choose_unit(options: argparse.Namespace, *, spent: float) -> float:
     """Return the seconds of a unit of time: what the user says, else the most with which all policies end in time."""
     if options.unit_seconds is not None:
         return float(options.unit_seconds)
-    each = (options.seconds - spent) / len(POLICIES)
-    return min(MOST_UNIT_SECONDS, max(1.0, each / LONGEST_UNITS))
+    return min(MOST_UNIT_SECONDS, max(1.0, (options.seconds - spent) / ALL_UNITS))
 
 
 def main() -> None:
@@ -255,6 +254,8 @@ def main() -> None:
         fixed=statistics.mean(cost.fixed for cost in costs.values()),
     )
     simulated = {name: predicted.makespan(policy, num_slots=len(slots)) for name, policy in POLICIES.items()}
+    if unit * min(kind.units for kind in TASKS) < 1.2 * max(cost.fixed for cost in costs.values()):
+        print("warning: units are so short that tasks mostly start and end: give it more --seconds")
     print(f"a unit is {unit:.1f} s; simulated: " + ", ".join(f"{name} {s:.1f} s" for name, s in simulated.items()))
     notes = {
         "slots": [slot.slot.device for slot in slots],
