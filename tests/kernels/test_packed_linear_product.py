@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear import triton_launches
 from cohort.kernels.packed_linear.choice import TermPlace
+from cohort.kernels.packed_linear.hopper_launch import is_hopper
 from tests.kernels.closeness import low_precision
 from tests.kernels.packed_linear_cases import SMALL, assert_equal_to_reference, make_case
 
@@ -30,6 +31,12 @@ INSIDE_CASES: dict[str, dict[str, Any]] = {
     "dropout": {"lengths": [20, 35, 4], "ranks": [8, 16, 40], "dropouts": [0.1, 0.0, 0.5]},
     "a bank's stride": {"lengths": [20, 40], "ranks": [8, 24], "row_stride": 112, "widths": (32, 16)},
 }
+
+
+@pytest.fixture(autouse=True)
+def _not_on_hopper(triton_device: str) -> None:
+    if is_hopper(torch.device(triton_device)):
+        pytest.skip("Hopper has a product of its own: test_packed_linear_hopper.py")
 
 
 @pytest.mark.parametrize("name", INSIDE_CASES)

@@ -50,7 +50,8 @@ class TermPlace(enum.StrEnum):
     """
 
     INSIDE = "inside"
-    """In the accumulators of a product of our own: plain 16-bit weights, Hopper, ranks to 128, no dropout in dX."""
+    """In the accumulators of a product of our own: plain 16-bit weights, Hopper, ranks to 128, no dropout in dX; and on
+    Hopper a stream whose tiles fill the card (:mod:`.hopper_launch`)."""
     AUGMENTED = "augmented"
     """As further columns of X and W, in Y alone: see :mod:`.augmented` for what it asks of both."""
     BEFORE = "before"
@@ -78,10 +79,12 @@ class TileChoice:
         output_warps, output_stages: Of that kernel.
         input_rows, input_block: Rows a step and columns a program of the kernel over X reads.
         input_warps, input_stages: Of that kernel.
-        product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside.
+        product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside, where
+            it is not Hopper's own, which knows its tiles.
         product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
         products_per_multiprocessor: Its programs per multiprocessor.
         term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
+        term_forward_otherwise: Where it enters Y when an augmented product is asked for and cannot be.
         augmented_columns: Most rank rows of a bank, those between its adapters included, that an augmented product
             takes, and columns that its weight then gets to spare.
         augmented_rows: Fewest rows of a stream for it.
@@ -117,15 +120,18 @@ class TileChoice:
     product_group: int = 8
     products_per_multiprocessor: int = 1
     term_forward: TermPlace = TermPlace.BEFORE
+    term_forward_otherwise: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
     augmented_columns: int = 64
     augmented_rows: int = 2048
 
     def __post_init__(self) -> None:
-        for name in ("term_forward", "term_backward"):
+        for name in ("term_forward", "term_forward_otherwise", "term_backward"):
             object.__setattr__(self, name, TermPlace(getattr(self, name)))
         if self.term_backward is TermPlace.AUGMENTED:
             raise TileTableError("term_backward must be inside, before or after: dX has no augmented form")
+        if self.term_forward_otherwise is TermPlace.AUGMENTED:
+            raise TileTableError("term_forward_otherwise must be inside, before or after: it is for where none can be")
         if self.augmented_columns < 16 or self.augmented_columns % 16:
             raise TileTableError(f"augmented_columns must be a multiple of 16, got {self.augmented_columns}")
         for name in (
@@ -296,11 +302,12 @@ def describe_tiles(gpu: str, linears: Sequence[tuple[int, tuple[int, ...]]], *, 
 
 def describe_augmented(gpu: str) -> str:
     """Return for which linears an augmented product is chosen on the GPU called ``gpu``, and when."""
-    lines = []
-    for row in measured_tiles().get(gpu, []):
+    lines: dict[str, str] = {}
+    for row in sorted(measured_tiles().get(gpu, []), key=lambda row: row["min_rows"]):
         choice = TileChoice(**row["choice"])
         if choice.term_forward is TermPlace.AUGMENTED:
             shape = f"{row['in_features']} -> {'+'.join(map(str, row['out_widths']))}"
             least = max(choice.augmented_rows, row["min_rows"])
-            lines.append(f"{shape}: up to {choice.augmented_columns} rank rows, from {least} rows of a stream on")
-    return "; ".join(lines) or "for no linear: nothing was measured to be faster with it"
+            line = f"{shape}: up to {choice.augmented_columns} rank rows, from {least} rows of a stream on"
+            lines.setdefault(shape, line)
+    return "; ".join(lines.values()) or "for no linear: nothing was measured to be faster with it"

@@ -117,13 +117,23 @@ def _covers(parts: Sequence[LoraPart], width: int) -> bool:
 
 
 def inner_weight(
-    x_TK: Tensor, frozen: FrozenProduct, parts: Sequence[LoraPart], *, tables: LaunchTables, tiles: TileChoice
+    x_TK: Tensor,
+    frozen: FrozenProduct,
+    parts: Sequence[LoraPart],
+    *,
+    tables: LaunchTables,
+    tiles: TileChoice,
+    forward: bool,
 ) -> Tensor | None:
-    """Return the weight for a product that takes the LoRA term inside, or None where it cannot."""
+    """Return the weight for a product that takes the LoRA term inside, or None where it cannot.
+
+    ``x`` is what the product multiplies: X (``forward``) or dY.
+    """
     weight = plain_weight(frozen)
-    if weight is None or len(tables.passes) > 1 or not product_takes(x_TK, weight_NK=weight, parts=parts, tiles=tiles):
+    if weight is None or len(tables.passes) > 1:
         return None
-    return weight
+    takes = product_takes(x_TK, weight_NK=weight, parts=parts, tables=tables, tiles=tiles, forward=forward)
+    return weight if takes else None
 
 
 def grouped_forward(
@@ -145,15 +155,16 @@ def grouped_forward(
         spread = begin_augmented(room, frozen=frozen, part=parts[0])
         shrink(x_TK, parts, s_PTC, tables.passes[0], tables=tables, row_keys_T=row_keys_T, tiles=tiles, spread=spread)
         return augmented_product(room, frozen=frozen), s_PTC
-    if tiles.term_forward is TermPlace.INSIDE:
-        weight = inner_weight(x_TK, frozen, parts, tables=tables, tiles=tiles)
+    place = tiles.term_forward_otherwise if tiles.term_forward is TermPlace.AUGMENTED else tiles.term_forward
+    if place is TermPlace.INSIDE:
+        weight = inner_weight(x_TK, frozen, parts, tables=tables, tiles=tiles, forward=True)
         if weight is not None:
             shrink(x_TK, parts, s_PTC, tables.passes[0], tables=tables, row_keys_T=row_keys_T, tiles=tiles)
             y_TN = x_TK.new_empty(x_TK.shape[0], frozen.out_features)
             product(x_TK, weight, y_TN, parts=parts, s_PTC=s_PTC, rank_pass=tables.passes[0], tiles=tiles, forward=True)
             return y_TN, s_PTC
     accumulating = None
-    if tiles.term_forward is not TermPlace.AFTER and can_accumulate(frozen) and _covers(parts, frozen.out_features):
+    if place is not TermPlace.AFTER and can_accumulate(frozen) and _covers(parts, frozen.out_features):
         accumulating = frozen
     before = accumulating is not None
     y_TN = x_TK.new_empty(x_TK.shape[0], frozen.out_features) if before else frozen.forward(x_TK)
@@ -202,7 +213,7 @@ def grouped_backward(
     # dropout masks the LoRA term of dX feature by feature and sibling by sibling, which a product's tile cannot hold
     dropped = row_keys_T is not None and tables.has_dropout
     if with_dx and not dropped and tiles.term_backward is TermPlace.INSIDE:
-        weight = inner_weight(dy_TN, frozen, parts, tables=tables, tiles=tiles)
+        weight = inner_weight(dy_TN, frozen, parts, tables=tables, tiles=tiles, forward=False)
         if weight is not None:
             return _backward_inside(work, weight)
     return _backward_apart(work, frozen, with_dx=with_dx)

@@ -24,6 +24,7 @@ from cohort.kernels.packed_linear.choice import (
     resident_stages,
     shares_of,
 )
+from cohort.kernels.packed_linear.hopper_launch import hopper_product, hopper_takes, is_hopper
 from cohort.kernels.packed_linear.launch_support import (
     chunk_counters,
     chunk_parts,
@@ -188,8 +189,24 @@ def expand(
     )  # fmt: skip
 
 
-def product_takes(x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], tiles: TileChoice) -> bool:
-    """Tell whether :func:`product` can multiply these operands; what it asks for is what tile descriptors need."""
+def product_takes(
+    x_TK: Tensor,
+    *,
+    weight_NK: Tensor,
+    parts: Sequence[LoraPart],
+    tables: LaunchTables,
+    tiles: TileChoice,
+    forward: bool,
+) -> bool:
+    """Tell whether :func:`product` can multiply these operands; what it asks for is what tile descriptors need.
+
+    Hopper has a product of its own, which reads 16 rank rows at a time and so wants them as a bank has them, in this
+    launch and in later ones of the tables; where it cannot, none: the portable one is slower than the BLAS there.
+    """
+    if is_hopper(x_TK.device):
+        width = weight_NK.shape[0 if forward else 1]
+        apart = tables.slots_are_aligned and not tables.fixed_launch
+        return apart and hopper_takes(x_TK, weight_NK=weight_NK, parts=parts, width=width)
     return (
         has_tensor_memory_engine(x_TK.device)
         and x_TK.dtype == weight_NK.dtype
@@ -221,6 +238,12 @@ def product(
 
     In the second case X is dY [T, N], Y is dX [T, K] and S is dS.
     """
+    if is_hopper(x_TK.device):
+        hopper_product(
+            x_TK, weight_NK, y_TN, parts=parts, s_PTC=s_PTC, rank_pass=rank_pass, forward=forward,
+            group=tiles.product_group,
+        )  # fmt: skip
+        return
     factors = [part.b_RN if forward else part.a_RK for part in parts]
     rows, columns, inner = PRODUCT_ROWS, tiles.product_columns, tiles.product_inner
     programs = num_multiprocessors(x_TK.device) * tiles.products_per_multiprocessor

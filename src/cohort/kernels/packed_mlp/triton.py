@@ -107,7 +107,7 @@ def _down_product(
 ) -> Tensor:
     """Return the down product with its LoRA term, which enters where the packed linear would let it."""
     (rank_pass,) = tables.passes
-    weight = inner_weight(act_TF, down, [part], tables=tables, tiles=tiles)
+    weight = inner_weight(act_TF, down, [part], tables=tables, tiles=tiles, forward=True)
     if tiles.term_forward is TermPlace.INSIDE and weight is not None:
         y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features)
         product(act_TF, weight, y_TD, parts=[part], s_PTC=s_PTC, rank_pass=rank_pass, tiles=tiles, forward=True)
@@ -233,7 +233,9 @@ def _input_gradient(
     """Return dx, its LoRA term where the packed linear would let it in; put dA of gate and up into their sinks."""
     (rank_pass,) = tables.passes
     inside = tiles.term_backward is TermPlace.INSIDE and not (row_keys_T is not None and tables.has_dropout)
-    weight = inner_weight(dg_TF, gate_up, parts, tables=tables, tiles=tiles) if inside and with_dx else None
+    weight = None
+    if inside and with_dx:
+        weight = inner_weight(dg_TF, gate_up, parts, tables=tables, tiles=tiles, forward=False)
     accumulating = gate_up if tiles.term_backward is not TermPlace.AFTER and can_accumulate(gate_up) else None
     dx_TD = None
     if with_dx:
