@@ -7,7 +7,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend
-from cohort.kernels.rms_norm import add_rms_norm, rms_norm
+from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
 from tests.kernels.closeness import assert_near, low_precision
 
 EPS = 1e-5
@@ -83,6 +83,24 @@ def test_triton_adding(triton_device: str, shape: tuple[int, ...], low: bool, ou
     (exact,) = torch.autograd.grad(expected[chosen], total, [g.double() for g in upstream])
     for gradient in mine:
         assert_near(gradient, exact, roundings=2)
+
+
+@pytest.mark.parametrize("outputs", [slice(0, 2), slice(0, 1), slice(1, 2)], ids=["both", "normed", "passed"])
+@pytest.mark.parametrize("on_triton", [False, True], ids=["torch", "triton"])
+def test_forking_is_adding_to_the_bit(triton_device: str, on_triton: bool, outputs: slice) -> None:
+    backend, device = (Backend.TRITON, triton_device) if on_triton else (Backend.REFERENCE, "cpu")
+    dtype = low_precision(device)
+    x, residual, dy, dpassed = (torch.randn(9, 96, dtype=dtype, device=device) for _ in range(4))
+    weight = torch.randn(96, dtype=dtype, device=device)
+    x.requires_grad_()
+    total = (residual + x.detach()).requires_grad_()
+    expected = add_rms_norm(x, residual_TD=residual, weight_D=weight, eps=EPS, backend=backend)
+    found = fork_rms_norm(total, weight_D=weight, eps=EPS, backend=backend)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    upstream = (dy, dpassed)[outputs]
+    (theirs,) = torch.autograd.grad(expected[outputs], x, upstream)
+    (mine,) = torch.autograd.grad(found[outputs], total, upstream)
+    assert torch.equal(mine, theirs)
 
 
 def test_triton_reads_views_into_a_fused_product(triton_device: str) -> None:

@@ -79,7 +79,12 @@ def adapters(decoder: Decoder, ranks: Sequence[int], *, poison: int | None = Non
 
 
 def run(
-    decoder: Decoder, samples: Sequence[Sample], *, poison: int | None = None
+    decoder: Decoder,
+    samples: Sequence[Sample],
+    *,
+    poison: int | None = None,
+    dropout: float = 0.0,
+    recompute: bool = False,
 ) -> tuple[list[Tensor], Mapping[int, list[Tensor]]]:
     """Hidden states by sample, and every gradient by rank, of one packed pass."""
     ranks = sorted({sample.rank for sample in samples if sample.rank is not None})
@@ -89,7 +94,7 @@ def run(
         row_starts=offsets_of(ranks)[:-1],
         ranks=tuple(ranks),
         scales=(2.0,) * len(ranks),
-        dropouts=(0.0,) * len(ranks),
+        dropouts=(dropout,) * len(ranks),
     )
     segments = SegmentTable.from_samples(
         [sample.length for sample in samples],
@@ -97,8 +102,9 @@ def run(
         num_slots=len(ranks),
         num_rows=len(tokens),
     )
-    context = LoraContext(factors=parts, slots=slots, segments=segments)
-    hidden = decoder.forward(tokens, positions_T=positions, attention=attention, lora=context)
+    keys = torch.arange(1, len(tokens) + 1) * 1_000_003 if dropout else None
+    context = LoraContext(factors=parts, slots=slots, segments=segments, row_keys_T=keys)
+    hidden = decoder.forward(tokens, positions_T=positions, attention=attention, lora=context, recompute=recompute)
     gradient = torch.zeros_like(hidden)
     offsets = offsets_of([sample.length for sample in samples])
     for sample, start in zip(samples, offsets, strict=False):
@@ -154,6 +160,24 @@ def test_nan_in_one_adapter_leaves_the_others_alone(decoder: Decoder, poison: in
     for sample, clean, dirty in zip(samples, outputs, dirty_outputs, strict=True):
         assert dirty.isnan().all() if sample.rank == poison else torch.equal(clean, dirty)
     for rank in {4, 9, 16} - {poison}:
+        assert all(torch.equal(a, b) for a, b in zip(gradients[rank], dirty_gradients[rank], strict=True))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("samples", PACKS)
+def test_recomputed_layers_have_the_same_bits(decoder: Decoder, samples: list[Sample], dropout: float) -> None:
+    outputs, gradients = run(decoder, samples, dropout=dropout)
+    again, gradients_again = run(decoder, samples, dropout=dropout, recompute=True)
+    assert all(torch.equal(a, b) for a, b in zip(outputs, again, strict=True))
+    for rank, expected in gradients.items():
+        assert all(torch.equal(a, b) for a, b in zip(expected, gradients_again[rank], strict=True))
+
+
+def test_nan_stays_with_its_adapter_in_recomputed_layers(decoder: Decoder) -> None:
+    samples = [Sample(21, 4), *MINE, Sample(30, 16)]
+    _, gradients = run(decoder, samples, recompute=True)
+    _, dirty_gradients = run(decoder, samples, poison=4, recompute=True)
+    for rank in (9, 16):
         assert all(torch.equal(a, b) for a, b in zip(gradients[rank], dirty_gradients[rank], strict=True))
 
 

@@ -63,7 +63,16 @@ class Backbone(Protocol):
         ...
 
     def forward(
-        self, tokens_T: Tensor, *, positions_T: Tensor, attention: AttentionContext, lora: LoraContext | None
+        self,
+        tokens_T: Tensor,
+        *,
+        positions_T: Tensor,
+        attention: AttentionContext,
+        lora: LoraContext | None,
+        recompute: bool = False,
     ) -> Tensor:
-        """Return hidden states [T, D] after the final norm."""
+        """Return hidden states [T, D] after the final norm.
+
+        With ``recompute`` a layer keeps only what enters it, and is worked out once more in the backward pass.
+        """
         ...

@@ -6,13 +6,15 @@ Shapes:  T rows of the stream · D hidden width · H query heads · G key-value 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import copy_context
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
-from cohort.kernels.rms_norm import add_rms_norm, rms_norm
+from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
 from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.checkpoint_layout import checkpoint_layout
@@ -62,7 +64,13 @@ class Decoder:
         return self._embedding.forward(tokens_T)
 
     def forward(
-        self, tokens_T: Tensor, *, positions_T: Tensor, attention: AttentionContext, lora: LoraContext | None
+        self,
+        tokens_T: Tensor,
+        *,
+        positions_T: Tensor,
+        attention: AttentionContext,
+        lora: LoraContext | None,
+        recompute: bool = False,
     ) -> Tensor:
         """Return hidden states [T, D] after the final norm.
 
@@ -74,6 +82,8 @@ class Decoder:
             positions_T: int64 [T], each below ``attention.num_positions`` (any small number in rows of no sequence).
             attention: How the rows attend.
             lora: The resident adapters; None for the frozen model alone.
+            recompute: Keep of each layer only the stream that enters it, and work out the rest once more in the
+                backward pass: the same bits for one more forward pass of the layers. Nothing without gradients.
 
         Raises:
             InputError: a position that the model's rotary scaling does not cover.
@@ -83,8 +93,10 @@ class Decoder:
             residual_TD.requires_grad_()
         cos_TE, sin_TE = self._rotary.lookup(positions_T, num_positions=attention.num_positions)
         delta_TD: Tensor | None = None
+        recompute = recompute and torch.is_grad_enabled()
         for layer in self.layers:
-            residual_TD, delta_TD = layer(
+            run = layer.recomputed if recompute else layer
+            residual_TD, delta_TD = run(
                 residual_TD, delta_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora
             )
         return _add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
@@ -135,8 +147,51 @@ class DecoderLayer:
         """Return the residual stream and the MLP's output, which the next norm adds to it."""
         eps = self._config.rms_norm_eps
         x_TD, residual_TD = _add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps)
+        return self._blocks(x_TD, residual_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
+
+    def recomputed(
+        self,
+        residual_TD: Tensor,
+        delta_TD: Tensor | None,
+        *,
+        cos_TE: Tensor,
+        sin_TE: Tensor,
+        attention: AttentionContext,
+        lora: LoraContext | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the same bits as a call, keeping only the sum of both inputs until the backward pass.
+
+        Nothing in a layer draws from a generator with a state (dropout is keyed by row), so a second forward pass is
+        the first; gradients of the adapters are written by the backward pass alone, which runs once.
+        """
+        # the sum is a tensor of its own: kept are D values a row and layer, where both summands would be 2 D
+        stream_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
+
+        def layer(stream_TD: Tensor) -> tuple[Tensor, Tensor]:
+            x_TD, same_TD = fork_rms_norm(stream_TD, weight_D=self._input_norm_D, eps=self._config.rms_norm_eps)
+            return self._blocks(x_TD, same_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
+
+        # a GPU's backward pass runs in a thread of its own, which does not see who forced a backend around the call
+        context = copy_context()
+        outputs: tuple[Tensor, Tensor] = checkpoint(
+            lambda stream_TD: context.run(layer, stream_TD), stream_TD, use_reentrant=False, preserve_rng_state=False
+        )
+        return outputs
+
+    def _blocks(
+        self,
+        x_TD: Tensor,
+        residual_TD: Tensor,
+        *,
+        cos_TE: Tensor,
+        sin_TE: Tensor,
+        attention: AttentionContext,
+        lora: LoraContext | None,
+    ) -> tuple[Tensor, Tensor]:
         mixed_TD = self._attend(x_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
-        x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._post_norm_D, eps=eps)
+        x_TD, residual_TD = add_rms_norm(
+            mixed_TD, residual_TD=residual_TD, weight_D=self._post_norm_D, eps=self._config.rms_norm_eps
+        )
         return residual_TD, self.mlp(x_TD, lora)
 
     def _attend(

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from cohort.kernels.backend import Backend, implementation
 
-__all__ = ["AddRmsNormFunction", "RmsNormFunction"]
+__all__ = ["AddRmsNormFunction", "ForkRmsNormFunction", "RmsNormFunction"]
 
 
 class RmsNormFunction(torch.autograd.Function):
@@ -60,3 +60,28 @@ class AddRmsNormFunction(torch.autograd.Function):
             dy_TD, dresidual_TD=dresidual_TD, new_residual_TD=new_residual_TD, weight_D=weight_D, eps=ctx.eps
         )
         return dx_TD, dx_TD, None, None, None
+
+
+class ForkRmsNormFunction(torch.autograd.Function):
+    """``forward(x, weight, eps, backend) -> (y, x)``; keeps ``x`` alone, and its two gradients meet in one kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, weight_D: Tensor, eps: float, backend: Backend) -> tuple[Tensor, Tensor]:
+        """Compute and keep what backward needs."""
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x_TD, weight_D)
+        ctx.eps, ctx.backend = eps, backend
+        y_TD: Tensor = implementation("rms_norm", backend).rms_norm_forward(x_TD, weight_D=weight_D, eps=eps)
+        return y_TD, x_TD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TD: Tensor | None, dpassed_TD: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return one gradient per argument of forward."""
+        if dy_TD is None:
+            return dpassed_TD, None, None, None
+        x_TD, weight_D = ctx.saved_tensors
+        dx_TD = implementation("rms_norm", ctx.backend).add_rms_norm_backward(
+            dy_TD, dresidual_TD=dpassed_TD, new_residual_TD=x_TD, weight_D=weight_D, eps=ctx.eps
+        )
+        return dx_TD, None, None, None

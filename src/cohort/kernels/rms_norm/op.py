@@ -6,9 +6,9 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend
-from cohort.kernels.rms_norm.autograd import AddRmsNormFunction, RmsNormFunction
+from cohort.kernels.rms_norm.autograd import AddRmsNormFunction, ForkRmsNormFunction, RmsNormFunction
 
-__all__ = ["add_rms_norm", "rms_norm"]
+__all__ = ["add_rms_norm", "fork_rms_norm", "rms_norm"]
 
 
 def rms_norm(x_TD: Tensor, *, weight_D: Tensor, eps: float, backend: Backend | None = None) -> Tensor:
@@ -47,6 +47,23 @@ def add_rms_norm(
         )
     result: tuple[Tensor, Tensor] = AddRmsNormFunction.apply(
         x_TD, residual_TD, weight_D, eps, choose_backend(x_TD, backend=backend)
+    )
+    return result
+
+
+def fork_rms_norm(
+    x_TD: Tensor, *, weight_D: Tensor, eps: float, backend: Backend | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return ``(rms_norm(x), x)``: :func:`add_rms_norm` of a sum that is there already, to the bit in both directions.
+
+    Differentiable in ``x``; the weight is frozen.
+
+    Raises:
+        ShapeError: the weight is not as wide as ``x``.
+    """
+    _check_width(x_TD, weight_D)
+    result: tuple[Tensor, Tensor] = ForkRmsNormFunction.apply(
+        x_TD, weight_D, eps, choose_backend(x_TD, backend=backend)
     )
     return result
 
