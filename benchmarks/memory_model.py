@@ -270,11 +270,11 @@ def profiled(decoder: Decoder, *, most_tokens: int) -> MemoryProfile:
 def lines_of(profile: MemoryProfile) -> dict[str, dict[str, dict[str, float]]]:
     """Return the fitted coefficients by kind and regime, half and term."""
     return {
-        f"{kind.value}, {regime}": {
+        f"{kind.value}, {regime}{', recomputed' if recomputed else ''}": {
             half: dict(zip(TERMS, line.coefficients, strict=True))
             for half, line in zip(("forward", "backward"), lines, strict=True)
         }
-        for (kind, regime), lines in profile.model.lines.items()
+        for (kind, regime, recomputed), lines in profile.model.lines.items()
     }
 
 

@@ -69,7 +69,7 @@ def test_both_halves_of_a_pass_are_found_again() -> None:
     held_out = [peak(size) for size in sizes(40, seed=1)]
     assert {found.forward_bytes > found.backward_bytes for found in held_out} == {True, False}
     assert model.error_percent(held_out) < 0.1
-    (forward, backward) = model.lines[PassKind.TRAIN, "plain"]
+    (forward, backward) = model.lines[PassKind.TRAIN, "plain", False]
     assert min(*forward.coefficients, *backward.coefficients) >= 0
 
 

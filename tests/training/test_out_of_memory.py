@@ -17,7 +17,7 @@ from torch import Tensor
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import MemoryLimitError, SampleTooLargeError
 from cohort.core.events import StepDone
-from cohort.core.memory_records import PassKind
+from cohort.core.memory_records import PassKind, Recompute
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.device_memory import StorageMeter, is_out_of_memory
@@ -65,13 +65,25 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     return load_decoder(directory, dtype="float32", device="cpu")
 
 
-def executor_for(decoder: Decoder, *, token_budget: int = 10_000, limit_bytes: int | None = None) -> Executor:
+def executor_for(
+    decoder: Decoder,
+    *,
+    token_budget: int = 10_000,
+    limit_bytes: int | None = None,
+    recompute: Recompute = Recompute.AUTO,
+    keep_tokens: int | None = None,
+) -> Executor:
     executor = Executor(
         decoder,
         target_linears=decoder.linears,
         train_rows=ROWS,
         settings=ExecutorSettings(
-            num_slots=8, num_rank_rows=128, token_budget=token_budget, evaluation_token_budget=token_budget
+            num_slots=8,
+            num_rank_rows=128,
+            token_budget=token_budget,
+            evaluation_token_budget=token_budget,
+            recompute=recompute,
+            keep_tokens=keep_tokens,
         ),
         memory_limit_bytes=limit_bytes,
     )
@@ -123,7 +135,11 @@ def throw_at(decoder: Decoder, expected: Outcome, faults: Sequence[int]) -> None
     assert_same(train(executor), expected)
     shortages = executor.take_shortages()
     assert meter.num_thrown == len(shortages) == len(faults)
-    assert all(shortage.budget_after < min(shortage.budget_before, shortage.num_tokens) for shortage in shortages)
+    assert all(
+        shortage.keep_tokens == shortage.num_tokens - 1
+        or shortage.budget_after < min(shortage.budget_before, shortage.num_tokens)
+        for shortage in shortages
+    )
     assert executor.take_shortages() == ()
     assert min(executor.token_budgets.values()) < 10_000
     assert meter.live_bytes < 1 << 20, "what failed passes held is free again"
@@ -158,6 +174,7 @@ def test_a_limit_is_kept_and_changes_no_bit(decoder: Decoder, expected: Outcome)
     peaks = executor.memory.take_peaks()
     assert {peak.kind for peak in peaks} == set(PassKind)
     assert all(0 < peak.num_bytes <= most // 3 for peak in peaks)
+    assert not executor.recomputation.num_passes, "passes that can be cut are"
 
 
 def test_one_row_that_cannot_fit_is_named_and_moves_nothing(decoder: Decoder) -> None:
@@ -180,7 +197,7 @@ def test_one_row_that_cannot_fit_is_named_and_moves_nothing(decoder: Decoder) ->
 
 def test_what_only_saves_time_is_given_up_before_a_row(decoder: Decoder, expected: Outcome) -> None:
     executor = executor_for(decoder, token_budget=1, limit_bytes=1 << 40)
-    meter = FaultyMeter([3])
+    meter = FaultyMeter([3, 8])  # in the first pass, and in the same one recomputed
     executor.memory._meter = meter
     asked: list[str] = []
 
@@ -194,7 +211,8 @@ def test_what_only_saves_time_is_given_up_before_a_row(decoder: Decoder, expecte
     executor.reliefs += [relief("nothing", has_something=False), relief("something", has_something=True)]
     assert_same(train(executor), expected)
     assert asked == ["nothing", "something"]
-    assert meter.num_thrown == 1
+    assert meter.num_thrown == 2
+    assert executor.recomputation.num_passes > 0
 
 
 def test_what_fails_beside_the_update_leaves_the_step_undone(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["MemoryShortage", "PassKind", "PassPeak", "PassSize"]
+__all__ = ["MemoryShortage", "PassKind", "PassPeak", "PassSize", "Recompute"]
 
 
 class PassKind(StrEnum):
@@ -13,6 +13,15 @@ class PassKind(StrEnum):
 
     TRAIN = "training"
     EVALUATE = "evaluation"
+
+
+class Recompute(StrEnum):
+    """When a training pass works its activations out a second time instead of keeping them."""
+
+    AUTO = "auto"
+    """Where it does not fit otherwise."""
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,7 @@ class PassSize:
         num_sequences: Sequences; where their rows are padded apart, each costs some.
         sum_squares: Sum of squared sequence lengths.
         regime: Which kernels ran, where they differ in what they keep; sizes of different regimes do not compare.
+        recomputed: Whether layers kept only what entered them; a regime of its own in each regime.
     """
 
     num_rows: int
@@ -36,6 +46,7 @@ class PassSize:
     num_sequences: int
     sum_squares: int
     regime: str = "plain"
+    recomputed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +71,13 @@ class PassPeak:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryShortage:
-    """A pass ran out of memory and was done again in smaller ones.
+    """A pass ran out of memory and was done again in smaller ones, or recomputed.
 
     Attributes:
         num_tokens: Tokens of the pass that did not fit.
         budget_before, budget_after: Most tokens of a micro-batch of this kind, then and from now on.
+        was_recomputed: Whether the pass that did not fit was recomputed already.
+        keep_tokens: Passes of more tokens are recomputed from now on; None: it was split instead.
         message: What the allocator said.
     """
 
@@ -73,3 +86,5 @@ class MemoryShortage:
     budget_before: int
     budget_after: int
     message: str
+    was_recomputed: bool = False
+    keep_tokens: int | None = None

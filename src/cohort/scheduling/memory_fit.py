@@ -27,6 +27,8 @@ __all__ = ["TERMS", "PassModel", "PeakLine", "fit_passes", "mean_error_percent",
 TERMS = ("fixed", "num_rows", "rank_entries", "num_trained", "head_bytes", "num_sequences", "sum_squares")
 """What a line adds up: a constant and the sizes of :class:`~cohort.core.memory_records.PassSize`."""
 
+# kind of pass, regime, whether layers were recomputed
+_Key = tuple[PassKind, str, bool]
 # a term that does not make the fit better by this share of what is left is none: fewer terms predict better
 _WORTH = 1e-3
 # measured passes that a fit remembers of each kind and regime; the newest
@@ -74,30 +76,36 @@ class PassModel:
     """Predicts peaks beyond what is allocated before a pass. Immutable; :meth:`refitted` returns a better one.
 
     Attributes:
-        lines: Forward and backward line by kind of pass and regime.
+        lines: Forward and backward line by kind of pass, regime, and whether layers were recomputed.
         samples: What they were fitted to.
         correction: Factor on predictions, above 1 once a pass took more than was predicted or ran out of memory.
     """
 
-    lines: Mapping[tuple[PassKind, str], tuple[PeakLine, PeakLine]]
+    lines: Mapping[_Key, tuple[PeakLine, PeakLine]]
     samples: tuple[PassPeak, ...] = field(repr=False)
     correction: float = 1.0
 
     def predict(self, kind: PassKind, size: PassSize) -> float:
         """Return the peak bytes of a pass; of a regime that was never measured, the most of those that were.
 
+        A recomputed pass takes less than one that is not: where none was measured it is predicted as the other.
+
         Raises:
             KeyError: no pass of this kind was measured.
         """
-        lines = self.lines.get((kind, size.regime))
-        known = [lines] if lines else [found for (of_kind, _), found in self.lines.items() if of_kind is kind]
+        lines = self.lines.get((kind, size.regime, size.recomputed))
+        known = [lines] if lines else self._lines_of(kind, recomputed=size.recomputed)
+        known = known or self._lines_of(kind, recomputed=False)
         if not known:
             raise KeyError(f"no {kind} pass was measured")
         return self.correction * max(line.predict(size) for pair in known for line in pair)
 
-    def knows(self, kind: PassKind) -> bool:
-        """Tell whether passes of ``kind`` were measured."""
-        return any(of_kind is kind for of_kind, _ in self.lines)
+    def knows(self, kind: PassKind, *, recomputed: bool = False) -> bool:
+        """Tell whether passes of ``kind`` were measured, ``recomputed`` or keeping their activations."""
+        return bool(self._lines_of(kind, recomputed=recomputed))
+
+    def _lines_of(self, kind: PassKind, *, recomputed: bool) -> list[tuple[PeakLine, PeakLine]]:
+        return [lines for (of_kind, _, does), lines in self.lines.items() if (of_kind, does) == (kind, recomputed)]
 
     def error_percent(self, peaks: Iterable[PassPeak]) -> float:
         """Return the mean absolute error of predictions for measured passes, in percent; 0 for none."""
@@ -105,9 +113,9 @@ class PassModel:
 
     def refitted(self, peaks: Sequence[PassPeak]) -> PassModel:
         """Return a model that has also seen ``peaks``; it predicts none of them lower than it was."""
-        newest: dict[tuple[PassKind, str], list[PassPeak]] = {}
+        newest: dict[_Key, list[PassPeak]] = {}
         for peak in (*self.samples, *peaks):
-            newest.setdefault((peak.kind, peak.size.regime), []).append(peak)
+            newest.setdefault(_key(peak), []).append(peak)
         model = fit_passes([peak for kept in newest.values() for peak in kept[-_MOST_SAMPLES:]])
         worst = max((peak.num_bytes / model.predict(peak.kind, peak.size) for peak in peaks), default=1.0)
         return PassModel(lines=model.lines, samples=model.samples, correction=max(self.correction, worst))
@@ -124,9 +132,9 @@ class PassModel:
 
 def fit_passes(peaks: Sequence[PassPeak]) -> PassModel:
     """Fit a model to measured passes, by relative errors: small passes count as much as large ones."""
-    groups: dict[tuple[PassKind, str], list[PassPeak]] = {}
+    groups: dict[_Key, list[PassPeak]] = {}
     for peak in peaks:
-        groups.setdefault((peak.kind, peak.size.regime), []).append(peak)
+        groups.setdefault(_key(peak), []).append(peak)
     lines = {}
     for key, own in groups.items():
         # relative to the whole pass's peak: where half of a pass is far below the other its error costs nothing
@@ -137,6 +145,10 @@ def fit_passes(peaks: Sequence[PassPeak]) -> PassModel:
             _fit_line(sizes, np.array([peak.backward_bytes for peak in own], dtype=np.float64), scale),
         )
     return PassModel(lines=lines, samples=tuple(peaks))
+
+
+def _key(peak: PassPeak) -> _Key:
+    return peak.kind, peak.size.regime, peak.size.recomputed
 
 
 def mean_error_percent(pairs: Sequence[tuple[float, float]]) -> float:

@@ -14,7 +14,7 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
-from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.core.memory_records import MemoryShortage, PassKind, Recompute
 from cohort.data.packing import SlotSample, split_micro_batches
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, choose_backend
@@ -25,6 +25,7 @@ from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losse
 from cohort.training.fresh_weights import FreshWeights
 from cohort.training.micro_batches import MicroBatches, too_large
 from cohort.training.optimizer import update_slots
+from cohort.training.recomputation import Recomputation
 from cohort.training.step_samples import Resident, StepSamples, gather
 from cohort.training.training_pass import StagedPass, TrainingPasses
 from cohort.training.trial import TrialSpec, TrialState
@@ -45,6 +46,8 @@ class ExecutorSettings:
         evaluation_token_budget: The same for evaluation, which keeps no activations.
         graph_tokens: On a GPU with the grouped kernels, micro-batches of fewer tokens are recorded as CUDA graphs and
             replayed; 0 launches every pass kernel by kernel.
+        recompute: When a training pass keeps only what enters its layers.
+        keep_tokens: Under ``auto``, training passes of more tokens do from the start; None: none, while memory lasts.
     """
 
     num_slots: int
@@ -52,6 +55,8 @@ class ExecutorSettings:
     token_budget: int
     evaluation_token_budget: int
     graph_tokens: int = 0
+    recompute: Recompute = Recompute.AUTO
+    keep_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_slots", "num_rank_rows", "token_budget", "evaluation_token_budget"):
@@ -66,6 +71,7 @@ class Executor:
 
     Attributes:
         memory: Watches its passes.
+        recomputation: Which training passes keep their activations.
         reliefs: Asked before a row is said not to fit: each gives up what is kept on the device only to save time, and
             says whether there was anything.
     """
@@ -117,11 +123,12 @@ class Executor:
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
         self.reliefs: list[Callable[[], bool]] = [] if self.captured is None else [self.captured.give_up]
+        self.recomputation = Recomputation(settings.recompute, keep_tokens=settings.keep_tokens, device=device)
         self._training, self._evaluation = (
-            MicroBatches(kind, token_budget=budget, memory=self.memory, reliefs=self.reliefs)
-            for kind, budget in (
-                (PassKind.TRAIN, settings.token_budget),
-                (PassKind.EVALUATE, settings.evaluation_token_budget),
+            MicroBatches(kind, token_budget=budget, memory=self.memory, reliefs=self.reliefs, recomputation=policy)
+            for kind, budget, policy in (
+                (PassKind.TRAIN, settings.token_budget, self.recomputation),
+                (PassKind.EVALUATE, settings.evaluation_token_budget, None),
             )
         )
         self._passes = TrainingPasses(decoder, self.bank, memory=self.memory, captured=self.captured)
@@ -243,8 +250,9 @@ class Executor:
             begin()
 
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
-            present = frozenset(entry.slot for entry in part)
-            sums = self._passes.run(part, trained, fresh_slots=present & fresh, staged=first)
+            present, recompute = frozenset(entry.slot for entry in part), self._is_recomputed(part)
+            sums = self._passes.run(part, trained, fresh_slots=present & fresh, staged=first, recompute=recompute)
+            self.recomputation.num_passes += recompute
             fresh.difference_update(present)
             return sums
 
@@ -312,9 +320,10 @@ class Executor:
     def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows | None = None) -> SampleTooLargeError:
         resident = next((r for r in self._residents.values() if r.slot == entry.slot), None)
         trial = None if resident is None else resident.spec
+        mode = self.settings.recompute if rows is None else None
         rows = rows if rows is not None else self.train_rows if resident is None else resident.rows
         whose = "the base model" if trial is None else f"trial {trial.trial_id} (r = {trial.adapter.r})"
-        return too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id])
+        return too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id], mode=mode)
 
     def _by_slot(self) -> list[Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)
@@ -331,7 +340,11 @@ class Executor:
             part = samples.entries[first.start : first.stop]
             present = frozenset(entry.slot for entry in part)
             fresh = present if self.bank.writes_gradients else frozenset()
-            self._staged = samples, self._passes.stage(part, samples.trained, fresh_slots=fresh)
+            recompute = self._is_recomputed(part)
+            self._staged = samples, self._passes.stage(part, samples.trained, fresh_slots=fresh, recompute=recompute)
+
+    def _is_recomputed(self, part: Sequence[SlotSample]) -> bool:
+        return self.recomputation.is_for(sum(len(entry.sample.tokens) for entry in part))
 
     def _event(self, resident: Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
         learning_rate = resident.spec.learning_rate_at(resident.step)

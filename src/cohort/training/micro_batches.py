@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from cohort.adapters.linear import LoraContext
 from cohort.core.errors import Problem, SampleTooLargeError
-from cohort.core.memory_records import MemoryShortage, PassKind, PassSize
+from cohort.core.memory_records import MemoryShortage, PassKind, PassSize, Recompute
 from cohort.data.packing import PackedBatch, SlotSample, split_micro_batches
 from cohort.data.tokenised import Sample
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory, release_cached
+from cohort.training.recomputation import Recomputation
 
 __all__ = ["MicroBatches", "pass_size", "too_large"]
 
@@ -23,15 +24,22 @@ T = TypeVar("T")
 class MicroBatches:
     """Cuts samples into passes and runs them. A pass that runs out of memory is done again in smaller ones.
 
-    A split changes no number, so neither does a shortage: what a failed attempt left behind is dropped before the next
-    (``restart``), and the budget stays lowered, so that the same shortage does not come again at every step.
+    One that cannot be cut, or only into uselessly small ones, is recomputed where that is left. Neither changes a
+    number, so a shortage changes none: what a failed attempt left behind is dropped before the next (``restart``), and
+    the budget stays lowered, so that the same shortage does not come again at every step.
 
     Attributes:
         token_budget: Most tokens of a pass; a longer sample stands alone.
     """
 
     def __init__(
-        self, kind: PassKind, *, token_budget: int, memory: DeviceMemory, reliefs: Sequence[Callable[[], bool]]
+        self,
+        kind: PassKind,
+        *,
+        token_budget: int,
+        memory: DeviceMemory,
+        reliefs: Sequence[Callable[[], bool]],
+        recomputation: Recomputation | None = None,
     ) -> None:
         """Begin with ``token_budget``.
 
@@ -41,8 +49,10 @@ class MicroBatches:
             memory: Of the device.
             reliefs: Give up what only saves time, and say whether there was anything; asked one after another before
                 a sample is said not to fit.
+            recomputation: Which passes are recomputed; None: none, for they keep nothing.
         """
         self._kind, self._memory, self._reliefs = kind, memory, reliefs
+        self._recomputation = recomputation
         self.token_budget = token_budget
         self._shortages: list[MemoryShortage] = []
 
@@ -101,25 +111,29 @@ class MicroBatches:
         self, part: Sequence[SlotSample], message: str, too_large: Callable[[SlotSample, str], Exception]
     ) -> None:
         release_cached(self._memory.device)
-        if len(part) == 1:
+        num_tokens, policy = sum(len(entry.sample.tokens) for entry in part), self._recomputation
+        was_recomputed = policy is not None and policy.is_for(num_tokens)
+        recomputes = policy is not None and policy.takes_over(num_tokens, can_split=len(part) > 1)
+        if len(part) == 1 and not recomputes:
             if any(relief() for relief in self._reliefs):
                 release_cached(self._memory.device)
                 return
             raise too_large(part[0], message)
-        num_tokens = sum(len(entry.sample.tokens) for entry in part)
         shortage = MemoryShortage(
             kind=self._kind,
             num_tokens=num_tokens,
             budget_before=self.token_budget,
-            budget_after=max(1, num_tokens // 2),
+            budget_after=self.token_budget if recomputes else max(1, num_tokens // 2),
             message=message,
+            was_recomputed=was_recomputed,
+            keep_tokens=num_tokens - 1 if recomputes else None,
         )
         self.token_budget = shortage.budget_after
         self._shortages.append(shortage)
 
 
-def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder) -> PassSize:
-    """Return what the memory of a pass over ``batch`` depends on."""
+def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomputed: bool = False) -> PassSize:
+    """Return what the memory of a pass over ``batch`` depends on, ``recomputed`` or keeping its activations."""
     bounds = batch.sequence_offsets
     num_trained = batch.trained_rows_M.shape[0]
     if lora.tables is not None:
@@ -139,10 +153,13 @@ def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder) -> Pas
         num_sequences=len(bounds) - 1,
         sum_squares=sum((stop - begin) ** 2 for begin, stop in itertools.pairwise(bounds)),
         regime="fused feed-forward" if fused else "plain",
+        recomputed=recomputed,
     )
 
 
-def too_large(sample: Sample, words: str, *, whose: str, source: str) -> SampleTooLargeError:
+def too_large(
+    sample: Sample, words: str, *, whose: str, source: str, mode: Recompute | None = None
+) -> SampleTooLargeError:
     """Return the error for a row that does not fit into memory alone.
 
     Args:
@@ -150,15 +167,22 @@ def too_large(sample: Sample, words: str, *, whose: str, source: str) -> SampleT
         words: What the allocator said.
         whose: The trial that it belongs to, in words.
         source: ``file:line`` of the row.
+        mode: When training passes are recomputed; None for a pass that only measures and so keeps nothing.
     """
     length = len(sample.tokens)
     said = " ".join(words.split())
+    how, first = "", "Set"
+    if mode in (Recompute.AUTO, Recompute.ALWAYS):
+        how = " and with every layer recomputed"
+    elif mode is Recompute.NEVER:
+        first = "Set memory.recompute: auto, set"
     return SampleTooLargeError(
         Problem(
             where=source,
-            found=f"a row of {length:,} tokens of {whose}, which does not fit into memory even in a pass of its own",
+            found=f"a row of {length:,} tokens of {whose}, which does not fit into memory even in a pass of its own"
+            f"{how}",
             allowed="what fits beside the base model and the adapters",
-            mend=f"Set dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
+            mend=f"{first} dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
             f"memory.limit where it is set, or take a device with more memory ({said[:100]}).",
         )
     )

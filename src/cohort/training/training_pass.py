@@ -60,7 +60,12 @@ class TrainingPasses:
         self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
 
     def stage(
-        self, entries: Sequence[SlotSample], trained: Mapping[int, int], *, fresh_slots: frozenset[int]
+        self,
+        entries: Sequence[SlotSample],
+        trained: Mapping[int, int],
+        *,
+        fresh_slots: frozenset[int],
+        recompute: bool = False,
     ) -> StagedPass:
         """Send what a pass over ``entries`` reads to the device.
 
@@ -68,9 +73,10 @@ class TrainingPasses:
             entries: Sorted by slot.
             trained: n_z of every slot's whole step.
             fresh_slots: Slots whose gradients the pass writes over what the bank holds.
+            recompute: Whether the pass keeps only what enters its layers; such a pass is never a graph's.
         """
         slots = self._bank.slot_table()
-        if self._captured is not None:
+        if self._captured is not None and not recompute:
             present = {entry.slot: trained[entry.slot] for entry in entries}
             replay = self._captured.stage(entries, trained_tokens=present, fresh_slots=fresh_slots)
             if replay is not None:
@@ -86,25 +92,27 @@ class TrainingPasses:
         *,
         fresh_slots: frozenset[int],
         staged: StagedPass | None = None,
+        recompute: bool = False,
     ) -> Tensor:
         """Put the gradients of ``entries`` into the bank and return their loss sums, still on the device.
 
         Takes what :meth:`stage` takes, and what it made of the same arguments if that was done before.
         """
         if staged is None or not staged.is_for(entries, slots=self._bank.slot_table(), fresh_slots=fresh_slots):
-            staged = self.stage(entries, trained, fresh_slots=fresh_slots)
+            staged = self.stage(entries, trained, fresh_slots=fresh_slots, recompute=recompute)
         if isinstance(staged.stream, StagedReplay):
             assert self._captured is not None, "who staged a replay has graphs"
             replayed = self._captured.replay(staged.stream)
             if replayed is None:
                 # its graph was given up, or filled for another pass, since
-                return self.run(entries, trained, fresh_slots=fresh_slots)
+                return self.run(entries, trained, fresh_slots=fresh_slots, recompute=recompute)
             return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
         batch, lora = staged.stream
         make_room(self._decoder, num_rank_rows=self._bank.num_rank_rows, num_rows=batch.num_rows)
         present = {entry.slot: trained[entry.slot] for entry in entries}
-        with self._memory.observe(PassKind.TRAIN, pass_size(batch, lora, decoder=self._decoder)) as observed:
-            losses_T = token_losses(self._decoder, batch, lora)
+        size = pass_size(batch, lora, decoder=self._decoder, recomputed=recompute)
+        with self._memory.observe(PassKind.TRAIN, size) as observed:
+            losses_T = token_losses(self._decoder, batch, lora, recompute=recompute)
             observed.forward_done()
             losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
         return sample_loss_sums(losses_T.detach(), batch.sequence_offsets)

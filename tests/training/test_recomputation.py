@@ -1,0 +1,197 @@
+"""Passes that keep only what enters their layers: the same bits, less memory, and only where nothing else is left."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.core.errors import SampleTooLargeError
+from cohort.core.memory_records import PassKind, PassPeak, Recompute
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.executor import Executor
+from cohort.training.recomputation import Recomputation
+from tests.training.small_models import save_llama
+from tests.training.test_out_of_memory import (
+    ROWS,
+    TRIALS,
+    FaultyMeter,
+    Outcome,
+    assert_same,
+    executor_for,
+    train,
+)
+
+NO_LIMIT = 1 << 40
+NUM_LAYERS = 6
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    directory: Path = tmp_path_factory.mktemp("model")
+    save_llama(directory, num_layers=NUM_LAYERS)
+    return load_decoder(directory, dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def largest_rows(decoder: Decoder) -> tuple[int, int]:
+    """What the first step's largest row takes, recomputed and with everything kept."""
+    modes = (Recompute.ALWAYS, Recompute.NEVER)
+    recomputed, kept = (max(peak.num_bytes for peak in step_peaks(decoder, mode)) for mode in modes)
+    return recomputed, kept
+
+
+@pytest.fixture(scope="module")
+def expected(decoder: Decoder) -> Outcome:
+    return train(executor_for(decoder))
+
+
+def training_peaks(executor: Executor) -> list[PassPeak]:
+    return [peak for peak in executor.memory.take_peaks() if peak.kind is PassKind.TRAIN]
+
+
+def step_peaks(decoder: Decoder, recompute: Recompute) -> list[PassPeak]:
+    """Peaks of the first step, row by row."""
+    executor = executor_for(decoder, token_budget=1, limit_bytes=NO_LIMIT, recompute=recompute)
+    executor.memory.observe_next(200)
+    executor.step()
+    return training_peaks(executor)
+
+
+@pytest.mark.parametrize("token_budget", [10_000, 90, 1])
+def test_recomputed_training_has_the_same_bits(decoder: Decoder, expected: Outcome, token_budget: int) -> None:
+    """Ranks 4 to 33, batch sizes 1 to 5, ragged rows, one trial with dropout; one pass, a few, and row by row."""
+    executor = executor_for(decoder, token_budget=token_budget, recompute=Recompute.ALWAYS)
+    assert_same(train(executor), expected)
+    assert executor.recomputation.num_passes >= len(expected[0]) // len(TRIALS)
+    assert not executor.take_shortages()
+
+
+def test_passes_up_to_the_limit_keep_and_larger_ones_do_not(decoder: Decoder, expected: Outcome) -> None:
+    executor = executor_for(decoder, token_budget=60, keep_tokens=40, limit_bytes=NO_LIMIT)
+    executor.memory.observe_next(200)
+    assert_same(train(executor), expected)
+    peaks = training_peaks(executor)
+    assert {peak.size.recomputed for peak in peaks} == {False, True}
+    assert executor.recomputation.num_passes == sum(peak.size.recomputed for peak in peaks)
+    # 16 rows of filler, and up to a multiple of 16
+    assert all(peak.size.recomputed for peak in peaks if peak.size.num_rows > 64)
+    assert not any(peak.size.recomputed for peak in peaks if peak.size.num_rows <= 48)
+
+
+def test_memory_falls_to_the_streams_and_one_layer(decoder: Decoder) -> None:
+    """What a layer keeps is a stream of D float32 values a row; the layer being recomputed is the rest."""
+    kept, recomputed = (step_peaks(decoder, mode) for mode in (Recompute.NEVER, Recompute.ALWAYS))
+    for full, less in zip(kept, recomputed, strict=True):
+        assert (full.size.num_rows, full.size.recomputed) == (less.size.num_rows, False)
+        assert less.size.recomputed
+        rows = less.size.num_rows
+        streams = rows * 48 * 4 * NUM_LAYERS
+        # a layer keeps some 15 streams' worth here and its gradients need as much again
+        assert streams < less.num_bytes < full.num_bytes
+        assert less.num_bytes < streams + 2.5 * full.num_bytes / NUM_LAYERS
+    longest = max(range(len(kept)), key=lambda index: kept[index].size.num_rows)
+    assert recomputed[longest].num_bytes < 0.5 * kept[longest].num_bytes
+
+
+def limit_between(decoder: Decoder, largest_rows: tuple[int, int], share: float) -> int:
+    """Return a limit so far from what the largest row takes recomputed to what it takes with everything kept."""
+    resident = decoder.num_bytes + executor_for(decoder).bank.num_bytes
+    return resident + round(largest_rows[0] + share * (largest_rows[1] - largest_rows[0]))
+
+
+def test_a_row_that_does_not_fit_with_all_kept_trains_to_the_same_bits(
+    decoder: Decoder, largest_rows: tuple[int, int], expected: Outcome
+) -> None:
+    limit = limit_between(decoder, largest_rows, 0.6)
+    executor = executor_for(decoder, limit_bytes=limit)
+    assert_same(train(executor), expected)
+    shortages = executor.take_shortages()
+    kept = [shortage.keep_tokens for shortage in shortages if shortage.keep_tokens is not None]
+    assert kept, "the largest row was recomputed"
+    assert shortages[0].keep_tokens is None, "passes of several rows were split before"
+    assert executor.recomputation.keep_tokens == min(kept)
+    assert executor.recomputation.num_passes > 0
+    peaks = training_peaks(executor)
+    assert {peak.size.recomputed for peak in peaks} == {False, True}, "what fits is not recomputed"
+    assert executor.memory.highest_bytes + decoder.num_bytes + executor.bank.num_bytes <= limit
+
+
+@pytest.mark.parametrize(
+    ("mode", "share", "found", "mend"),
+    [
+        (Recompute.NEVER, 0.6, "a pass of its own,", "Set memory.recompute: auto, set dataset.max_length below"),
+        (Recompute.AUTO, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
+        (Recompute.ALWAYS, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
+    ],
+)
+def test_a_row_that_fits_in_no_way_is_named(
+    decoder: Decoder, largest_rows: tuple[int, int], mode: Recompute, share: float, found: str, mend: str
+) -> None:
+    executor = executor_for(decoder, limit_bytes=limit_between(decoder, largest_rows, share), recompute=mode)
+    before = [executor.weights(spec.trial_id) for spec in TRIALS]
+    with pytest.raises(SampleTooLargeError) as raised:
+        executor.step()
+    (problem,) = raised.value.problems
+    row = int(problem.where.removeprefix("random:")) - 1
+    assert f"{ROWS.lengths[row]:,} tokens of trial " in problem.found
+    assert found in f"{problem.found},"
+    assert problem.mend.startswith(mend)
+    assert all(torch.equal(executor.weights(spec.trial_id), then) for spec, then in zip(TRIALS, before, strict=True))
+    assert not executor.bank.grads_RD.any()
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30))])
+def test_memory_that_runs_out_at_every_way_out_changes_no_bit(decoder: Decoder, expected: Outcome, seed: int) -> None:
+    """Split to single rows, then recomputed, then whatever only saves time given up; faults in each of them."""
+    rng = random.Random(seed)
+    executor = executor_for(decoder, limit_bytes=NO_LIMIT)
+    # a pass allocates some hundreds of tensors
+    meter = FaultyMeter(list(accumulate(rng.randint(1, 150) for _ in range(9))))
+    executor.memory._meter = meter
+    executor.reliefs.append(lambda: True)
+    assert_same(train(executor), expected)
+    assert meter.num_thrown == 9
+    shortages = executor.take_shortages()
+    kept = [shortage for shortage in shortages if shortage.keep_tokens is not None]
+    assert len(shortages) > len(kept) > 0
+    assert executor.recomputation.num_passes > 0
+    assert meter.live_bytes < 1 << 20, "what failed passes held is free again"
+
+
+def test_a_recomputing_executor_is_freed_without_a_garbage_collection(decoder: Decoder) -> None:
+    executor = executor_for(decoder, recompute=Recompute.ALWAYS)
+    executor.step()
+    freed = weakref.ref(executor.bank)
+    gc.disable()
+    try:
+        del executor
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+def test_the_policy() -> None:
+    auto = Recomputation(Recompute.AUTO, keep_tokens=None, device="cuda")
+    assert not auto.is_for(1 << 30)
+    assert not auto.takes_over(1024, can_split=True), "half of it is still recorded as a graph"
+    assert auto.takes_over(1000, can_split=True)
+    assert auto.keep_tokens == 999
+    assert auto.is_for(1000)
+    assert not auto.takes_over(1000, can_split=True), "it was recomputed, and did not fit all the same"
+    assert not auto.is_for(999)
+    auto.lower(2000)
+    assert auto.keep_tokens == 999
+    assert auto.takes_over(10, can_split=False)
+    assert auto.keep_tokens == 9
+    for mode, recomputes in ((Recompute.ALWAYS, True), (Recompute.NEVER, False)):
+        policy = Recomputation(mode, keep_tokens=5, device="cpu")
+        policy.lower(3)
+        assert policy.is_for(1) is policy.is_for(1 << 30) is recomputes
+        assert not policy.takes_over(10, can_split=False)
