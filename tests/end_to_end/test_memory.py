@@ -15,10 +15,10 @@ from cohort.core.errors import InputError
 from cohort.core.memory_records import PassKind
 from cohort.engine.check import check_task
 from cohort.engine.memory_watch import lowered_budgets
+from cohort.engine.pass_sizes import MemoryNeeds
 from cohort.engine.progress import SilentWatcher
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import JsonValue
-from cohort.engine.sizing import MemoryNeeds
 from cohort.engine.task_file import load_task
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.training.device_memory import DeviceMemory, StorageMeter

@@ -12,11 +12,10 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.engine.machine import Machine
+from cohort.engine.pass_sizes import MARGIN_SHARE, MemoryNeeds
 from cohort.engine.sizing import (
     GPU_TOKENS,
     LOSS_HEAD_BYTES,
-    MARGIN_SHARE,
-    MemoryNeeds,
     SizeWish,
     choose_sizes,
     rank_row_bytes,

@@ -45,6 +45,8 @@ def progress_line(progress: RunProgress) -> str:
         parts.append(f"best {progress.metric_label} {format_value(best.best_value)} (trial {best.trial_id})")
     if progress.tokens_per_second is not None:
         parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
+    if progress.recomputed_passes:
+        parts.append(f"{format_count(progress.recomputed_passes)} passes recomputed")
     if progress.seconds_left is not None:
         parts.append(f"about {format_duration(progress.seconds_left)} left")
     return " | ".join(parts)

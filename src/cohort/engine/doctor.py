@@ -129,10 +129,12 @@ def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str,
 
 
 def _used_memory(machine: Machine) -> str:
+    recomputed = "a row that does not fit with all activations kept is recomputed (memory.recompute)"
     if machine.device.type == "cpu":
-        return "as much as the trials need; memory.limit bounds base model, adapters and passes"
+        return f"as much as the trials need; memory.limit bounds base model, adapters and passes; {recomputed}"
     fits = format_bytes(machine.memory_bytes * (1 - MARGIN_SHARE))
-    return f"up to {fits}; what passes take is measured before training (memory.limit, memory.margin, memory.profile)"
+    measured = "what passes take is measured before training (memory.limit, memory.margin, memory.profile)"
+    return f"up to {fits}; {measured}; {recomputed}"
 
 
 def examine_machine() -> MachineReport:

@@ -43,6 +43,10 @@ class ExecutorShare:
         """The device's memory, of all tasks."""
         return self._executor.memory
 
+    def recomputed_passes(self) -> int:
+        """Return how many training passes were recomputed, of all tasks."""
+        return self._executor.recomputation.num_passes
+
     def make_room(self) -> bool:
         """Give up the next of what is kept on the device only to save time; False when there was nothing."""
         return any(relief() for relief in self._executor.reliefs)

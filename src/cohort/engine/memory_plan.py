@@ -11,6 +11,7 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError
+from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.cost_cache import CostKey
@@ -19,12 +20,13 @@ from cohort.engine.machine import Machine, free_memory_bytes
 from cohort.engine.memory_cache import MemoryKey, forget_passes, read_passes, write_passes
 from cohort.engine.memory_limit import limit_problem
 from cohort.engine.memory_profile import MemoryProfile, profile_memory
+from cohort.engine.pass_sizes import MemoryNeeds
 from cohort.engine.run_store_records import JsonValue
-from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, MemoryNeeds, estimated_needs, rank_row_bytes
+from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, estimated_needs, rank_row_bytes
 from cohort.engine.task_file_model import TaskFile
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.models.config import DecoderConfig
-from cohort.models.counts import activation_bytes_per_token
+from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.trial import TrialSpec
@@ -137,6 +139,7 @@ def plan_memory(
             most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], int(lengths.max())),
             memory_limit_bytes=None if on_gpu else limit,
             known=read_passes(key),
+            recompute=Recompute(task.memory.recompute),
             clock=clock.monotonic,
         )
         if profile is not None and profile.num_passes:
@@ -166,13 +169,16 @@ def _key(
 def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> MemoryNeeds:
     """Return what passes take from above; plain torch on a CPU keeps what a GPU's kernels work out anew."""
     activation_bytes = activation_bytes_per_token(config, bytes_per_value=dtype.itemsize)
+    recomputed_bytes = recomputed_bytes_per_token(config, bytes_per_value=dtype.itemsize)
     if device.type == "cuda":
-        return estimated_needs(activation_bytes)
+        return estimated_needs(activation_bytes, recomputed_bytes)
+
+    def head(tokens: int) -> int:
+        return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device)
+
     return MemoryNeeds(
-        pass_bytes=lambda tokens: (
-            2 * activation_bytes * tokens
-            + 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device)
-        )
+        pass_bytes=lambda tokens: 2 * activation_bytes * tokens + head(tokens),
+        recomputed_bytes=lambda tokens: 2 * recomputed_bytes * tokens + head(tokens),
     )
 
 

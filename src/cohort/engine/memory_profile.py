@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.memory_records import PassKind, PassPeak, PassSize
+from cohort.core.memory_records import PassKind, PassPeak, PassSize, Recompute
 from cohort.engine.memory_cache import KnownPasses
-from cohort.engine.sizing import MemoryNeeds
+from cohort.engine.pass_sizes import MemoryNeeds
 from cohort.models.decoder import Decoder
 from cohort.scheduling.memory_fit import PassModel, fit_passes
 from cohort.scheduling.memory_model import largest_that_fits
@@ -70,14 +71,20 @@ class MemoryProfile:
             fit_error_percent=self.fit_error_percent,
         )
 
-    def worst(self, tokens: int) -> PassSize:
+    def worst(self, tokens: int, *, recomputed: bool = False) -> PassSize:
         """Return the size of the pass of ``tokens`` tokens that takes most."""
-        return worst_pass(tokens, decoder=self.decoder, widest=self.widest, usual=self.usual, longest=self.longest)
+        size = worst_pass(tokens, decoder=self.decoder, widest=self.widest, usual=self.usual, longest=self.longest)
+        return replace(size, recomputed=recomputed)
 
     def pass_bytes(self, tokens: int) -> float:
         """Return the most that a micro-batch of ``tokens`` takes, and an evaluation of twice as many."""
         pairs = ((PassKind.TRAIN, tokens), (PassKind.EVALUATE, 2 * tokens))
         return max(self.model.predict(kind, self.worst(count)) for kind, count in pairs)
+
+    def recomputed_bytes(self, tokens: int) -> float:
+        """Return what a micro-batch of ``tokens`` takes whose layers are recomputed, and an evaluation of as many."""
+        train = self.model.predict(PassKind.TRAIN, self.worst(tokens, recomputed=True))
+        return max(train, self.model.predict(PassKind.EVALUATE, self.worst(tokens)))
 
     def graph_bytes(self, tokens: int) -> float:
         """Return what recorded passes of at most ``tokens`` hold: their attention is padded."""
@@ -87,6 +94,7 @@ class MemoryProfile:
         """Return what sizes are chosen by."""
         return MemoryNeeds(
             pass_bytes=self.pass_bytes,
+            recomputed_bytes=self.recomputed_bytes,
             graph_bytes=self.graph_bytes,
             reserve_bytes=self.reserve_bytes,
             margin_share=margin_share,
@@ -104,12 +112,14 @@ def profile_memory(
     most_tokens: int,
     memory_limit_bytes: int | None = None,
     known: KnownPasses | None = None,
+    recompute: Recompute = Recompute.AUTO,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryProfile | None:
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
 
     The search is by prediction, its answer is checked by a pass; where that takes more the model learns it, once more.
-    What is known is not measured again, and a pass no larger than one that was run is not checked again.
+    What is known is not measured again, and a pass no larger than one that was run is not checked again. Recomputed
+    passes are measured where the longest row does not fit with everything kept, by prediction, or all are recomputed.
 
     Args:
         decoder: The frozen backbone.
@@ -119,6 +129,7 @@ def profile_memory(
         room_bytes, most_tokens: Of a pass: beside base model and the widest adapter; beyond them no run is faster.
         memory_limit_bytes: Of everything, on a CPU.
         known: What an earlier run measured.
+        recompute: When passes are recomputed.
         clock: For the time it takes.
     """
     begun = clock()
@@ -130,26 +141,34 @@ def profile_memory(
     def largest_of(model: PassModel) -> int:
         return _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
 
-    found = None if known is None else _without_measuring(known, largest_of, longest=longest)
-    if found is None:
-        probe = MemoryProbe(
+    def open_probe(mode: Recompute) -> MemoryProbe:
+        return MemoryProbe(
             decoder,
             target_linears=layout.linears,
             num_slots=1,
             num_rank_rows=aligned_rank(widest),
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
+            recompute=mode,
         )
-        swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
-        grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
-        try:
+
+    swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
+    grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
+    found = None if known is None else _without_measuring(known, largest_of, longest=longest)
+    if found is None:
+        with contextlib.closing(open_probe(Recompute.NEVER)) as probe:
             found = _measured(
                 probe, grid, known, largest_of, worst, widest=widest, longest=longest, room_bytes=room_bytes
             )
-        finally:
-            probe.close()
     if found is None:
         return None
+    does_fit = found.model.predict(PassKind.TRAIN, worst(longest)) <= room_bytes
+    if recompute is Recompute.ALWAYS or (recompute is Recompute.AUTO and not does_fit):
+        row = ProbePass(ranks=(widest,), lengths=(longest,))
+        with contextlib.closing(open_probe(Recompute.ALWAYS)) as probe:
+            found = _with_recomputed(
+                probe, grid, row, found, size=replace(worst(longest), recomputed=True), room_bytes=room_bytes
+            )
     return MemoryProfile(
         decoder=decoder,
         model=found.model,
@@ -238,6 +257,34 @@ def _measured(
         fit_error_percent=error,
         reserve_bytes=max(probe.reserve_bytes, 0 if known is None else known.reserve_bytes),
         num_passes=num_passes,
+    )
+
+
+def _with_recomputed(
+    probe: MemoryProbe,
+    grid: Sequence[ProbePass],
+    row: ProbePass,
+    found: _Found,
+    *,
+    size: PassSize,
+    room_bytes: float,
+) -> _Found:
+    """Add recomputed passes to what was found, unless it has some; then run the longest row, which decides."""
+    if found.model.knows(PassKind.TRAIN, recomputed=True):
+        return found
+    peaks, count = _sweep(probe, grid)
+    longest, fits = probe.measure(row)
+    # evaluations keep nothing either way
+    kept = (*found.model.samples, *(peak for peak in peaks if peak.kind is PassKind.TRAIN))
+    model = replace(fit_passes(kept), correction=found.model.correction)
+    model = model.refitted([peak for peak in longest if peak.kind is PassKind.TRAIN])
+    if not fits:
+        model = model.corrected(PassKind.TRAIN, size, at_least=1.05 * room_bytes)
+    return replace(
+        found,
+        model=model,
+        num_passes=found.num_passes + count + 1,
+        reserve_bytes=max(found.reserve_bytes, probe.reserve_bytes),
     )
 
 

@@ -16,7 +16,7 @@ from cohort.training.executor import Executor
 
 __all__ = ["MemoryWatch", "lowered_budgets"]
 
-_LOWERED = "micro_batch_tokens"
+_LOWERED, _KEPT = "micro_batch_tokens", "kept_tokens_after_shortage"
 # passes between two fits, and seconds between two records
 _REFIT_AT = 32
 _RECORD_SECONDS = 60.0
@@ -53,6 +53,11 @@ class MemoryWatch:
         self._peaks = PeakRecord.of(facts)
         self._unseen: list[PassPeak] = []
         self._num_shortages = int(str(facts.get("memory_shortages", 0)))
+        self._recomputed_before = int(str(facts.get("recomputed_passes", 0)))
+        kept = facts.get(_KEPT)
+        self._kept_after_shortage = kept if isinstance(kept, int) else None
+        if self._kept_after_shortage is not None:
+            executor.recomputation.lower(self._kept_after_shortage)
         self._recorded_at = clock.monotonic()
         executor.lower_token_budgets(lowered_budgets(facts))
 
@@ -60,7 +65,9 @@ class MemoryWatch:
         """Take what was observed since the last call."""
         for peak in self._executor.memory.take_peaks():
             if self._model is not None:
-                self._peaks.add(peak, predicted=self._model.predict(peak.kind, peak.size))
+                # what was never measured before is learnt from, and no prediction to be judged
+                if not peak.size.recomputed or self._model.knows(peak.kind, recomputed=True):
+                    self._peaks.add(peak, predicted=self._model.predict(peak.kind, peak.size))
                 self._unseen.append(peak)
         shortages = self._executor.take_shortages()
         for shortage in shortages:
@@ -74,19 +81,32 @@ class MemoryWatch:
         """Bring the run record up to date."""
         self._recorded_at = self._clock.monotonic()
         budgets = {kind.value: tokens for kind, tokens in self._executor.token_budgets.items()}
-        self._record({_LOWERED: dict(budgets), "memory_shortages": self._num_shortages, **self._peaks.facts()})
+        policy = self._executor.recomputation
+        self._record(
+            {
+                _LOWERED: dict(budgets),
+                _KEPT: self._kept_after_shortage,
+                "memory_shortages": self._num_shortages,
+                "recomputed_passes": self._recomputed_before + policy.num_passes,
+                "recomputed_above_tokens": policy.keep_tokens,
+                **self._peaks.facts(),
+            }
+        )
 
     def _learn(self, shortage: MemoryShortage) -> None:
         self._num_shortages += 1
         self._plan.distrust()
+        again = f"in micro-batches of at most {shortage.budget_after:,}, which"
+        if shortage.keep_tokens is not None:
+            self._kept_after_shortage = shortage.keep_tokens
+            again = "with its layers recomputed, as all so large from now on: half as long again, but it"
         self._note(
-            f"warning: out of memory in a {shortage.kind.value} pass of {shortage.num_tokens:,} tokens; done again in "
-            f"micro-batches of at most {shortage.budget_after:,}, which changes no result "
-            f"({' '.join(shortage.message.split())[:120]})"
+            f"warning: out of memory in a {shortage.kind.value} pass of {shortage.num_tokens:,} tokens; done again "
+            f"{again} changes no result ({' '.join(shortage.message.split())[:120]})"
         )
         profile, room = self._plan.profile, self._room()
         if self._model is not None and profile is not None and room is not None:
-            size = profile.worst(shortage.num_tokens)
+            size = profile.worst(shortage.num_tokens, recomputed=shortage.was_recomputed)
             self._model = self._model.corrected(shortage.kind, size, at_least=room)
 
     def _refit(self) -> None:
@@ -99,9 +119,14 @@ class MemoryWatch:
             return
         budget = self._executor.token_budgets[PassKind.TRAIN]
         model = self._model
-        if model.predict(PassKind.TRAIN, profile.worst(budget)) > room:
+
+        def predicted(tokens: int) -> float:
+            recomputed = self._executor.recomputation.is_for(tokens)
+            return model.predict(PassKind.TRAIN, profile.worst(tokens, recomputed=recomputed))
+
+        if predicted(budget) > room:
             fits = budget
-            while fits > profile.longest and model.predict(PassKind.TRAIN, profile.worst(fits)) > room:
+            while fits > profile.longest and predicted(fits) > room:
                 fits = max(profile.longest, fits // 2)
             if fits < budget:
                 self._executor.lower_token_budgets({PassKind.TRAIN: fits})

@@ -11,6 +11,7 @@ from typing import Any
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
+from cohort.core.memory_records import Recompute
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
@@ -20,7 +21,7 @@ from cohort.engine.machine import Machine, choose_machine, package_versions
 from cohort.engine.memory_limit import placed
 from cohort.engine.memory_plan import MemoryPlan, plan_memory
 from cohort.engine.run_store_records import JsonValue
-from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
+from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of, recompute_note
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_inputs import TaskInputs, read_inputs
 from cohort.engine.trial_planning import PlannedTrial, default_configuration, evaluation_note, plan_evaluation
@@ -200,8 +201,12 @@ def prepare(
         sizes=sizes,
         facts=facts,
         memory=memory,
-        notes=tuple(line for line in (*split_notes(data.report), note, memory.note()) if line is not None),
+        notes=_told(*split_notes(data.report), note, memory.note(), recompute_note(sizes, data.train.lengths)),
     )
+
+
+def _told(*lines: str | None) -> tuple[str, ...]:
+    return tuple(line for line in lines if line is not None)
 
 
 def _sizes(
@@ -213,10 +218,17 @@ def _sizes(
     rows: TokenisedRows,
     wish: SizeWish,
 ) -> Sizes:
-    longest_row = int(rows.lengths.max())
+    longest = int(rows.lengths.argmax())
     try:
         return choose_sizes(
-            specs, layout=layout, machine=memory.machine, longest_row=longest_row, wish=wish, needs=memory.needs
+            specs,
+            layout=layout,
+            machine=memory.machine,
+            longest_row=int(rows.lengths[longest]),
+            longest_source=rows.sources[longest],
+            wish=wish,
+            needs=memory.needs,
+            recompute=Recompute(task.memory.recompute),
         )
     except InputError as error:
         raise InputError([placed(task, problem) for problem in error.problems]) from None

@@ -48,6 +48,7 @@ class RunProgress:
         seconds_left: About, the selections to come expected; None when it cannot be said yet.
         seconds_left_at_worst: The same if no further trial exits early; None before there is a pace.
         tokens_done: Trained so far.
+        recomputed_passes: Training passes of this process that were recomputed, which takes half as long again.
     """
 
     phase: str
@@ -59,6 +60,7 @@ class RunProgress:
     seconds_left: float | None = None
     seconds_left_at_worst: float | None = None
     tokens_done: int = 0
+    recomputed_passes: int = 0
     _counts: Counter[TrialStatus] = field(init=False, repr=False, compare=False, default_factory=Counter)
 
     def __post_init__(self) -> None:

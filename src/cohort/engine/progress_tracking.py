@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
@@ -48,6 +48,7 @@ class ProgressTracker:
         flat_tokens: float,
         time_spent: TimeSpent,
         clock: Clock,
+        recomputed_passes: Callable[[], int] = lambda: 0,
     ) -> None:
         """Watch ``study``.
 
@@ -60,7 +61,9 @@ class ProgressTracker:
             flat_tokens: Steps of fewer tokens take as long as one of so many, as far as is known before the first.
             time_spent: Where the run's seconds are added up.
             clock: Of the run.
+            recomputed_passes: Says how many passes were recomputed.
         """
+        self._recomputed_passes = recomputed_passes
         self._watcher, self._study, self._clock = watcher, study, clock
         self._trials = {trial.spec.trial_id: trial for trial in trials}
         self._kept_share = kept_share
@@ -115,6 +118,7 @@ class ProgressTracker:
             metric_label=metric.label,
             maximize=metric.maximize,
             elapsed_seconds=self._clock.monotonic() - self._started,
+            recomputed_passes=self._recomputed_passes(),
             tokens_per_second=self._tokens_per_second(),
             seconds_left=self._seconds_left(),
             seconds_left_at_worst=self._seconds_at_pace(kept_share=1.0),

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
+from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
 from cohort.engine.machine import Machine
+from cohort.engine.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.engine.run_store_records import JsonValue
 from cohort.scheduling.admission import Capacity
 from cohort.training.executor import ExecutorSettings
+from cohort.training.recomputation import LEAST_SPLIT_TOKENS
 from cohort.training.trial import TrialSpec
 
 __all__ = [
-    "MemoryNeeds",
     "SizeWish",
     "Sizes",
     "choose_sizes",
     "estimated_needs",
     "facts_of",
     "rank_row_bytes",
+    "recompute_note",
     "too_large",
 ]
 
@@ -32,7 +38,6 @@ __all__ = [
 CPU_TOKENS = 2048
 # one H200 reaches its matrix ceiling from about 8,192 tokens a pass; below 4,096 it mostly waits for the host
 GPU_TOKENS = (16384, 8192, 4096)
-LEAST_TOKENS = 64
 # as on a GPU, where a limit is set: from what fills the core to what may cost a quarter of its speed
 CPU_SIZES = (2048, 1024, 512, 256)
 # passes of fewer tokens are recorded as CUDA graphs: the host takes longer to launch them than the GPU to run them
@@ -40,8 +45,7 @@ GRAPH_TOKENS = 3072
 # where trials have to wait for memory, recorded passes hold at most this share of it, or are none
 GRAPH_SHARE, LEAST_GRAPH_TOKENS = 0.08, 512
 MOST_SLOTS = 64
-# on a GPU: what stays free, for fragments and estimates that are too low, and the loss head's logits and their gradient
-MARGIN_SHARE = 0.08
+# on a GPU: the loss head's logits and their gradient
 LOSS_HEAD_BYTES = 5 << 29
 # tokens of a usual training row: so many trials of batch size 1 fill a pass; a larger bank would be paid with states of
 # parked trials that have to leave the device
@@ -57,27 +61,6 @@ class Sizes:
     executor: ExecutorSettings
     capacity: Capacity
     device_shelf_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryNeeds:
-    """What passes take beside base model and bank.
-
-    Attributes:
-        pass_bytes: Peak of a micro-batch of so many tokens, the largest evaluation that goes with it included.
-        graph_bytes: What recorded passes of at most so many tokens hold for good.
-        reserve_bytes: What the allocator holds beyond its own peak.
-        margin_share: Of the memory, that stays free.
-    """
-
-    pass_bytes: Callable[[int], float]
-    graph_bytes: Callable[[int], float] = lambda _: 0.0
-    reserve_bytes: int = 0
-    margin_share: float = MARGIN_SHARE
-
-    def bytes_of(self, tokens: int) -> int:
-        """Return the bytes of a launched micro-batch and, beside it, of the recorded ones."""
-        return math.ceil(self.pass_bytes(tokens) + self.graph_bytes(min(GRAPH_TOKENS, tokens)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +98,12 @@ def choose_sizes(
     wish: SizeWish,
     activation_bytes: int = 0,
     needs: MemoryNeeds | None = None,
+    recompute: Recompute = Recompute.AUTO,
+    longest_source: str = "the longest",
 ) -> Sizes:
     """Return sizes that hold as many of ``specs`` at once as memory and a full machine allow.
 
-    On a GPU tokens and bank share what is left beside the base model, :data:`MARGIN_SHARE` and the loss head: the most
+    On a GPU tokens and bank share what is left beside the base model, a margin and the loss head: the most
     tokens a pass with which all trials fit at once, else the fewest that fill the machine, and fewer only when the
     largest rank would not fit otherwise. State is exact arithmetic; what a pass takes was measured (``needs``) or is an
     estimate from above. A CPU whose needs are known, because its user set a limit, is treated alike.
@@ -131,53 +116,68 @@ def choose_sizes(
         wish: Sizes to use where memory allows it.
         activation_bytes: What one token of a training pass keeps until its backward pass, where ``needs`` are unknown.
         needs: What passes take, measured.
+        recompute: When passes are recomputed.
+        longest_source: Where the longest row is from, for errors.
 
     Raises:
-        InputError: not even the largest rank fits.
+        InputError: not even the largest rank fits, or the longest row does not fit beside it.
     """
     on_gpu = machine.device.type == "cuda"
-    if on_gpu and needs is None:
-        needs = estimated_needs(activation_bytes)
+    needs = estimated_needs(activation_bytes) if on_gpu and needs is None else needs
     row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
     by_need = sorted((aligned_rank(spec.adapter.r) for spec in specs), reverse=True)
     num_slots = wish.num_slots or min(len(specs), MOST_SLOTS)
     if needs is not None:
         room = int(machine.memory_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
-        tokens = _tokens(
-            wish,
+        passes = choose_pass_sizes(
+            needs,
             room=room,
-            row_bytes=row_bytes,
-            by_need=by_need,
-            needs=needs,
-            sizes=GPU_TOKENS if on_gpu else CPU_SIZES,
+            least_bytes=by_need[0] * row_bytes,
+            wanted_bytes=sum(by_need) * row_bytes,
+            sizes=(GPU_TOKENS if on_gpu else CPU_SIZES) if wish.token_budget is None else (wish.token_budget,),
+            most_recorded=GRAPH_TOKENS,
+            longest_row=longest_row,
+            mode=recompute,
+            least_split=LEAST_SPLIT_TOKENS.get(machine.device.type, 1),
         )
-        room -= math.ceil(needs.pass_bytes(max(tokens, longest_row)))
+        room -= passes.num_bytes
     else:
         tokens = wish.token_budget or CPU_TOKENS
+        passes = PassSizes(tokens=tokens, keep_tokens=0 if recompute is Recompute.ALWAYS else None, num_bytes=0)
         room = int(machine.memory_bytes * BANK_SHARE)
+    tokens = passes.tokens
     wanted = wish.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu)
     graph_tokens = 0
     if on_gpu and needs is not None:
-        graph_tokens = _graph_tokens(needs, most=min(GRAPH_TOKENS, tokens), room=room, bank_bytes=wanted * row_bytes)
+        bank = (by_need[0] * row_bytes, wanted * row_bytes)
+        graph_tokens = _graph_tokens(needs, most=min(GRAPH_TOKENS, passes.kept_tokens), room=room, bank_bytes=bank)
         room -= math.ceil(needs.graph_bytes(graph_tokens))
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
+        left, rank = room + passes.num_bytes - by_need[0] * row_bytes, max(spec.adapter.r for spec in specs)
         raise InputError(
-            too_large(
-                max(spec.adapter.r for spec in specs), row_bytes=row_bytes, room=room, free_bytes=machine.memory_bytes
-            )
+            row_too_long(needs, passes, left=left, longest_row=longest_row, source=longest_source, mode=recompute)
+            or too_large(rank, row_bytes=row_bytes, room=room, free_bytes=machine.memory_bytes)
         )
     rank_rows = min(wanted, affordable // 16 * 16)
     return Sizes(
-        executor=ExecutorSettings(
-            num_slots=num_slots,
-            num_rank_rows=rank_rows,
-            token_budget=tokens,
-            evaluation_token_budget=2 * tokens,
-            graph_tokens=graph_tokens,
-        ),
+        executor=_settings(passes, num_slots, rank_rows, graph_tokens=graph_tokens, recompute=recompute),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
         device_shelf_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
+    )
+
+
+def _settings(
+    passes: PassSizes, num_slots: int, rank_rows: int, *, graph_tokens: int, recompute: Recompute
+) -> ExecutorSettings:
+    return ExecutorSettings(
+        num_slots=num_slots,
+        num_rank_rows=rank_rows,
+        token_budget=passes.tokens,
+        evaluation_token_budget=passes.evaluation_tokens,
+        graph_tokens=graph_tokens,
+        recompute=recompute,
+        keep_tokens=passes.keep_tokens,
     )
 
 
@@ -196,45 +196,35 @@ def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Probl
     )
 
 
-def _graph_tokens(needs: MemoryNeeds, *, most: int, room: int, bank_bytes: int) -> int:
-    """Return up to how many tokens passes are recorded: all that pay, fewer where their memory is the bank's."""
+def _graph_tokens(needs: MemoryNeeds, *, most: int, room: int, bank_bytes: tuple[int, int]) -> int:
+    """Return up to how many tokens passes are recorded: all that pay, fewer where their memory is the bank's.
+
+    ``bank_bytes`` are the least that trains, which no graph may take, and what is wanted.
+    """
+    least, wanted = bank_bytes
     tokens = most
     while tokens >= LEAST_GRAPH_TOKENS:
         held = needs.graph_bytes(tokens)
-        if room - held >= bank_bytes or held <= GRAPH_SHARE * room:
+        if room - held >= wanted or (room - held >= least and held <= GRAPH_SHARE * room):
             return tokens
         tokens //= 2
     return 0
 
 
-def estimated_needs(activation_bytes: int) -> MemoryNeeds:
-    """Return what passes of a GPU take when nothing was measured, from above."""
+def estimated_needs(activation_bytes: int, recomputed_bytes: int | None = None) -> MemoryNeeds:
+    """Return what passes of a GPU take when nothing was measured, from above.
+
+    Args:
+        activation_bytes: What one token keeps until its backward pass.
+        recomputed_bytes: The same with every layer recomputed; None where that is not known.
+    """
     return MemoryNeeds(
         pass_bytes=lambda tokens: activation_bytes * tokens + LOSS_HEAD_BYTES,
+        recomputed_bytes=(
+            None if recomputed_bytes is None else lambda tokens: recomputed_bytes * tokens + LOSS_HEAD_BYTES
+        ),
         graph_bytes=lambda tokens: activation_bytes * tokens,
     )
-
-
-def _tokens(
-    wish: SizeWish,
-    *,
-    room: int,
-    row_bytes: int,
-    by_need: Sequence[int],
-    needs: MemoryNeeds,
-    sizes: Sequence[int],
-) -> int:
-    """Return the tokens of a micro-batch: of ``sizes`` the most with which all fit, else the last or fewer."""
-    if wish.token_budget is not None:
-        sizes = (wish.token_budget,)
-
-    def left(tokens: int) -> int:
-        return room - needs.bytes_of(tokens)
-
-    tokens = next((size for size in sizes if left(size) >= sum(by_need) * row_bytes), sizes[-1])
-    while tokens > LEAST_TOKENS and left(tokens) < by_need[0] * row_bytes:
-        tokens //= 2
-    return tokens
 
 
 def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  # noqa: FBT001
@@ -243,10 +233,31 @@ def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  
     return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
 
 
-def facts_of(sizes: Sizes) -> Mapping[str, int]:
+def recompute_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
+    """Return in a line which training passes are recomputed, and what that costs; None where none is.
+
+    Args:
+        sizes: As they were chosen.
+        lengths: Tokens of each training row, [N].
+    """
+    kept = sizes.executor.keep_tokens
+    cost = "such a pass takes about half as long again, and no result changes"
+    if sizes.executor.recompute is Recompute.ALWAYS:
+        return f"memory: every training pass is recomputed (memory.recompute: always); {cost}"
+    if kept is None:
+        return None
+    return (
+        f"memory: training passes of more than {kept:,} tokens do not fit with all activations kept and are recomputed "
+        f"({int((lengths > kept).sum()):,} of {len(lengths):,} rows are longer); {cost}"
+    )
+
+
+def facts_of(sizes: Sizes) -> Mapping[str, JsonValue]:
     """Return what the run record says about sizes."""
     return {
         "num_slots": sizes.executor.num_slots,
         "rank_rows": sizes.executor.num_rank_rows,
         "token_budget": sizes.executor.token_budget,
+        "memory_recompute": sizes.executor.recompute.value,
+        "recomputed_above_tokens": sizes.executor.keep_tokens,
     }

@@ -154,6 +154,11 @@ class MemorySection(Section):
         allowed="true | false",
         description="measure before training what passes take (GPU, or with limit); false: estimate it from above",
     )
+    recompute: Literal["auto", "always", "never"] = setting(
+        "auto",
+        allowed="auto | always | never",
+        description="work activations out a second time instead of keeping them; auto: only what does not fit",
+    )
 
 
 def _plain_space(space: dict[str, Parameter]) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class TaskRun:
             flat_tokens=GRAPH_TOKENS if preparation.machine.device.type == "cuda" else 0,
             time_spent=self._time_spent,
             clock=clock,
+            recomputed_passes=share.recomputed_passes,
         )
         facts = store.facts()
         self._gpu_seconds_before = sum(s for name in Activity if isinstance(s := facts.get(name.value), int | float))

@@ -15,6 +15,7 @@ import torch
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
+from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
 from cohort.engine.cost_cache import CostKey, MeasuredCosts
 from cohort.engine.machine import Machine
@@ -26,7 +27,7 @@ from cohort.engine.task_inputs import TaskInputs
 from cohort.engine.trial_planning import PlannedTrial, plan_evaluation
 from cohort.engine.trial_proposals import TrialProposals
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.counts import activation_bytes_per_token, count_model
+from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
 from cohort.scheduling.admission import Request
 from cohort.scheduling.analytic_cost import ModelWork, analytic_interconnect, analytic_step_cost
 from cohort.scheduling.cost_fit import LaunchRegime, fit_step_cost
@@ -170,6 +171,7 @@ class TaskSketch:
                 longest_row=int(self.inputs.data.train.lengths.max()),
                 wish=SizeWish(),
                 needs=needs,
+                recompute=Recompute(self.task.memory.recompute),
             )
         except InputError as error:
             raise InputError([self._placed(problem) for problem in error.problems]) from None
@@ -209,11 +211,19 @@ class TaskSketch:
         """Bytes that one token of a training pass keeps."""
         return activation_bytes_per_token(self.inputs.config, bytes_per_value=self.bytes_per_value)
 
+    @property
+    def recomputed_bytes(self) -> int:
+        """The same where layers are recomputed."""
+        return recomputed_bytes_per_token(self.inputs.config, bytes_per_value=self.bytes_per_value)
+
     def memory_bytes(self, num_gpus: int, sizes: Sizes) -> float:
         """Return what each device holds at most: its share of the base, the bank, one pass and the loss head."""
         row_bytes = rank_row_bytes(self.layout, has_compute_copy=self.hardware.is_gpu)
         memory = self.weight_bytes / num_gpus + sizes.executor.num_rank_rows * row_bytes
-        memory += self.activation_bytes * sizes.executor.token_budget
+        tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
+        memory += self.activation_bytes * tokens if kept is None else max(
+            self.activation_bytes * min(kept, tokens), self.recomputed_bytes * tokens
+        )  # fmt: skip
         return memory + (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0)
 
     def step_cost(self, num_gpus: int, *, tokens_per_pass: float | None) -> tuple[StepCost, CostSource]:

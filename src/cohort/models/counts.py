@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from cohort.models.config import DecoderConfig
 
-__all__ = ["ModelCounts", "activation_bytes_per_token", "adapter_flops_per_token", "adapter_parameters", "count_model"]
+__all__ = [
+    "ModelCounts",
+    "activation_bytes_per_token",
+    "adapter_flops_per_token",
+    "adapter_parameters",
+    "count_model",
+    "recomputed_bytes_per_token",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +103,19 @@ def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, p
         padding: Rows of padded attention over rows of the stream; 1.6 is GSM8K (mean 158 tokens) padded to 256, as
             without Triton. The ragged kernels keep less: the estimate stays from above.
     """
-    heads = config.query_width + 2 * config.kv_width + config.query_width
-    per_layer = 4 * config.hidden_size + config.query_width + round(padding * heads) + 3 * config.intermediate_size
     ends = 3 * config.hidden_size
-    return bytes_per_value * (config.num_layers * per_layer + ends)
+    return bytes_per_value * (config.num_layers * _values_of_a_layer(config, padding=padding) + ends)
+
+
+def recomputed_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, padding: float = 1.6) -> int:
+    """Estimate the same for a pass whose layers are recomputed: the stream that enters each, and one layer at work.
+
+    The layer counts twice, what it keeps and the gradients of that: an estimate from above as well.
+    """
+    streams = (config.num_layers + 3) * config.hidden_size
+    return bytes_per_value * (streams + 2 * _values_of_a_layer(config, padding=padding))
+
+
+def _values_of_a_layer(config: DecoderConfig, *, padding: float) -> int:
+    heads = config.query_width + 2 * config.kv_width + config.query_width
+    return 4 * config.hidden_size + config.query_width + round(padding * heads) + 3 * config.intermediate_size

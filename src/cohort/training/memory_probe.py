@@ -15,7 +15,7 @@ import torch
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
-from cohort.core.memory_records import PassPeak, PassSize
+from cohort.core.memory_records import PassPeak, PassSize, Recompute
 from cohort.data.packing import FILLER_ROWS, ROW_MULTIPLE
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.cross_entropy import logits_bytes
@@ -140,15 +140,20 @@ class MemoryProbe:
         num_rank_rows: int,
         compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
+        recompute: Recompute = Recompute.NEVER,
     ) -> None:
-        """Allocate the bank; the other arguments are the executor's."""
+        """Allocate the bank; ``recompute`` says which kind of passes is measured, the others are the executor's."""
         self._decoder = decoder
         self._executor = Executor(
             decoder,
             target_linears=target_linears,
             train_rows=probe_rows(ProbePass(ranks=(1,), lengths=(2,)), vocabulary=2),
             settings=ExecutorSettings(
-                num_slots=num_slots, num_rank_rows=num_rank_rows, token_budget=1 << 40, evaluation_token_budget=1 << 40
+                num_slots=num_slots,
+                num_rank_rows=num_rank_rows,
+                token_budget=1 << 40,
+                evaluation_token_budget=1 << 40,
+                recompute=recompute,
             ),
             device=decoder.device,
             compute_dtype=compute_dtype,

@@ -13,7 +13,8 @@ from typing import Any
 
 from cohort.adapters.bank import aligned_rank
 from cohort.engine.cost_cache import read_costs
-from cohort.engine.sizing import LOSS_HEAD_BYTES, MARGIN_SHARE, rank_row_bytes
+from cohort.engine.pass_sizes import MARGIN_SHARE
+from cohort.engine.sizing import LOSS_HEAD_BYTES, rank_row_bytes
 from cohort.engine.task_inputs import read_inputs
 from cohort.engine.task_plan.planning import NamedTask, TaskPlan
 from cohort.engine.task_sketch import TaskSketch, cost_key

@@ -1,0 +1,197 @@
+"""A run whose longest row fits only recomputed: the same bits, said and counted; and errors where nothing helps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cohort.engine.memory_plan as memory_plan
+from cohort.core.errors import InputError
+from cohort.engine.memory_profile import MemoryProfile, profile_memory
+from cohort.engine.pass_sizes import MemoryNeeds
+from cohort.engine.progress import RunProgress, SilentWatcher
+from cohort.engine.run_store_reading import RunReader
+from cohort.engine.run_store_records import JsonValue
+from cohort.engine.sizing import rank_row_bytes
+from cohort.engine.task_file import TaskFile
+from cohort.engine.tune import RunOptions, resume, tune
+from tests.cli.tiny_task import write_rows, write_tiny_model
+from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task
+
+LONG = 400
+ROOMY = 1 << 28
+
+
+class Watcher(SilentWatcher):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.recomputed = 0
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def update(self, progress: RunProgress) -> None:
+        self.recomputed = max(self.recomputed, progress.recomputed_passes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A deep model, and rows of a few tokens but for the last one."""
+    found = tmp_path_factory.mktemp("recomputation")
+    write_tiny_model(found / "model", num_layers=8, max_positions=1024)
+    write_rows(found / "train.jsonl")
+    with (found / "train.jsonl").open("a") as rows:
+        rows.write(json.dumps({"prompt": "1+" * (LONG // 2), "completion": "0"}) + "\n")
+    write_rows(found / "valid.jsonl", count=6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COHORT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield found
+
+
+def task_for(folder: Path, **memory: Any) -> TaskFile:
+    return tiny_task(
+        folder,
+        dataset={"validation": "valid.jsonl", "max_length": 1024},
+        training={"max_steps": 5, "batch_size": 5},
+        search={"space": {"learning_rate": [1e-2], "r": [2, 4]}},
+        memory=memory,
+        early_exit="none",
+    )
+
+
+@pytest.fixture(scope="module")
+def roomy(folder: Path) -> Path:
+    tune(task_for(folder, limit=ROOMY), folder / "roomy")
+    return folder / "roomy"
+
+
+@pytest.fixture(scope="module")
+def expected(roomy: Path) -> Outcome:
+    return outcome_of(roomy)
+
+
+def facts_of(run: Path) -> dict[str, JsonValue]:
+    with RunReader.open(run / "run.db") as reader:
+        return reader.facts()
+
+
+@pytest.fixture(scope="module")
+def limits(folder: Path, roomy: Path) -> dict[str, int]:
+    """Limits by what they are enough for: the longest row recomputed, or not even that."""
+    profiles: list[MemoryProfile] = []
+
+    def caught(*arguments: Any, **options: Any) -> MemoryProfile | None:
+        profile: MemoryProfile | None = profile_memory(*arguments, **{**options, "known": None})
+        if profile is not None:
+            profiles.append(profile)
+        return profile
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_plan, "profile_memory", caught)
+        preparation = _prepare(task_for(folder, limit=ROOMY, recompute="always"))
+    (profile,) = profiles
+    longest = int(preparation.data.train.lengths.max())
+    kept, recomputed = profile.pass_bytes(longest), profile.recomputed_bytes(longest)
+    assert recomputed < 0.6 * kept
+    fixed = preparation.decoder.num_bytes
+    state = 16 * rank_row_bytes(preparation.layout, has_compute_copy=False)
+
+    def limit(passes: float) -> int:
+        return int(fixed + (state + passes) / 0.95)
+
+    return {"recomputed": limit(0.5 * (kept + recomputed)), "nothing": limit(0.7 * recomputed)}
+
+
+def _prepare(task: TaskFile) -> Any:
+    from cohort.core.clock import SystemClock
+    from cohort.engine.preparation import prepare
+
+    return prepare(task, clock=SystemClock())
+
+
+def test_a_row_that_fits_only_recomputed_trains_to_the_same_bits(
+    folder: Path, tmp_path: Path, roomy: Path, limits: dict[str, int], expected: Outcome
+) -> None:
+    watcher = Watcher()
+    tune(task_for(folder, limit=limits["recomputed"]), tmp_path / "run", watcher=watcher)
+    assert outcome_of(tmp_path / "run") == expected
+    facts = facts_of(tmp_path / "run")
+    assert facts["memory_shortages"] == 0, "it was planned, not found out"
+    above, num_passes = int(str(facts["recomputed_above_tokens"])), int(str(facts["recomputed_passes"]))
+    assert 64 <= above < LONG
+    assert num_passes > 0
+    assert watcher.recomputed > 0
+    assert [note for note in watcher.notes if f"of more than {above} tokens do not fit" in note]
+    assert any("1 of 25 rows are longer" in note for note in watcher.notes)
+    before = facts_of(roomy)
+    assert before["recomputed_passes"] == 0
+    assert before["recomputed_above_tokens"] is None
+    assert before["memory_recompute"] == "auto"
+
+
+def test_always_recomputes_every_pass_and_changes_no_bit(
+    folder: Path, tmp_path: Path, limits: dict[str, int], expected: Outcome
+) -> None:
+    watcher = Watcher()
+    options = RunOptions(token_budget=256)
+    tune(task_for(folder, limit=ROOMY, recompute="always"), tmp_path / "run", watcher=watcher, options=options)
+    assert outcome_of(tmp_path / "run") == expected
+    facts = facts_of(tmp_path / "run")
+    assert facts["recomputed_above_tokens"] == 0
+    assert int(str(facts["recomputed_passes"])) >= 5
+    assert any("every training pass is recomputed" in note for note in watcher.notes)
+    tight = {
+        mode: _prepare(task_for(folder, limit=limits["recomputed"], recompute=mode)).sizes.executor.token_budget
+        for mode in ("auto", "always")
+    }
+    assert tight["always"] > tight["auto"], "it lets passes be larger"
+
+
+@pytest.mark.parametrize(
+    ("limit", "mode", "words"),
+    [
+        ("recomputed", "never", "with all its activations kept.*Set memory.recompute: auto, set dataset.max_length to"),
+        ("nothing", "auto", "with every layer recomputed.*rows of up to .*Set dataset.max_length to"),
+        ("nothing", "always", "with every layer recomputed.*rows of up to .*Set dataset.max_length to"),
+    ],
+)
+def test_a_row_that_cannot_fit_is_said_before_training(
+    folder: Path, tmp_path: Path, limits: dict[str, int], limit: str, mode: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        tune(task_for(folder, limit=limits[limit], recompute=mode), tmp_path / "run")
+    (problem,) = raised.value.problems
+    assert problem.where.endswith("dataset.max_length")
+    assert f"a row of {LONG + 2} tokens" in problem.found
+    assert "train.jsonl:25" in problem.found
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_row_that_was_thought_to_fit_is_recomputed_when_it_does_not(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int],
+    expected: Outcome,
+) -> None:
+    monkeypatch.setattr(memory_plan, "estimate_passes", lambda *_, **__: MemoryNeeds(pass_bytes=lambda tokens: 0.0))
+    watcher = Watcher()
+    task = task_for(folder, limit=limits["recomputed"], profile=False, margin=0.05)
+    tune(task, tmp_path / "run", watcher=watcher, options=RunOptions(token_budget=64, checkpoint_seconds=0))
+    assert outcome_of(tmp_path / "run") == expected
+    assert any("with its layers recomputed" in note for note in watcher.notes)
+    facts = facts_of(tmp_path / "run")
+    assert int(str(facts["memory_shortages"])) > 0
+    assert int(str(facts["recomputed_passes"])) > 0
+    assert int(str(facts["kept_tokens_after_shortage"])) >= 64
+    resume(tmp_path / "run")
+    assert outcome_of(tmp_path / "run") == expected
+
+
+def test_another_word_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"auto \| always \| never"):
+        task_for(folder, recompute="sometimes")
