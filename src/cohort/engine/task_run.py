@@ -83,8 +83,7 @@ class TaskRun:
         task = preparation.task
         self._preparation, self._store, self._is_alone = preparation, store, is_alone
         self._shelf, self._directory, self._watcher = shelf, directory, watcher
-        early_exit = task.early_exit_settings()
-        first = preparation.proposals.first
+        early_exit, first = task.early_exit_settings(), preparation.proposals.first
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
         self._study = Study([trial.candidate for trial in first], early_exit, metric=objective_metric(task))
         self._time_spent = TimeSpent(clock)
