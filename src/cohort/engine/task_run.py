@@ -81,7 +81,7 @@ class TaskRun:
             is_alone: Whether it has the executor to itself, so that its steps tell what steps of its packs cost.
         """
         task = preparation.task
-        self._preparation, self._store, self._is_alone = preparation, store, is_alone
+        self._preparation, self._store, self._share, self._is_alone = preparation, store, share, is_alone
         self._shelf, self._directory, self._watcher = shelf, directory, watcher
         early_exit, first = task.early_exit_settings(), preparation.proposals.first
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
@@ -191,7 +191,8 @@ class TaskRun:
             shelf=self._shelf,
             directory=self._directory,
         )
-        if self._is_alone:
+        # a step that was recomputed takes longer than others of its pack
+        if self._is_alone and not self._share.recomputed_passes():
             self._steps.keep()
 
     def _took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:

@@ -128,9 +128,10 @@ class TaskSketch:
         counts, train = self.counts, self.inputs.data.train
         trained_share = float(train.trained_T.mean())
         return ModelWork(
-            flops_per_token=2 * counts.linear_flops_per_token + 3 * trained_share * counts.head_flops_per_token,
+            flops_per_token=(2 + self._recomputed) * counts.linear_flops_per_token
+            + 3 * trained_share * counts.head_flops_per_token,
             # a causal sequence sees half of its square, and attention's backward costs twice its forward
-            flops_per_square=1.5 * counts.attention_flops_per_pair,
+            flops_per_square=(1.5 + 0.5 * self._recomputed) * counts.attention_flops_per_pair,
             weight_bytes=self.weight_bytes,
             rank_width=self.layout.width,
             num_linears=len(self.layout.linears),
@@ -138,6 +139,11 @@ class TaskSketch:
             hidden_size=self.inputs.config.hidden_size,
             bytes_per_value=self.bytes_per_value,
         )
+
+    @property
+    def _recomputed(self) -> int:
+        """Further forward passes of the layers in a training pass."""
+        return int(self.task.memory.recompute == Recompute.ALWAYS.value)
 
     def sizes(self, num_gpus: int) -> Sizes:
         """Return sizes beside a base model that is spread over ``num_gpus`` GPUs.
@@ -237,7 +243,8 @@ class TaskSketch:
         if self.hardware.is_gpu and tokens_per_pass is not None:
             launched = LaunchRegime(from_tokens=GRAPH_TOKENS, tokens_per_pass=tokens_per_pass)
         cost, source = analytic_step_cost(self.model_work, self.hardware, launched=launched), CostSource.ANALYTIC
-        samples = self.measured.samples
+        # only steps that kept their activations are measured
+        samples = () if self._recomputed else self.measured.samples
         if samples:
             cost = fit_step_cost(samples, held_out=(), prior=cost, launched=launched).cost
             source = CostSource.MEASURED if len(set(samples)) >= ENOUGH_PACKS else CostSource.SCALED
