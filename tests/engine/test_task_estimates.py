@@ -73,7 +73,7 @@ def test_recomputing_every_pass_is_planned_with(folder: Path) -> None:
         for mode in ("auto", "always")
     )
     assert 1 < recomputed.time.training / kept.time.training <= 1.5
-    assert recomputed.memory_bytes < kept.memory_bytes
+    assert recomputed.memory_bytes <= kept.memory_bytes
 
 
 def test_a_memory_limit_is_planned_with(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
-from cohort.models.counts import adapter_parameters, count_model
+from cohort.models.counts import (
+    activation_bytes_per_token,
+    adapter_parameters,
+    count_model,
+    recomputed_bytes_per_token,
+)
 from cohort.models.weights import load_decoder
 from tests.models.tiny_checkpoints import save_checkpoint
 
@@ -46,3 +52,16 @@ def test_counts_are_those_of_the_model(family: str, settings: dict[str, Any], tm
 
 def test_adapter_parameters() -> None:
     assert adapter_parameters({"a": (10, 20), "b": (5, 6)}, r=4) == 4 * 30 + 4 * 11
+
+
+def test_a_recomputed_token_keeps_a_stream_a_layer_and_one_layer_at_work(tmp_path: Path) -> None:
+    config = load_decoder(save_checkpoint(tmp_path, "Llama")).config
+    config = replace(config, num_layers=32, windows=config.windows[:1] * 32)
+    kept, recomputed = (
+        count(config, bytes_per_value=2) for count in (activation_bytes_per_token, recomputed_bytes_per_token)
+    )
+    assert 32 * config.hidden_size * 2 < recomputed < kept / 5
+    shallow = replace(config, num_layers=1, windows=config.windows[:1])
+    assert recomputed_bytes_per_token(shallow, bytes_per_value=2) == activation_bytes_per_token(
+        shallow, bytes_per_value=2
+    )

@@ -110,10 +110,12 @@ def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, p
 def recomputed_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, padding: float = 1.6) -> int:
     """Estimate the same for a pass whose layers are recomputed: the stream that enters each, and one layer at work.
 
-    The layer counts twice, what it keeps and the gradients of that: an estimate from above as well.
+    The layer counts twice, what it keeps and the gradients of that: an estimate from above as well. No pass takes more
+    than one that keeps everything.
     """
     streams = (config.num_layers + 3) * config.hidden_size
-    return bytes_per_value * (streams + 2 * _values_of_a_layer(config, padding=padding))
+    recomputed = bytes_per_value * (streams + 2 * _values_of_a_layer(config, padding=padding))
+    return min(recomputed, activation_bytes_per_token(config, bytes_per_value=bytes_per_value, padding=padding))
 
 
 def _values_of_a_layer(config: DecoderConfig, *, padding: float) -> int:
