@@ -13,11 +13,12 @@ import torch
 
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.memory_records import PassKind, PassPeak, Recompute
+from cohort.kernels.backend import Backend, triton_interprets, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.executor import Executor
+from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.recomputation import Recomputation
-from tests.training.small_models import save_llama
+from tests.training.small_models import random_rows, save_llama
 from tests.training.test_out_of_memory import (
     ROWS,
     TRIALS,
@@ -163,6 +164,33 @@ def test_memory_that_runs_out_at_every_way_out_changes_no_bit(decoder: Decoder, 
     assert len(shortages) > len(kept) > 0
     assert executor.recomputation.num_passes > 0
     assert meter.live_bytes < 1 << 20, "what failed passes held is free again"
+
+
+@pytest.mark.skipif(not triton_interprets(), reason="the gpu tests run the kernels")
+def test_grouped_kernels_write_fresh_gradients_once(tmp_path: Path) -> None:
+    """Two micro-batches a step, the first of a slot writing over what its sinks hold, one trial with dropout."""
+    pytest.importorskip("triton")
+    save_llama(tmp_path, num_layers=1)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    rows = random_rows(8, seed=3, longest=9)
+    settings = {"num_slots": 2, "num_rank_rows": 32, "token_budget": 10, "evaluation_token_budget": 10}
+    weights = []
+    with use_backend(Backend.TRITON):
+        for mode in (Recompute.NEVER, Recompute.ALWAYS):
+            executor = Executor(
+                decoder,
+                target_linears=decoder.linears,
+                train_rows=rows,
+                settings=ExecutorSettings(**settings, recompute=mode),
+            )
+            assert executor.bank.writes_gradients
+            for spec in TRIALS[0], TRIALS[3]:
+                executor.load(spec)
+            executor.bank.grads_RD.fill_(5.0)
+            executor.step()
+            weights.append([executor.weights(trial_id) for trial_id in executor.resident])
+    assert executor.recomputation.num_passes > 1
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*weights, strict=True))
 
 
 def test_a_recomputing_executor_is_freed_without_a_garbage_collection(decoder: Decoder) -> None:
