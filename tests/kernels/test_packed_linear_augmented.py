@@ -198,6 +198,9 @@ def test_the_rule() -> None:
     assert columns(frozen=roomy_linear(uneven), parts=uneven.parts) == 0
     odd = replace(case.slots, row_starts=(0, 20))
     assert columns(tables=LaunchTables(case.segments, odd, device="cpu")) == 0
+    wide = make_case("cpu", lengths=[20, 5], ranks=[8, 136], dtype=torch.bfloat16)
+    many = replace(AUGMENTED, augmented_columns=256)
+    assert columns(many, frozen=roomy_linear(wide, spare=256), parts=wide.parts, tables=wide.tables()) == 0
     nobody = replace(case.slots, ranks=(0, 0))
     assert columns(tables=LaunchTables(case.segments, nobody, device="cpu")) == 0
 

@@ -48,26 +48,39 @@ def decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Decoder:
 
 
 def test_a_small_bank_and_a_long_pass_get_columns_and_a_larger_bank_gives_them_back(decoder: Decoder) -> None:
-    make_room(decoder, num_rank_rows=64, num_rows=2047)
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2047)
     assert columns(decoder) == [0] * 8
-    make_room(decoder, num_rank_rows=64, num_rows=2048)
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0, 64, 0, 0] * 2
-    make_room(decoder, num_rank_rows=64, num_rows=100)
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=100)
     assert columns(decoder) == [0, 64, 0, 0] * 2
-    make_room(decoder, num_rank_rows=80, num_rows=100)
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=80, num_rows=100)
+    assert columns(decoder) == [0] * 8
+
+
+def test_a_linear_that_the_bank_leaves_alone_gets_none(decoder: Decoder) -> None:
+    without = [name for name in decoder.linears if "layers.1." not in name or "o_proj" not in name]
+    make_room(decoder, adapted=without, num_rank_rows=64, num_rows=2048)
+    assert columns(decoder) == [0, 64, 0, 0] + [0] * 4
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
+    assert columns(decoder) == [0, 64, 0, 0] * 2
+    # the next bank on the same model adapts q and v alone
+    make_room(
+        decoder, adapted=[n for n in decoder.linears if "q_proj" in n or "v_proj" in n], num_rank_rows=64, num_rows=9
+    )
     assert columns(decoder) == [0] * 8
 
 
 def test_nothing_moves_once_a_graph_has_recorded_where_it_is(decoder: Decoder) -> None:
     decoder.is_recorded = True
-    make_room(decoder, num_rank_rows=64, num_rows=2048)
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0] * 8
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.bfloat16), ("cuda", torch.float32)])
 def test_only_sixteen_bits_on_a_gpu_get_columns(decoder: Decoder, device: str, dtype: torch.dtype) -> None:
     decoder.device, decoder.dtype = torch.device(device), dtype
-    make_room(decoder, num_rank_rows=64, num_rows=2048)
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0] * 8
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from cohort.adapters.linear import PackedLinear
@@ -13,13 +15,19 @@ from cohort.models.frozen_linear import FrozenLinear
 __all__ = ["make_room"]
 
 
-def make_room(decoder: Decoder, *, num_rank_rows: int, num_rows: int) -> None:
+def make_room(decoder: Decoder, *, adapted: Collection[str], num_rank_rows: int, num_rows: int) -> None:
     """Give those linears of ``decoder`` columns to spare whose product is to be augmented in a pass of ``num_rows``
-    rows with a bank of ``num_rank_rows``, and take them back where the bank is too large: a product over a weight with
-    columns to spare is 1 to 5 % slower, so nobody has them who does not use them.
+    rows with a bank of ``num_rank_rows``, and take them back where the bank is too large or leaves them alone: a
+    product over a weight with columns to spare is 1 to 5 % slower.
 
     To be called before a pass that is launched kernel by kernel; all but the first such call change nothing. Weights
     move one at a time, and none once a CUDA graph has recorded where they are: passes then take them as they are.
+
+    Args:
+        decoder: Whose weights move.
+        adapted: Linears that the bank adapts, by full module path.
+        num_rank_rows: Of the bank.
+        num_rows: Of the pass.
     """
     device = decoder.device
     if decoder.is_recorded or device.type != "cuda" or decoder.dtype.itemsize != 2:
@@ -31,8 +39,9 @@ def make_room(decoder: Decoder, *, num_rank_rows: int, num_rows: int) -> None:
         # the layers are alike
         count = _columns(linears[0], gpu=gpu, num_rank_rows=num_rank_rows, num_rows=num_rows)
         for linear in linears:
-            if count is not None and isinstance(linear.frozen, FrozenLinear):
-                linear.frozen.reserve_columns(count)
+            own = count if linear.parts[0].name in adapted else 0
+            if own is not None and isinstance(linear.frozen, FrozenLinear):
+                linear.frozen.reserve_columns(own)
 
 
 def _columns(linear: PackedLinear, *, gpu: str, num_rank_rows: int, num_rows: int) -> int | None:

@@ -108,7 +108,8 @@ class TrainingPasses:
                 return self.run(entries, trained, fresh_slots=fresh_slots, recompute=recompute)
             return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
         batch, lora = staged.stream
-        make_room(self._decoder, num_rank_rows=self._bank.num_rank_rows, num_rows=batch.num_rows)
+        bank = self._bank
+        make_room(self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows)
         present = {entry.slot: trained[entry.slot] for entry in entries}
         size = pass_size(batch, lora, decoder=self._decoder, recomputed=recompute)
         with self._memory.observe(PassKind.TRAIN, size) as observed:

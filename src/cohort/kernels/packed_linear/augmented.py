@@ -78,11 +78,14 @@ def augmented_columns(
     """Return how many further columns the product of this pass takes, 0 where it is not augmented.
 
     It is where ``tiles`` say so and: one part owns all output columns, the weight has enough columns to spare, the
-    stream has the rows and no more rank rows are in use than ``tiles`` ask, and one launch serves one layout (a graph's
-    next pack might use other rank rows; what graphs record is too short to gain).
+    stream has the rows and no more rank rows are in use than ``tiles`` ask, no rank is above 128, and one launch serves
+    one layout (a graph's next pack might use other rank rows; what graphs record is too short to gain).
     """
     asked = tiles.term_forward is TermPlace.AUGMENTED and tables.num_rows >= tiles.augmented_rows
     if not asked or tables.fixed_launch or len(parts) != 1 or parts[0].b_RN.shape[1] != frozen.out_features:
+        return 0
+    # S of a rank above 128 comes from several launches, each of which would write zeros over what the others spread
+    if len(tables.passes) > 1:
         return 0
     b_RN, spare_NC, used = parts[0].b_RN, _spare(frozen), tables.num_rank_rows
     if spare_NC is None or used > min(spare_NC.shape[1], tiles.augmented_columns, b_RN.shape[0]):
