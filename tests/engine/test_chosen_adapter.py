@@ -132,8 +132,16 @@ def test_a_run_without_any_checkpoint_has_nothing_to_export(interrupted: Path, t
     copy = Path(shutil.copytree(interrupted, tmp_path / "run"))
     for path in copy.glob("trials/*/best-*"):
         path.unlink()
-    with pytest.raises(InputError, match="a run without a best adapter yet"):
+    with pytest.raises(InputError, match="a run without a best adapter yet, nor any checkpoint on disk") as caught:
         export_adapter(copy, form=ExportForm.PEFT)
+    # what has just failed is no mend
+    assert "cohort resume" in str(caught.value)
+    assert "cohort export" not in str(caught.value)
+
+
+def test_who_asks_for_the_best_of_an_unfinished_run_is_told_how_to_have_the_best_so_far(interrupted: Path) -> None:
+    with pytest.raises(InputError, match="take the best checkpoint so far with `cohort export"):
+        generate_from_run(interrupted, ["1+1="], settings=GenerationSettings(max_new_tokens=2))
 
 
 def test_a_trial_without_a_checkpoint_names_those_that_have_one(run: Path, tmp_path: Path) -> None:

@@ -61,15 +61,7 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
     """
     if trial_id is None:
         if not _is_adapter(directory.best):
-            raise InputError(
-                Problem(
-                    where=str(directory.root),
-                    found="a run without a best adapter yet",
-                    allowed="a run that has finished",
-                    mend=f"Finish it with `cohort resume {directory.root}`, take the best checkpoint so far with "
-                    f"`cohort export {directory.root}`, or name a trial with --trial.",
-                )
-            )
+            raise InputError(_no_best(directory))
         yield directory.best
     elif step is not None:
         with RunReader.open(directory.database) as reader:
@@ -87,6 +79,16 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
         with TemporaryDirectory(prefix="cohort-adapter-") as folder:
             write_adapter_files(Path(folder), _content(directory, results, trial))
             yield Path(folder)
+
+
+def _no_best(directory: RunDirectory) -> Problem:
+    """Return what is wrong when the best adapter of a run that has none is asked for."""
+    found, mend = "a run without a best adapter yet", f"Finish it with `cohort resume {directory.root}`"
+    if best_so_far(directory) is None:
+        found += ", nor any checkpoint on disk"
+    else:
+        mend += f", take the best checkpoint so far with `cohort export {directory.root}`, or name a trial with --trial"
+    return Problem(where=str(directory.root), found=found, allowed="a run that has finished", mend=f"{mend}.")
 
 
 def best_so_far(directory: RunDirectory) -> BestSoFar | None:
