@@ -135,6 +135,17 @@ def test_telling(name: SamplerName) -> None:
         sampler.tell(2, 1.0)
 
 
+@pytest.mark.parametrize("name", DRAWN)
+def test_asking_for_nothing_costs_no_study(name: SamplerName, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = build_sampler(name, RANGES, trials=8)
+    sampler.propose(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna, "create_study", None)
+        assert sampler.propose(0) == ()
+    sampler.tell(1, 0.5)
+    assert len(sampler.propose(1)) == 1
+
+
 def test_optunas_logging_is_left_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     before = optuna.logging.get_verbosity()
     build_sampler(SamplerName.TPE, LISTS, trials=2).propose(2)

@@ -69,7 +69,9 @@ class OptunaSampler(Sampler):
     def propose(self, num: int) -> tuple[Proposal, ...]:
         """Ask Optuna for up to ``num`` configurations that were not proposed before."""
         proposals: list[Proposal] = []
-        self._study = self._build_study()
+        # a run asks after every step whether a trial has ended: building costs 13 ms with 60 trials
+        if num > 0:
+            self._study = self._build_study()
         while len(proposals) < num and self._num_proposed < self._trials:
             drawn = self._draw()
             if drawn is None:
