@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from cohort.engine import pace as pace_module
 from cohort.engine.pace import Pace, TrialLeft, seconds_at_pace
 
 
@@ -80,3 +83,26 @@ def test_evaluations_are_added_by_how_many_are_measured_at_once() -> None:
         pace.took_evaluation(2, num_tokens=80, seconds=4.0)
     both = [trial(0, 10, evaluations=(0, 3))] * 2
     assert seconds_at_pace(both, pace=pace) == pytest.approx(10 + 3 * 4.0)
+
+
+def test_what_comes_after_a_prediction_counts_in_the_next() -> None:
+    pace = paced((8, 800, 1.0))
+    assert pace.step_seconds(800) == pytest.approx(1.0)
+    for _ in range(40):
+        pace.took_step(8, num_tokens=800, seconds=3.0)
+    assert pace.step_seconds(800) == pytest.approx(3.0)
+
+
+def test_a_prediction_for_many_trials_looks_at_the_samples_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = paced((8, 800, 0.9), (2, 200, 0.3))
+    looks: list[int] = []
+    median = pace_module._median
+
+    def counted(group: Sequence[tuple[float, float]]) -> tuple[float, float]:
+        looks.append(len(group))
+        return median(group)
+
+    monkeypatch.setattr(pace_module, "_median", counted)
+    trials = [trial(10 + index, 90) for index in range(100)]
+    assert seconds_at_pace(trials, pace=pace) == seconds_at_pace(trials, pace=pace)
+    assert len(looks) == 2

@@ -7,6 +7,7 @@ until there was a second one, the first one's time is scaled by its tokens, but 
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ class _Curve:
         self._groups: dict[int, deque[tuple[float, float]]] = {}
         self._counts: dict[int, int] = {}
         self._latest: int | None = None
+        self._fitted: tuple[float, float, float] | None = None
 
     def add(self, size: int, *, tokens: float, seconds: float) -> None:
         """Take in one of a pack of ``size`` trials."""
@@ -56,6 +58,7 @@ class _Curve:
             return
         group = self._groups.setdefault(size, deque(maxlen=_MOST))
         group.append((tokens, seconds))
+        self._fitted = None
         if len(group) >= self._least:
             self._latest = size
 
@@ -63,13 +66,22 @@ class _Curve:
         """Return what one of so many tokens takes; None while too little was seen."""
         if self._latest is None:
             return None
+        # a prediction asks for every trial, which 32 samples of every pack size are not sorted for each time
+        if self._fitted is None:
+            self._fitted = self._fit(self._latest)
+        constant, slope, flat = self._fitted
+        return constant + slope * max(tokens, flat)
+
+    def _fit(self, latest: int) -> tuple[float, float, float]:
+        """Return constant, slope, and the tokens below which nothing becomes shorter."""
         points = {size: _median(group) for size, group in self._groups.items() if len(group) >= self._least}
-        x0, y0 = points[self._latest]
+        x0, y0 = points[latest]
         least, most = min(x for x, _ in points.values()), max(x for x, _ in points.values())
         if most < _APART * least:
-            return y0 * max(tokens, self._flat) / max(x0, self._flat)
+            return 0.0, y0 / max(x0, self._flat), self._flat
         constant, slope = _line(list(points.values()))
-        return y0 * (constant + slope * tokens) / (constant + slope * x0)
+        scale = y0 / (constant + slope * x0)
+        return scale * constant, scale * slope, 0.0
 
 
 def _median(group: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -156,8 +168,9 @@ def seconds_at_pace(
         crowd = 1.0 if most_trials is None else max(1.0, members / most_trials)
         done = 0
         ahead.sort(key=lambda entry: entry[0])
-        for index, (steps, _, _) in enumerate(ahead):
-            pack = sum(share * trial.tokens_per_step for _, trial, share in ahead[index:])
+        # tokens a step of each trial and those that go on longer
+        packs = list(itertools.accumulate(share * trial.tokens_per_step for _, trial, share in reversed(ahead)))
+        for (steps, _, _), pack in zip(ahead, reversed(packs), strict=True):
             each = pace.step_seconds(pack / crowd)
             if each is None:
                 return None
