@@ -27,6 +27,8 @@ MOST_TOKENS = 8192
 MOST_CPU_TOKENS, MOST_CPU_ROWS = 1024, 24
 # what a recorded pass takes over a launched one of as many tokens: its attention is padded
 GRAPH_FACTOR = 1.2
+# a longest row that takes more of the room than this may not fit when sizes are chosen: less is free by then
+SURE_SHARE = 0.95
 # tokens between the passes that the search for the largest tells apart
 GRAIN = 64
 
@@ -119,7 +121,7 @@ def profile_memory(
 
     The search is by prediction, its answer is checked by a pass; where that takes more the model learns it, once more.
     What is known is not measured again, and a pass no larger than one that was run is not checked again. Recomputed
-    passes are measured where the longest row does not fit with everything kept, by prediction, or all are recomputed.
+    passes are measured where the longest row hardly fits with everything kept, by prediction, or all are recomputed.
 
     Args:
         decoder: The frozen backbone.
@@ -162,7 +164,8 @@ def profile_memory(
             )
     if found is None:
         return None
-    does_fit = found.model.predict(PassKind.TRAIN, worst(longest)) <= room_bytes
+    sure_bytes = SURE_SHARE * room_bytes - found.reserve_bytes
+    does_fit = found.model.predict(PassKind.TRAIN, worst(longest)) <= sure_bytes
     if recompute is Recompute.ALWAYS or (recompute is Recompute.AUTO and not does_fit):
         row = ProbePass(ranks=(widest,), lengths=(longest,))
         with contextlib.closing(open_probe(Recompute.ALWAYS)) as probe:
