@@ -168,3 +168,9 @@ def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.Ca
     code, out, _ = cohort(capsys, "status", str(run), "--json")
     assert code == 0
     assert json.loads(out)["state"] == "stopped"
+    _, out, _ = cohort(capsys, "status", str(run))
+    assert f"to go on from the last checkpoint: cohort resume {run}" in out
+    (run / "run.db").write_bytes(b"no database any more" * 100)
+    code, _, err = cohort(capsys, "status", str(run))
+    assert code != 0
+    assert f"`cohort resume {run}` puts the copy of the last checkpoint in its place" in err

@@ -64,7 +64,7 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
     print_facts(console, facts)
 
 
-def print_status(status: RunStatus, *, as_json: bool) -> None:
+def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> None:
     """Print where a run stands."""
     if as_json:
         body = {
@@ -89,3 +89,6 @@ def print_status(status: RunStatus, *, as_json: bool) -> None:
     if status.state == "running" and status.seconds_left is not None:
         facts["left"] = f"about {format_duration(status.seconds_left)}"
     print_facts(console, facts | _outcome(status.results))
+    if status.state == "stopped":
+        # what came after the last checkpoint is trained again
+        console.print(f"\nto go on from the last checkpoint: cohort resume {run_directory}", soft_wrap=True, markup=False)

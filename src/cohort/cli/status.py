@@ -23,4 +23,4 @@ def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOpt
         from cohort.engine.run_directory import RunDirectory
         from cohort.engine.status import read_status
 
-        print_status(read_status(RunDirectory.open(run_dir)), as_json=as_json)
+        print_status(read_status(RunDirectory.open(run_dir)), run_directory=run_dir, as_json=as_json)

@@ -132,9 +132,15 @@ def database_errors_named(path: Path) -> Iterator[None]:
             if any(text in str(error) for text in _OUT_OF_REACH):
                 raise RunStateError(f"{path}: {error}; mend the disk or its permissions, then resume") from error
             raise RunStateError(
-                f"{path} cannot be read or written as a run database ({error}); restore it from a copy, "
-                "or start the task anew in another directory"
+                f"{path} cannot be read or written as a run database ({error}); {_mend_of_damage(path)}"
             ) from error
+
+
+def _mend_of_damage(path: Path) -> str:
+    """Say what helps where the file itself is no database any more: checkpoints of a run hold copies of it."""
+    if path.name == "run.db" and any((path.parent / "checkpoints").glob("*.json")):
+        return f"`cohort resume {path.parent}` puts the copy of the last checkpoint in its place"
+    return "restore it from a copy, or start the task anew in another directory"
 
 
 def _settings(connection: sqlite3.Connection) -> None:
@@ -194,7 +200,7 @@ def open_database(path: Path, *, read_only: bool) -> sqlite3.Connection:
             verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 connection.close()
-                raise RunStateError(f"{path} is damaged ({verdict}); restore it from a copy or start anew elsewhere")
+                raise RunStateError(f"{path} is damaged ({verdict}); {_mend_of_damage(path)}")
     return connection
 
 
