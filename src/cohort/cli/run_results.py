@@ -91,4 +91,5 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
     print_facts(console, facts | _outcome(status.results))
     if status.state == "stopped":
         # what came after the last checkpoint is trained again
-        console.print(f"\nto go on from the last checkpoint: cohort resume {run_directory}", soft_wrap=True, markup=False)
+        line = f"\nto go on from the last checkpoint: cohort resume {run_directory}"
+        console.print(line, soft_wrap=True, markup=False)

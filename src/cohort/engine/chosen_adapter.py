@@ -101,22 +101,27 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
     with RunReader.open(directory.database) as reader, reader.snapshot():
         metric, evaluations = reader.metric(), reader.evaluations()
         steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
-    found = []
+    found, seen = [], []
     for evaluation in evaluations:
         value = metric.read_record(evaluation.validation_loss, evaluation.metrics)
         if value is None or not math.isfinite(value) or not math.isfinite(evaluation.validation_loss):
             continue
+        seen.append((metric.cost(value), evaluation.trial_id, evaluation.step, value))
         if _path(directory, evaluation.trial_id, evaluation.step).is_file():
             found.append((metric.cost(value), evaluation.trial_id, evaluation.step, value))
     if not found:
         return None
     _, trial_id, step, value = min(found)
     done, planned = steps[trial_id]
+    _, best_trial, best_step, best_value = min(seen)
+    better = ""
+    if (best_trial, best_step) != (trial_id, step):
+        better = f"; it reached {best_value:.4g} since (trial {best_trial}, step {best_step}), which is not on disk yet"
     return BestSoFar(
         trial_id=trial_id,
         step=step,
         note=f"this run has not finished: the best checkpoint so far is of trial {trial_id} after step {step} "
-        f"({metric.label} {value:.4g}; it has done {done} of {planned} steps). "
+        f"({metric.label} {value:.4g}; it has done {done} of {planned} steps){better}. "
         f"`cohort resume {directory.root}` goes on with the run",
     )
 
