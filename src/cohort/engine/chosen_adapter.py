@@ -116,7 +116,7 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
     _, best_trial, best_step, best_value = min(seen)
     better = ""
     if (best_trial, best_step) != (trial_id, step):
-        better = f"; it reached {best_value:.4g} since (trial {best_trial}, step {best_step}), which is not on disk yet"
+        better = f"; the run also reached {best_value:.4g} (trial {best_trial}, step {best_step}), which is not on disk"
     return BestSoFar(
         trial_id=trial_id,
         step=step,
