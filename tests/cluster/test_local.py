@@ -152,7 +152,9 @@ def test_slots_set_devices_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [slot.slot.device for slot in slots] == ["GPU 0", "GPU 3"]
     assert slots[1].environment["CUDA_VISIBLE_DEVICES"] == "3"
     assert slots[1].environment["OMP_NUM_THREADS"] == "4"
-    assert cpu_slots(1, num_threads=2)[0].slot.device == "CPU, 2 threads"
+    # two on one machine are told apart
+    devices = [slot.slot.device for slot in cpu_slots(2, num_threads=2)]
+    assert devices == ["CPU worker 0 (2 threads)", "CPU worker 1 (2 threads)"]
     # what the user chose stays
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert "OMP_NUM_THREADS" not in cpu_slots(1, num_threads=2)[0].environment

@@ -60,7 +60,7 @@ def cpu_slots(num_workers: int, *, num_threads: int) -> tuple[LocalSlot, ...]:
     threads = f"{num_threads} thread{'' if num_threads == 1 else 's'}"
     return tuple(
         LocalSlot(
-            slot=Slot(slot_id=index, node="local", device=f"CPU, {threads}"),
+            slot=Slot(slot_id=index, node="local", device=f"CPU worker {index} ({threads})"),
             environment={"CUDA_VISIBLE_DEVICES": "", **_threads(num_threads)},
         )
         for index in range(num_workers)

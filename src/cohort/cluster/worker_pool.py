@@ -33,7 +33,7 @@ class Slot:
     Attributes:
         slot_id: Unique within the pool, never used again for another place.
         node: Name of the machine.
-        device: What it computes on, in words (``GPU 0``, ``CPU, 1 thread``).
+        device: What it computes on, in words (``GPU 0``, ``CPU worker 0 (1 thread)``).
     """
 
     slot_id: int

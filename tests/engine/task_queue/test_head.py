@@ -173,7 +173,7 @@ def test_a_dead_worker_is_replaced_and_its_task_goes_on(tmp_path: Path) -> None:
     scene.add("b")
     scene.at(8, lambda: scene.pool.kill(0))
     assert all_done(scene.run())
-    assert scene.has_decided("worker", "the worker of slot 0 died: killed by SIGKILL")
+    assert scene.has_decided("worker", "the worker on slot 0 died: killed by SIGKILL")
     assert scene.has_decided("fail", "it will go on from its last checkpoint")
 
 
@@ -185,7 +185,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(tmp_path: Path, way: str) ->
     scene.at(8, lambda: setattr(scene.pool.workers[1], f"is_{way}", True))
     assert all_done(scene.run(limits=Limits(silent_seconds=5.0, still_seconds=30.0)))
     said = "silent for 5 s" if way == "silent" else "its task has not moved for 1000000000 s (training)"
-    assert scene.has_decided("worker", f"the worker of slot 1 died: {said}, killed by SIGKILL")
+    assert scene.has_decided("worker", f"the worker on slot 1 died: {said}, killed by SIGKILL")
 
 
 def test_a_task_that_fails_again_and_again_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:

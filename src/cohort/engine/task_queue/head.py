@@ -207,7 +207,7 @@ class Head:
         """A worker died: its task goes on elsewhere, and another worker takes its place."""
         reason = f"{seat.condemned}, {reason}" if seat.condemned else reason
         task, state = seat.task, seat.state
-        self._log.decide("worker", task=task or "", text=f"the worker of {seat.slot.device} died: {reason}")
+        self._log.decide("worker", task=task or "", text=f"the worker on {seat.slot.device} died: {reason}")
         if task is not None:
             self._release(seat, outcome="its worker died")
             if state is SeatState.BUSY:
