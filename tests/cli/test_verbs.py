@@ -68,7 +68,9 @@ def test_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "run" / "report.html").unlink()
     code, out, _ = cohort(capsys, "report", str(folder / "run"))
     assert code == 0
-    assert Path(out.strip()).read_text().startswith("<!")
+    page = Path(out.strip()).read_text()
+    assert page.startswith("<!")
+    assert page.count("moves with it") == page.count("(lora_alpha moves with it)") == 1, "the task writes it as 2r"
 
 
 def test_export_and_merge_say_the_same_logits(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -22,6 +22,17 @@ FACTS: dict[str, JsonValue] = {
     "task_name": "gsm8k",
     "base_model": "meta-llama/Llama-3.2-1B",
     "state": "done",
+    "task": {
+        "lora": {"r": 16, "lora_alpha": 32.0},
+        "search": {
+            "space": {
+                "learning_rate": [1e-5, 5e-5, 2e-4, 5e-4, 3e-3],
+                "r": [16, 32, 64],
+                "lora_alpha": "2r",
+                "batch_size": [1, 2, 4, 8],
+            }
+        },
+    },
     "num_slots": 8,
     "warmup_fraction": 0.05,
     "backend": "torch (per sample)",

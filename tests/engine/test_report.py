@@ -202,10 +202,43 @@ def test_hyperparameters_that_move_together_share_a_drawing(tmp_path: Path) -> N
     with RunReader.open(path) as reader:
         results = read_results(reader)
     trials = [entry.trial for entry in results.ranked]
-    assert varied_parameters(trials) == ["learning_rate", "r", "batch_size"]
-    effects = hyperparameter_effects(trials, best=results.best, value_label="validation loss")
+    followed = {"lora_alpha": "r"}
+    assert varied_parameters(trials, followed=followed) == ["learning_rate", "r", "batch_size"]
+    effects = hyperparameter_effects(trials, best=results.best, value_label="validation loss", followed=followed)
     assert [effect.tied for effect in effects] == [(), ("lora_alpha",), ()]
     assert effects[0].spread > effects[2].spread
+
+
+def _three_trials(path: Path, *, alpha: JsonValue) -> str:
+    """The page of three trials of which none repeats a value of another."""
+    store = RunStore.create(path)
+    space: dict[str, JsonValue] = {"lora_alpha": alpha, "r": [4, 8, 16], "learning_rate": {"min": 1e-5, "max": 1e-3}}
+    store.set_facts({"task": {"lora": {"lora_alpha": 32.0}, "search": {"space": space}}})
+    settings: list[dict[str, JsonValue]] = [
+        {"lora_alpha": 2.0 * r, "r": r, "learning_rate": rate} for r, rate in ((4, 7e-4), (16, 2e-5), (8, 9e-5))
+    ]
+    store.add_trials(
+        [NewTrial(trial_id=n, parameters=setting, planned_steps=1, seed=0) for n, setting in enumerate(settings)]
+    )
+    evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(3)]
+    store.append(evaluated, map(new_best, evaluated))
+    page = render_report(store)
+    store.close()
+    return page
+
+
+def test_only_what_the_task_writes_as_a_multiple_moves_with_another(tmp_path: Path) -> None:
+    page = _three_trials(tmp_path / "run.db", alpha="2r")
+    assert re.findall(r"\(([a-z_, ]+) moves with it\)", page) == ["lora_alpha"]
+    assert re.findall(r"<figcaption>([a-z_]+) <span>best trial", page) == ["r", "learning_rate"]
+    assert "through 2 hyperparameters" in page
+
+
+def test_hyperparameters_that_never_repeat_a_value_are_drawn_apart(tmp_path: Path) -> None:
+    page = _three_trials(tmp_path / "run.db", alpha=[8.0, 16.0, 32.0])
+    assert "moves with it" not in page
+    assert re.findall(r"<figcaption>([a-z_]+) <span>best trial", page) == ["lora_alpha", "r", "learning_rate"]
+    assert "through 3 hyperparameters" in page
 
 
 def test_a_continuous_hyperparameter_gets_a_logarithmic_axis(tmp_path: Path) -> None:
@@ -219,7 +252,7 @@ def test_a_continuous_hyperparameter_gets_a_logarithmic_axis(tmp_path: Path) -> 
     )
     evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(30)]
     store.append(evaluated, map(new_best, evaluated))
-    (effect,) = hyperparameter_effects(store.trials(), best=None, value_label="validation loss")
+    (effect,) = hyperparameter_effects(store.trials(), best=None, value_label="validation loss", followed={})
     assert "1e-5" in effect.drawing
     assert "median" not in effect.drawing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -27,7 +27,7 @@ class Effect:
 
     Attributes:
         best_value: Its value in the best trial, as text.
-        tied: Others that always move with it.
+        tied: Others that the task writes as multiples of it.
         spread: Difference between the medians of its best and worst value; 0 on a continuous axis.
     """
 
@@ -46,21 +46,28 @@ def _shown(value: JsonValue) -> str:
     return json.dumps(value)
 
 
-def varied_parameters(trials: Sequence[TrialRecord]) -> list[str]:
-    """Return the hyperparameters that differ between trials, in their order; one of those that move together."""
-    return [group[0] for group in _groups(trials)]
+def varied_parameters(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> list[str]:
+    """Return the hyperparameters that differ between trials, in their order, without those that follow one of them.
+
+    Args:
+        trials: All that are shown.
+        followed: What each one that is a multiple of another follows (:func:`followed_parameters`).
+    """
+    return list(_groups(trials, followed=followed))
 
 
-def _groups(trials: Sequence[TrialRecord]) -> list[list[str]]:
-    """Varied hyperparameters; those that always move together (``lora_alpha: 2r``) in one group."""
-    groups: dict[tuple[int, ...], list[str]] = {}
+def _groups(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> dict[str, list[str]]:
+    """The varied hyperparameters, each with those that follow it (``lora_alpha: 2r``)."""
+    varied = {}
     for name in dict.fromkeys(name for trial in trials for name in trial.parameters):
         values = [json.dumps(trial.parameters.get(name)) for trial in trials]
         # numbering values by first occurrence makes one-to-one parameters look alike
         numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
         if len(numbers) > 1:
-            groups.setdefault(tuple(numbers[value] for value in values), []).append(name)
-    return list(groups.values())
+            varied[name] = [numbers[value] for value in values]
+    # a record that disagrees with its task is shown as it is
+    tied = {name: other for name, other in followed.items() if name in varied and varied[name] == varied.get(other)}
+    return {name: [other for other in varied if tied.get(other) == name] for name in varied if name not in tied}
 
 
 def _value_axis(values: Sequence[float]) -> Axis:
@@ -93,9 +100,14 @@ def _parameter_axis(values: Sequence[JsonValue]) -> tuple[Axis, dict[str, float]
 
 
 def _effect(
-    group: Sequence[str], *, trials: Sequence[TrialRecord], best: TrialRecord | None, value_label: str, y: Axis
+    parameter: str,
+    *,
+    tied: Sequence[str],
+    trials: Sequence[TrialRecord],
+    best: TrialRecord | None,
+    value_label: str,
+    y: Axis,
 ) -> Effect:
-    parameter = group[0]
     x, bands = _parameter_axis([trial.parameters.get(parameter) for trial in trials])
     frame = Frame(width=_WIDTH, height=_HEIGHT, x=x, y=y, x_label=parameter, y_label=f"best {value_label}")
     marks, by_band = [], dict[float, list[float]]()
@@ -137,15 +149,25 @@ def _effect(
         name=f"effect-{re.sub(r'[^A-Za-z0-9]+', '-', parameter)}",
     )
     best_value = "" if best is None else _shown(best.parameters.get(parameter))
-    return Effect(parameter=parameter, drawing=drawing, best_value=best_value, spread=spread, tied=tuple(group[1:]))
+    return Effect(parameter=parameter, drawing=drawing, best_value=best_value, spread=spread, tied=tuple(tied))
 
 
 def hyperparameter_effects(
-    trials: Sequence[TrialRecord], *, best: TrialRecord | None, value_label: str
+    trials: Sequence[TrialRecord], *, best: TrialRecord | None, value_label: str, followed: Mapping[str, str]
 ) -> list[Effect]:
-    """Return one drawing for each hyperparameter that varies; none while no trial has a finite evaluation."""
+    """Return one drawing for each hyperparameter that varies; none while no trial has a finite evaluation.
+
+    Args:
+        trials: All that are shown.
+        best: The one to mark.
+        value_label: The task's metric in words.
+        followed: What each hyperparameter that is a multiple of another follows; it is named in that one's drawing.
+    """
     values = [trial.best_value for trial in trials if trial.best_value is not None and math.isfinite(trial.best_value)]
     if not values:
         return []
     y = _value_axis(values)
-    return [_effect(group, trials=trials, best=best, value_label=value_label, y=y) for group in _groups(trials)]
+    return [
+        _effect(parameter, tied=tied, trials=trials, best=best, value_label=value_label, y=y)
+        for parameter, tied in _groups(trials, followed=followed).items()
+    ]

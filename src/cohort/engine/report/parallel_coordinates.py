@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from cohort.engine.report.hyperparameter_effects import varied_parameters
@@ -53,11 +53,20 @@ def _y(place: float) -> float:
 
 
 def parallel_coordinates(
-    trials: Sequence[TrialRecord], *, best_id: int | None, value_label: str, maximize: bool
+    trials: Sequence[TrialRecord],
+    *,
+    best_id: int | None,
+    value_label: str,
+    maximize: bool,
+    followed: Mapping[str, str],
 ) -> str:
-    """Return the drawing, better results higher; empty with fewer than two varied hyperparameters or results."""
+    """Return the drawing, better results higher; empty with fewer than two varied hyperparameters or results.
+
+    A hyperparameter that is a multiple of another (``followed``) has no axis of its own.
+    """
     ranked = [trial for trial in trials if trial.best_value is not None]
-    columns = [_Column(name, [trial.parameters.get(name) for trial in ranked]) for name in varied_parameters(ranked)]
+    names = varied_parameters(ranked, followed=followed)
+    columns = [_Column(name, [trial.parameters.get(name) for trial in ranked]) for name in names]
     if len(columns) < 2 or len(ranked) < 2:
         return ""
     costs = {trial.trial_id: (-1 if maximize else 1) * (trial.best_value or 0.0) for trial in ranked}

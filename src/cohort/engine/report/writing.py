@@ -16,6 +16,7 @@ from cohort.engine.report.parallel_coordinates import parallel_coordinates
 from cohort.engine.report.slot_timeline import slot_timeline
 from cohort.engine.results import RunResults, read_results
 from cohort.engine.run_store_reading import RunReader
+from cohort.engine.searched_parameters import followed_parameters
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.version import __version__
 
@@ -60,17 +61,21 @@ def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
         "validation": validation,
         "slots": slot_timeline(reader.residencies(), trials=trials, run_seconds=results.run_seconds, best_id=best_id),
         "parallel": parallel_coordinates(
-            trials, best_id=best_id, value_label=results.metric_label, maximize=results.metric.maximize
+            trials,
+            best_id=best_id,
+            value_label=results.metric_label,
+            maximize=results.metric.maximize,
+            followed=followed_parameters(results.facts),
         ),
     }
 
 
 def _effects(results: RunResults) -> dict[str, Any]:
     trials = [entry.trial for entry in results.ranked]
-    effects = hyperparameter_effects(trials, best=results.best, value_label=results.metric_label)
-    none = (
-        "No trial has been evaluated yet." if varied_parameters(trials) else "All trials have the same hyperparameters."
-    )
+    followed = followed_parameters(results.facts)
+    effects = hyperparameter_effects(trials, best=results.best, value_label=results.metric_label, followed=followed)
+    varied = varied_parameters(trials, followed=followed)
+    none = "No trial has been evaluated yet." if varied else "All trials have the same hyperparameters."
     return {"effects": effects, "no_effects": none}
 
 
