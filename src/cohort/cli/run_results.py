@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from cohort.cli.trial_table import format_value, parameter_text, print_facts, trial_table, varied_names
+from cohort.cli.trial_table import constant_text, format_value, parameter_text, print_facts, trial_table, varied_names
 from cohort.core.units import format_count, format_duration
-from cohort.engine.results import RunResults, read_results, results_json
+from cohort.engine.results import RankedTrial, RunResults, read_results, results_json
 from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
+from cohort.engine.searched_parameters import searched_names
 from cohort.engine.status import RunStatus
 
 __all__ = ["print_results", "print_status"]
@@ -23,14 +25,25 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=160, no_color=True)
 
 
+def _named(results: RunResults) -> list[str]:
+    """Names that the result is told with: all that the search chose, also where it chose the same for every trial."""
+    rows = [entry.trial.parameters for entry in results.ranked]
+    shown = {*searched_names(results.facts), *varied_names(rows)}
+    return [name for name in rows[0] if name in shown] if rows else []
+
+
+def _not_in_table(ranked: Sequence[RankedTrial]) -> dict[str, str]:
+    constant = constant_text(ranked)
+    return {} if constant is None else {"same": constant}
+
+
 def _outcome(results: RunResults) -> dict[str, str]:
     facts: dict[str, str] = {}
-    names = varied_names([entry.trial.parameters for entry in results.ranked])
     if results.best is not None:
         value = format_value(results.best.best_value)
         where = f"trial {results.best.trial_id}, step {results.best.best_step}"
         facts["best"] = f"{results.metric_label} {value} ({where})"
-        if names:
+        if names := _named(results):
             facts["with"] = parameter_text(results.best.parameters, names)
     if results.default_value is not None:
         facts["default"] = f"{results.metric_label} {format_value(results.default_value)}"
@@ -56,7 +69,7 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
         return
     console = _console()
     console.print(trial_table(results.ranked, metric_label=results.metric_label))
-    facts = _outcome(results)
+    facts = _not_in_table(results.ranked) | _outcome(results)
     if results.best is not None:
         facts["adapter"] = str(directory.best)
     if (run_directory / "report.html").exists():
@@ -88,7 +101,7 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         facts["speed"] = f"{format_count(status.tokens_per_second)} tokens/s"
     if status.state == "running" and status.seconds_left is not None:
         facts["left"] = f"about {format_duration(status.seconds_left)}"
-    print_facts(console, facts | _outcome(status.results))
+    print_facts(console, _not_in_table(status.trials) | facts | _outcome(status.results))
     if status.state == "stopped":
         # what came after the last checkpoint is trained again
         line = f"\nto go on from the last checkpoint: cohort resume {run_directory}"

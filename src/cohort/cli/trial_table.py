@@ -12,7 +12,7 @@ from rich.text import Text
 from cohort.engine.results import RankedTrial
 from cohort.engine.run_store_records import JsonValue, TrialStatus
 
-__all__ = ["format_value", "parameter_text", "print_facts", "trial_table", "varied_names"]
+__all__ = ["constant_text", "format_value", "parameter_text", "print_facts", "trial_table", "varied_names"]
 
 STYLES = {
     TrialStatus.RUNNING: "cyan",
@@ -45,8 +45,18 @@ def parameter_text(parameters: Mapping[str, JsonValue], names: Sequence[str]) ->
     return ", ".join(f"{name} {format_value(parameters[name])}" for name in names if name in parameters)
 
 
+def constant_text(ranked: Sequence[RankedTrial]) -> str | None:
+    """Return the hyperparameters that :func:`trial_table` has no column for, with their values; None for none."""
+    if not ranked:
+        return None
+    rows = [entry.trial.parameters for entry in ranked]
+    varied = varied_names(rows)
+    constant = parameter_text(rows[0], [name for name in rows[0] if name not in varied])
+    return f"in every trial {constant} (no column above)" if constant else None
+
+
 def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str) -> Table:
-    """Return the trials, best first, with the hyperparameters in which they differ."""
+    """Return the trials, best first, with the hyperparameters in which they differ; print :func:`constant_text` too."""
     names = varied_names([entry.trial.parameters for entry in ranked])
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("rank", justify="right")

@@ -1,0 +1,70 @@
+"""What the terminal says of a run: every searched hyperparameter is named, also one that came out the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cohort.cli.run_results import print_results, print_status
+from cohort.core.events import Evaluated
+from cohort.engine.run_directory import RunDirectory
+from cohort.engine.run_store import RunStore
+from cohort.engine.run_store_records import JsonValue, NewTrial
+from cohort.engine.status import read_status
+from tests.engine.synthetic_run import new_best
+
+SPACE: dict[str, JsonValue] = {
+    "learning_rate": {"min": 1e-5, "max": 1e-3, "log": True},
+    "batch_size": [2, 4],
+    "lr_scheduler_type": ["linear", "cosine"],
+    "warmup_ratio": [0.0, 0.1],
+}
+WITH = "with   learning_rate 0.0001, batch_size 4, lr_scheduler_type cosine, warmup_ratio 0.1"
+
+
+def _run(folder: Path, *, rates: tuple[float, ...], facts: dict[str, JsonValue]) -> Path:
+    directory = RunDirectory.create(folder / "run")
+    store = RunStore.create(directory.database)
+    store.set_facts(facts)
+    same: dict[str, JsonValue] = {"batch_size": 4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "r": 8}
+    store.add_trials(
+        [
+            NewTrial(trial_id=n, parameters={"learning_rate": rate, **same}, planned_steps=1, seed=0)
+            for n, rate in enumerate(rates)
+        ]
+    )
+    evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(len(rates))]
+    store.append(evaluated, map(new_best, evaluated))
+    store.close()
+    return directory.root
+
+
+def _lines(shown: str) -> list[str]:
+    return [" ".join(line.split()) for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize("rates", [(1e-4, 3e-4, 5e-4), (1e-4,)])
+def test_every_searched_hyperparameter_is_named(
+    rates: tuple[float, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_results(_run(tmp_path, rates=rates, facts={"task": {"search": {"space": SPACE}}}), as_json=False)
+    assert " ".join(WITH.split()) in _lines(capsys.readouterr().out)
+
+
+def test_columns_that_are_left_out_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = _run(tmp_path, rates=(1e-4, 3e-4), facts={"task": {"search": {"space": SPACE}}})
+    same = "in every trial batch_size 4, lr_scheduler_type cosine, warmup_ratio 0.1, r 8 (no column above)"
+    print_results(run, as_json=False)
+    print_status(read_status(RunDirectory.open(run)), run_directory=run, as_json=False)
+    lines = _lines(capsys.readouterr().out)
+    assert lines.count(f"same {same}") == 2
+    heads = [line for line in lines if line.startswith("rank trial")]
+    assert heads == ["rank trial learning_rate validation loss steps status"] * 2
+
+
+def test_a_run_without_a_recorded_task_is_told_by_what_varies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_results(_run(tmp_path, rates=(1e-4, 3e-4), facts={}), as_json=False)
+    assert "with learning_rate 0.0001" in _lines(capsys.readouterr().out)
