@@ -9,9 +9,11 @@ import numpy as np
 from cohort.data.lengths import measure_lengths
 from cohort.data.problems import ProblemKind
 from cohort.data.report import DataReport
+from cohort.data.split_inputs import SplitInput
 from cohort.engine.data_notes import data_counts, data_problems
 
 LENGTHS = measure_lengths(np.asarray([4, 9]))
+NOTHING_READ = SplitInput(num_rows_read=0, num_bytes=None, files_hash="", rows_hash="")
 REPORT = DataReport(
     format="text",
     is_chat=False,
@@ -29,6 +31,9 @@ REPORT = DataReport(
     max_length=8,
     data_hash="",
     file_hashes={},
+    tokenizer_hash="",
+    train_input=NOTHING_READ,
+    validation_input=NOTHING_READ,
 )
 
 

@@ -21,6 +21,7 @@ from cohort.data.problems import ProblemKind, ProblemLog, RowProblem, capped
 from cohort.data.reading import InputSource, ParsedDataset, find_sources, read_examples
 from cohort.data.report import DataReport, collect_notes
 from cohort.data.settings import DatasetSettings
+from cohort.data.split_inputs import split_input
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share
 from cohort.data.tokenise import TokenRow, render_rows, require_usable_tokenizer, tokenise_rows
 from cohort.data.tokenised import TokenisedRows
@@ -113,6 +114,7 @@ def _prepared(
     log: ProblemLog,
     max_problems: int | None,
 ) -> CachedData:
+    tokenizer_hash = _digest(_tokenizer_parts(tokenizer))
     parsed = read_examples(sources, settings=settings, log=log)
     train, validation, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
@@ -131,10 +133,11 @@ def _prepared(
     evaluated = [validation[index] for index in chosen]
     train_lengths = np.asarray([len(row.tokens) for row in train], dtype=np.int64)
     counts, lines, samples = collect_notes(log)
+    train_rows, validation_rows = _flat(train, identity=identity), _flat(evaluated, identity=identity)
     report = DataReport(
         format=parsed.format.value,
         is_chat=parsed.is_chat,
-        num_rows_read=parsed.num_rows_read,
+        num_rows_read=sum(parsed.rows_read.values()),
         num_train_rows=len(train),
         num_usable_train_rows=num_usable,
         num_validation_rows=len(validation),
@@ -148,10 +151,11 @@ def _prepared(
         max_length=settings.max_length,
         data_hash=_digest([entry.digest for entry in sources]),
         file_hashes={entry.source.shown: entry.digest for entry in sources},
+        tokenizer_hash=tokenizer_hash,
+        train_input=split_input("train", train_rows, sources=sources, parsed=parsed),
+        validation_input=split_input("validation", validation_rows, sources=sources, parsed=parsed),
     )
-    return CachedData(
-        train=_flat(train, identity=identity), validation=_flat(evaluated, identity=identity), report=report
-    )
+    return CachedData(train=train_rows, validation=validation_rows, report=report)
 
 
 def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None) -> None:
@@ -283,9 +287,7 @@ def _identity(
     return _digest(
         {
             "files": [(entry.split, entry.digest) for entry in sources],
-            "tokenizer": tokenizer.backend_tokenizer.to_str(),
-            "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
-            "chat_template": tokenizer.chat_template,
+            **_tokenizer_parts(tokenizer),
             "format": settings.format,
             "columns": dict(settings.columns),
             "prompt_template": settings.prompt_template,
@@ -299,6 +301,14 @@ def _identity(
             "evaluation_max_examples": evaluation_max_examples,
         }
     )
+
+
+def _tokenizer_parts(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    return {
+        "tokenizer": tokenizer.backend_tokenizer.to_str(),
+        "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "chat_template": tokenizer.chat_template,
+    }
 
 
 def _digest(value: Any) -> str:

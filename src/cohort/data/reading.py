@@ -35,13 +35,16 @@ class InputSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedDataset:
-    """The good rows of both splits. ``validation`` is empty where a share of the training rows is asked for."""
+    """The good rows of both splits. ``validation`` is empty where a share of the training rows is asked for.
+
+    ``rows_read`` counts the rows of the files of each split, those that are not good included.
+    """
 
     format: DataFormat | None
     is_chat: bool
     train: list[ParsedRow]
     validation: list[ParsedRow]
-    num_rows_read: int
+    rows_read: Mapping[SplitName, int]
 
 
 def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSource]:
@@ -73,7 +76,7 @@ def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSou
 def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, log: ProblemLog) -> ParsedDataset:
     """Return the examples of ``sources``; every row that has a problem is noted in ``log`` and left out."""
     rows: dict[SplitName, list[RawRow]] = {"train": [], "validation": []}
-    num_rows_read = 0
+    rows_read: dict[SplitName, int] = {"train": 0, "validation": 0}
     for entry in sources:
         if entry.rows is not None:
             read, unreadable = list(entry.rows), 0
@@ -85,7 +88,7 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
                 continue
             read, unreadable = result.rows, result.num_unreadable
         rows[entry.split].extend(read)
-        num_rows_read += len(read) + unreadable
+        rows_read[entry.split] += len(read) + unreadable
     data_format, parsed = parse_rows([*rows["train"], *rows["validation"]], settings=settings, log=log)
     is_chat = _note_mixed_rendering(parsed, log=log)
     return ParsedDataset(
@@ -93,7 +96,7 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
         is_chat=is_chat,
         train=[row for row in parsed if row.split == "train"],
         validation=[row for row in parsed if row.split == "validation"],
-        num_rows_read=num_rows_read,
+        rows_read=rows_read,
     )
 
 

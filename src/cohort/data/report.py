@@ -10,6 +10,7 @@ from typing import Any
 
 from cohort.data.lengths import LengthStatistics, format_histogram
 from cohort.data.problems import ProblemLog
+from cohort.data.split_inputs import SplitInput
 
 __all__ = ["DataReport", "collect_notes"]
 
@@ -37,6 +38,9 @@ class DataReport:
         max_length: The limit that applied.
         data_hash: SHA-256 over the content of all files (hex).
         file_hashes: SHA-256 by file.
+        tokenizer_hash: SHA-256 over the tokenizer, its special tokens and its chat template (hex).
+        train_input: What the training rows were read from.
+        validation_input: The same of the validation rows; of no file where they are a share of the training rows.
     """
 
     format: str
@@ -55,6 +59,9 @@ class DataReport:
     max_length: int
     data_hash: str
     file_hashes: Mapping[str, str]
+    tokenizer_hash: str
+    train_input: SplitInput
+    validation_input: SplitInput
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -72,6 +79,8 @@ class DataReport:
             entry = dict(data[name])
             entry["bin_edges"], entry["bin_counts"] = tuple(entry["bin_edges"]), tuple(entry["bin_counts"])
             data[name] = LengthStatistics(**entry)
+        for name in ("train_input", "validation_input"):
+            data[name] = SplitInput(**data[name])
         for name in ("lines", "samples"):
             data[name] = {kind: tuple(entries) for kind, entries in data[name].items()}
         return cls(**data)

@@ -290,6 +290,9 @@ def _input_facts(inputs: TaskInputs) -> dict[str, JsonValue]:
         "data_problems": data_problems(data.report),
         "train_fingerprint": data.train.fingerprint,
         "validation_fingerprint": data.validation.fingerprint,
+        "train_input": data.report.train_input.to_json(),
+        "validation_input": data.report.validation_input.to_json(),
+        "tokenizer_hash": data.report.tokenizer_hash,
         "model_hash": model_fingerprint(inputs.model_directory),
         "target_modules": list(inputs.target_modules),
     }

@@ -14,21 +14,16 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.engine.preparation import Preparation
 from cohort.engine.run_store_records import JsonValue
+from cohort.engine.same_rows import MEND_PLACE, row_problems, short
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_file_paths import PATH_KEYS
 
 __all__ = ["identity_facts", "require_same_inputs", "require_same_task", "surroundings_warning"]
 
 _MEND = "Restore it as it was, or start a new run with `cohort tune`."
-_MEND_PLACE = (
-    "Restore it as it was, say where it is now (cohort resume RUN_DIR --{key} PATH), "
-    "or start a new run with `cohort tune`."
-)
 # what lies there is compared, not where it lies
 _PLACES = tuple(".".join(map(str, key)) for key in PATH_KEYS)
 _NAMES = {
-    "train_fingerprint": "the training rows",
-    "validation_fingerprint": "the validation rows",
     "model_hash": "the base model's weights or configuration",
     "device": "the device",
 }
@@ -89,26 +84,19 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
         InputError: what differs, all of it.
     """
     task, now = preparation.task, {**preparation.facts, **identity_facts(preparation)}
-    dataset = task.model_dump(mode="json")["dataset"]
-    places = {
-        "train_fingerprint": f"dataset.train: {_plain(dataset['train'])}",
-        "validation_fingerprint": f"dataset.validation: {_plain(dataset['validation'])}",
-        "model_hash": f"model_name_or_path: {task.model_name_or_path}",
-        "device": "num_gpus",
-    }
-    problems = []
+    places = {"model_hash": f"model_name_or_path: {task.model_name_or_path}", "device": "num_gpus"}
+    problems = row_problems(facts, now, task=task)
     for key, name in _NAMES.items():
         if facts.get(key) == now[key] or (key == "device" and _kind(facts.get(key)) == _kind(now[key])):
             continue
-        found, allowed = _shown(now[key]), _shown(facts.get(key))
-        if key == "train_fingerprint":
-            found, allowed = f"{now['num_train_rows']} rows, {found}", f"{facts.get('num_train_rows')} rows, {allowed}"
+        show = _shown if key == "device" else short
+        found, allowed = show(now[key]), show(facts.get(key))
         problems.append(
             Problem(
                 where=places[key],
                 found=f"{name} changed: {found}",
                 allowed=f"{allowed}, as when the run began",
-                mend=_MEND if key == "device" else _MEND_PLACE.format(key=places[key].partition(":")[0]),
+                mend=_MEND if key == "device" else MEND_PLACE.format(key=places[key].partition(":")[0]),
             )
         )
     if problems:

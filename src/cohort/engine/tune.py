@@ -27,6 +27,7 @@ from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.run_task import load_run_task, place_facts
 from cohort.engine.same_inputs import require_same_inputs, require_same_task, surroundings_warning
+from cohort.engine.same_rows import rewritten_note
 from cohort.engine.session import Session, StopRequestedError
 from cohort.engine.sizing import SizeWish
 from cohort.engine.state_shelf import StateShelf
@@ -169,6 +170,8 @@ def _continue(
     require_same_inputs(facts, preparation)
     write_text(directory.task_file, task.resolved_yaml())
     store.set_facts({**place_facts(directory, task), **home_facts(directory)})
+    if (rewritten := rewritten_note(facts, preparation.facts)) is not None:
+        watcher.note(rewritten)
     if (warning := surroundings_warning(facts, preparation.facts)) is not None:
         watcher.note(f"warning: {warning}")
     shelf = open_shelf(preparation, directory, options=options)
