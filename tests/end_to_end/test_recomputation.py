@@ -133,6 +133,7 @@ def test_a_row_that_fits_only_recomputed_trains_to_the_same_bits(
     assert before["memory_recompute"] == "auto"
 
 
+@pytest.mark.slow  # the first test here has the same bits to show, where it is needed
 def test_always_recomputes_every_pass_and_changes_no_bit(
     folder: Path, tmp_path: Path, limits: dict[str, int], expected: Outcome
 ) -> None:

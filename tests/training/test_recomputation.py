@@ -166,6 +166,7 @@ def test_memory_that_runs_out_at_every_way_out_changes_no_bit(decoder: Decoder, 
     assert meter.live_bytes < 1 << 20, "what failed passes held is free again"
 
 
+@pytest.mark.slow  # 26 s in the interpreter; plain torch shows the same above, and a GPU runs it in seconds
 @pytest.mark.skipif(not triton_interprets(), reason="the gpu tests run the kernels")
 def test_grouped_kernels_write_fresh_gradients_once(tmp_path: Path) -> None:
     """Two micro-batches a step, the first of a slot writing over what its sinks hold, one trial with dropout."""
