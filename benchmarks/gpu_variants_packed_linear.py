@@ -27,6 +27,7 @@ from benchmarks.measure import copy_ceiling, interleaved, matrix_ceiling, print_
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear import triton_launches as launches
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles
+from cohort.kernels.packed_linear.product_launch import product
 
 __all__ = ["Work", "intermediates", "piece_work", "relative_error", "weight_gradients", "whole_work"]
 
@@ -141,7 +142,7 @@ def piece_work(pack: Pack, piece: str, tiles: TileChoice, s: Tensor, ds: Tensor)
     forward = piece == "forward"
     out, weight = torch.empty_like(dy if forward else x), pack.frozen.plain_weight_NK
     assert weight is not None, "benchmark packs have plain weights"
-    return lambda: launches.product(
+    return lambda: product(
         x if forward else dy, weight, out, parts=parts, s_PTC=s if forward else ds, rank_pass=rank_pass, tiles=tiles,
         forward=forward,
     )  # fmt: skip

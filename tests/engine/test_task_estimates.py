@@ -10,6 +10,7 @@ from cohort.engine.run_store_reading import RunReader
 from cohort.engine.task_estimates import estimate_task, hardware_of
 from cohort.engine.task_inputs import read_inputs
 from cohort.engine.task_sketch import cost_key
+from cohort.engine.thread_count import settle_thread_count
 from cohort.engine.tune import tune
 from cohort.scheduling.cost_model import CostSource, StepCost, StepSample, TrialWork
 from cohort.scheduling.hardware import KNOWN_GPUS, Hardware
@@ -111,6 +112,8 @@ def test_a_task_for_the_cpu_is_not_planned_on_gpus(folder: Path) -> None:
 def test_a_run_teaches_the_next_estimate(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path / "cache"))
     task = tiny_task(folder, early_exit="none", training={"max_steps": 12, "batch_size": 2})
+    # the run settles its threads, which are part of what its costs hold for
+    settle_thread_count(task.model_name_or_path, on_cpu=True)
     here = hardware_of(choose_machine(0, where="num_gpus"))
     assert estimate_task(task, here).options[0].step_source is CostSource.ANALYTIC
     tune(task, tmp_path / "run")

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 import triton
 
-from cohort.kernels.packed_linear import hopper_launch, triton_launches
+from cohort.kernels.packed_linear import hopper_launch, product_launch
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice
 from cohort.kernels.packed_linear.hopper_launch import filled, hopper_product, is_hopper
 from tests.kernels.closeness import assert_near
@@ -57,7 +57,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(options["forward"])
         hopper_product(*operands, **options)
 
-    monkeypatch.setattr(triton_launches, "hopper_product", counted)
+    monkeypatch.setattr(product_launch, "hopper_product", counted)
     return seen
 
 

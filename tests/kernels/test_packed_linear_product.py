@@ -10,8 +10,8 @@ import torch
 
 pytest.importorskip("triton")
 
+from cohort.kernels.packed_linear import product_launch
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear import triton_launches
 from cohort.kernels.packed_linear.choice import TermPlace
 from cohort.kernels.packed_linear.hopper_launch import is_hopper
 from tests.kernels.closeness import low_precision
@@ -48,7 +48,7 @@ def test_the_term_inside_the_product_equals_the_definition(
 
     def counted(*operands: Any, **options: Any) -> None:
         calls.append(options["forward"])
-        triton_launches.product(*operands, **options)
+        product_launch.product(*operands, **options)
 
     monkeypatch.setattr(grouped, "product", counted)
     if name == "no row of any adapter":

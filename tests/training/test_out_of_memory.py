@@ -236,9 +236,10 @@ def test_what_fails_beside_the_update_leaves_the_step_undone(
     assert_same(train(executor), expected)
 
 
-def test_an_executor_is_freed_without_a_garbage_collection(decoder: Decoder) -> None:
+@pytest.mark.parametrize("recompute", [Recompute.NEVER, Recompute.ALWAYS])
+def test_an_executor_is_freed_without_a_garbage_collection(decoder: Decoder, recompute: Recompute) -> None:
     """Its bank may be most of a GPU's memory."""
-    executor = executor_for(decoder)
+    executor = executor_for(decoder, recompute=recompute)
     executor.step()
     freed = weakref.ref(executor.bank)
     gc.disable()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import weakref
 from itertools import accumulate
 from pathlib import Path
 
@@ -192,18 +190,6 @@ def test_grouped_kernels_write_fresh_gradients_once(tmp_path: Path) -> None:
             weights.append([executor.weights(trial_id) for trial_id in executor.resident])
     assert executor.recomputation.num_passes > 1
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*weights, strict=True))
-
-
-def test_a_recomputing_executor_is_freed_without_a_garbage_collection(decoder: Decoder) -> None:
-    executor = executor_for(decoder, recompute=Recompute.ALWAYS)
-    executor.step()
-    freed = weakref.ref(executor.bank)
-    gc.disable()
-    try:
-        del executor
-        assert freed() is None
-    finally:
-        gc.enable()
 
 
 def test_the_policy() -> None:

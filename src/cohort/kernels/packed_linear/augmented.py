@@ -4,9 +4,10 @@
 and never read back, for C / K more multiplications.
 
 It needs room on both sides: whoever makes X makes it as the first columns of a wider buffer (:class:`RoomyRows`), and
-the frozen weight was loaded with columns to spare. B is copied into them in every pass (a few microseconds, against a
-copy that an optimizer, an insertion or a second bank could leave stale). What is not finite in B enters as zero and is
-reported instead, and S of the slot's own rows becomes NaN: 0 x NaN would otherwise reach every other slot.
+the frozen weight has columns to spare (:mod:`cohort.models.spare_columns`). B is copied into them in every pass (a few
+microseconds, against a copy that an optimizer, an insertion or a second bank could leave stale). What is not finite in
+B enters as zero and is reported instead, and S of the slot's own rows becomes NaN: 0 x NaN would otherwise reach every
+other slot.
 
 Shapes:  T rows of the stream · K input width · C further columns, one for each rank row of the bank that is in use
 """

@@ -14,7 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
-from cohort.kernels.packed_linear.launch_support import num_multiprocessors, three
+from cohort.kernels.packed_linear.launch_support import is_descriptable, num_multiprocessors, three
 from cohort.kernels.packed_linear.launch_tables import PRODUCT_ROWS, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
 
@@ -48,7 +48,7 @@ def hopper_takes(x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], 
         is_hopper(x_TK.device)
         and triton.__version__.startswith(TRITON_VERSION)
         and x_TK.dtype in (torch.bfloat16, torch.float16)
-        and all(operand.dtype == x_TK.dtype and _is_descriptable(operand) for operand in operands)
+        and all(operand.dtype == x_TK.dtype and is_descriptable(operand) for operand in operands)
         and len(parts) <= 3
         and width * x_TK.element_size() % 16 == 0
         and all(part.column_start % COLUMNS == 0 for part in parts)
@@ -65,11 +65,6 @@ def filled(num_rows: int, width: int, *, programs: int) -> float:
 
 def _num_tiles(num_rows: int, width: int) -> int:
     return -(-num_rows // PRODUCT_ROWS) * -(-width // COLUMNS)
-
-
-def _is_descriptable(operand: Tensor) -> bool:
-    size = operand.element_size()
-    return operand.stride(1) == 1 and operand.stride(0) * size % 16 == 0 and operand.data_ptr() % 16 == 0
 
 
 def hopper_product(

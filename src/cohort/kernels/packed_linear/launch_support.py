@@ -19,6 +19,7 @@ __all__ = [
     "chunk_counters",
     "chunk_parts",
     "has_tensor_memory_engine",
+    "is_descriptable",
     "num_multiprocessors",
     "precision",
     "shared_bytes",
@@ -48,6 +49,12 @@ def has_tensor_memory_engine(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def is_descriptable(operand: Tensor) -> bool:
+    """Tell whether a tile descriptor can stand for a matrix: rows one behind the other, at multiples of 16 bytes."""
+    row_bytes = operand.stride(0) * operand.element_size()
+    return operand.stride(1) == 1 and row_bytes % 16 == 0 and operand.data_ptr() % 16 == 0
 
 
 def three(values: Sequence[object]) -> tuple[object, object, object]:

@@ -29,6 +29,7 @@ from cohort.kernels.packed_linear.launch_support import (
     sum_partials,
 )
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
+from cohort.kernels.packed_linear.product_launch import product
 from cohort.kernels.packed_linear.tables import LoraPart
 from cohort.kernels.packed_linear.triton import (
     augmented_product,
@@ -43,7 +44,6 @@ from cohort.kernels.packed_linear.triton_launches import (
     input_side,
     output_side,
     output_side_ds,
-    product,
     shrink,
 )
 from cohort.kernels.packed_mlp.choice import MlpTiles, default_tiles
