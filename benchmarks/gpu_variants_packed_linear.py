@@ -68,7 +68,7 @@ VARIANTS: dict[str, list[dict[str, int]]] = {
         (64, 128, 4, 4), (64, 256, 8, 3), (64, 128, 4, 3), (32, 256, 4, 4), (128, 128, 8, 3), (64, 256, 8, 4),
     ),
     "da": _settings(
-        "input_rows input_block input_warps input_stages",
+        "da_rows da_block da_warps da_stages",
         (64, 128, 4, 4), (64, 128, 8, 3), (64, 64, 4, 3), (32, 128, 4, 4), (32, 128, 4, 3), (32, 128, 8, 3),
         (32, 64, 4, 4),
     ),
@@ -220,7 +220,7 @@ def _wholes(name: str, pack: Pack, rows: list[dict[str, Any]]) -> Iterator[dict[
     choices: dict[str, TileChoice] = {}
     for label, (forward, backward, apart) in WHOLES.items():
         merged = {**best["shrink"], **best["expand"], **best["ds"], **best["db" if apart else "output"]}
-        merged.update(best["da" if backward is INSIDE else "da and dx"])
+        merged.update({**best["da"], **best["da and dx"]})
         merged.update(best["dx"] if backward is INSIDE else best["forward"])
         if forward is INSIDE and backward is INSIDE:
             merged.update(best["forward"])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
-from benchmarks.gpu_variants_packed_linear import _intermediates, _whole
+from benchmarks.gpu_variants_packed_linear import intermediates, whole_work
 from benchmarks.measure import RESULTS, interleaved, print_table, write_result
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear import triton_launches as launches
@@ -88,7 +88,7 @@ def _whole_works(pack: Pack) -> dict[str, Work]:
     }
     works: dict[str, Work] = {"frozen": lambda: (pack.frozen.forward(pack.x_TK), pack.frozen.grad_input(pack.dy_TN))}
     for label, (forward, backward) in places.items():
-        works[label] = _whole(pack, replace(tiles, term_forward=forward, term_backward=backward))
+        works[label] = whole_work(pack, replace(tiles, term_forward=forward, term_backward=backward))
     return works
 
 
@@ -96,9 +96,9 @@ def _linears(rows: int, adapters: int) -> Iterator[dict[str, Any]]:
     ranks = [MIXED_RANKS[i % len(MIXED_RANKS)] for i in range(adapters)]
     for linear, (inner, widths) in LINEARS.items():
         pack = build_pack(inner, widths, lengths=uneven_lengths(rows, adapters), ranks=ranks)
-        intermediates = _intermediates(pack)
+        s, ds = intermediates(pack)
         for forward in (True, False):
-            works = _term_works(pack, intermediates[0 if forward else 1], forward=forward)
+            works = _term_works(pack, s if forward else ds, forward=forward)
             for label, (ms, ratio) in interleaved(works, baseline="torch", rounds=4).items():
                 row = {"time": "term", "shape": linear, "forward": forward, "variant": label}
                 yield {**row, "us": ms * 1e3, "ratio": ratio}

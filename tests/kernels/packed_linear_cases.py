@@ -30,6 +30,8 @@ SMALL = TileChoice(
     output_block=32,
     input_rows=16,
     input_block=32,
+    da_rows=16,
+    da_block=32,
     ds_apart=False,
 )
 # bf16 keeps S and dS in 16 bits between two products: three roundings of independent elements in every result

@@ -96,6 +96,7 @@ def test_few_chunks_are_cut_into_narrow_strips() -> None:
     assert (narrow.output_block, narrow.input_block, narrow.input_warps) == (64, 64, 4)
     one = filling_tiles(replace(wide, input_block=64), width=4096, num_chunks=4, least_programs=198)
     assert (one.output_block, one.input_block, one.input_warps) == (64, 64, 8)
+    assert (narrow.da_block, one.da_block) == (64, 64)
 
 
 @pytest.mark.parametrize(("num_programs", "stages"), [(100, 6), (132, 6), (256, 6), (300, 3), (512, 3), (5000, 3)])
@@ -109,7 +110,7 @@ def test_many_programs_keep_short_pipelines_so_that_all_run_at_once(num_programs
 def test_narrow_strips_equal_the_definition(triton_device: str) -> None:
     # so few chunks that both weight gradients take strips of 64 columns instead of 128
     case = make_case(triton_device, lengths=[20, 5], ranks=[17, 5], in_features=70, widths=(130,))
-    assert_equal_to_reference(case, case.run(replace(SPLIT, output_block=128, input_block=128)))
+    assert_equal_to_reference(case, case.run(replace(SPLIT, output_block=128, input_block=128, da_block=128)))
 
 
 @pytest.mark.gpu

@@ -77,8 +77,9 @@ class TileChoice:
         expand_warps, expand_stages: Of the expand.
         output_rows, output_block: Rows a step and columns a program of the kernel over dY reads.
         output_warps, output_stages: Of that kernel.
-        input_rows, input_block: Rows a step and columns a program of the kernel over X reads.
+        input_rows, input_block: Rows a step and columns a program of the kernel over X reads that writes dX as well.
         input_warps, input_stages: Of that kernel.
+        da_rows, da_block, da_warps, da_stages: Of the same kernel where it writes dA alone.
         product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside, where
             it is not Hopper's own, which knows its tiles.
         product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
@@ -113,6 +114,10 @@ class TileChoice:
     input_block: int = 128
     input_warps: int = 4
     input_stages: int = 3
+    da_rows: int = 64
+    da_block: int = 128
+    da_warps: int = 4
+    da_stages: int = 4
     product_columns: int = 256
     product_inner: int = 64
     product_stages: int = 3
@@ -144,6 +149,8 @@ class TileChoice:
             "output_block",
             "input_rows",
             "input_block",
+            "da_rows",
+            "da_block",
             "product_columns",
             "product_inner",
         ):
@@ -174,6 +181,9 @@ EXACT_TILES = TileChoice(
     input_rows=16,
     input_block=16,
     input_stages=2,
+    da_rows=16,
+    da_block=16,
+    da_stages=2,
 )
 
 
@@ -249,18 +259,22 @@ def filling_tiles(tiles: TileChoice, *, width: int, num_chunks: int, least_progr
         num_chunks: Chunks of rows that the launch serves.
         least_programs: How many are enough.
     """
-    few_outputs, few_inputs = (
+    few_outputs, few_inputs, few_da = (
         block > _NARROW and -(-width // block) * num_chunks < least_programs
-        for block in (tiles.output_block, tiles.input_block)
+        for block in (tiles.output_block, tiles.input_block, tiles.da_block)
     )
-    return _narrowed(tiles, outputs=few_outputs, inputs=few_inputs) if few_outputs or few_inputs else tiles
+    if not (few_outputs or few_inputs or few_da):
+        return tiles
+    return _narrowed(tiles, outputs=few_outputs, inputs=few_inputs, da=few_da)
 
 
 @functools.cache
-def _narrowed(tiles: TileChoice, *, outputs: bool, inputs: bool) -> TileChoice:
+def _narrowed(tiles: TileChoice, *, outputs: bool, inputs: bool, da: bool) -> TileChoice:
     if outputs:
         tiles = replace(tiles, output_block=_NARROW, output_warps=4, output_stages=6)
-    return replace(tiles, input_block=_NARROW, input_warps=4, input_stages=4) if inputs else tiles
+    if inputs:
+        tiles = replace(tiles, input_block=_NARROW, input_warps=4, input_stages=4)
+    return replace(tiles, da_block=_NARROW, da_warps=4, da_stages=4) if da else tiles
 
 
 def resident_stages(

@@ -20,8 +20,10 @@ from cohort.kernels.packed_linear.tables import LoraPart
 
 __all__ = ["filled", "hopper_product", "hopper_takes", "is_hopper"]
 
-# Columns of a tile, inner width of a stage, and rank rows of one step of the LoRA term.
-COLUMNS, INNER, RANKS = 256, 64, 16
+# Columns of a tile, inner width of a stage.
+COLUMNS, INNER = 256, 64
+# Rank rows of a stage of the LoRA term where some slot has more than 16: as many as a stage of the product holds.
+WIDEST_STEP = 64
 # Four stages of 48 KiB and a strip of 128 columns for each warp group's stores fill a multiprocessor's shared memory.
 STAGES, STRIP = 4, 128
 # Least share of its waves of tiles that a product must fill. Those measured fill 97 %; where the last wave has few
@@ -81,8 +83,8 @@ def hopper_product(
     """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
 
     In the second case X is dY [T, N], Y is dX [T, K] and S is dS. Without parts it is the frozen product alone. A
-    slot's rank rows are read in steps of 16: its share of the bank, padded to 16, must hold nothing of another slot,
-    and zeros past its rank. ``group`` rows of tiles are worked on side by side.
+    slot's rank rows are multiplied 16 at a time: its share of the bank, padded to 16, must hold nothing of another
+    slot, and zeros past its rank. ``group`` rows of tiles are worked on side by side.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -101,8 +103,9 @@ def hopper_product(
     if parts:
         assert s_PTC is not None, "the LoRA term needs S"
         assert rank_pass is not None, "the LoRA term needs the slots' tables"
-        s_desc = describe(s_PTC.view(-1, s_PTC.shape[2]), [PRODUCT_ROWS, RANKS])
-        factor_descs = [describe(factor, [RANKS, COLUMNS]) for factor in factors]
+        ranks = 16 if rank_pass.max_class == 16 else WIDEST_STEP
+        s_desc = describe(s_PTC.view(-1, s_PTC.shape[2]), [PRODUCT_ROWS, ranks])
+        factor_descs = [describe(factor, [ranks, COLUMNS]) for factor in factors]
         owners, entries = rank_pass.owners, rank_pass.slots
     columns = three([part.column_start for part in parts] or [0])
     stops = three([part.columns.stop for part in parts] or [0])

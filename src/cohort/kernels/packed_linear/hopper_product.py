@@ -3,7 +3,8 @@
 A persistent product whose warps have different work: one warp brings tiles in by the tensor memory engine, two warp
 groups multiply, each its own 64 rows of a tile of 128 x 256, from one ring of stages. The groups wait for the ring
 alone, not for each other, and the loads of the next tile go on while a tile is stored. A slot's LoRA term is further
-steps of 16 ranks on the same accumulators: its rows of S (in registers, zero elsewhere) times 16 of its rank rows.
+stages of up to 64 ranks on the same accumulators: its rows of S (in registers, zero elsewhere) times its rank rows, 16
+of them a matrix instruction.
 
 Shapes:  M rows · N output columns · K inner width · R rank rows of the bank · r true rank
 """
@@ -30,8 +31,7 @@ __all__ = ["hopper_product_kernel"]
 _load = tma.async_copy_global_to_shared
 _store = tma.async_copy_shared_to_global
 _ENTRY_WIDTH = gl.constexpr(8)
-# ranks of one step of the LoRA term: the inner width of one matrix instruction, and what a slot's share is rounded to
-_RANKS = gl.constexpr(16)
+_OWNER_WIDTH = gl.constexpr(8)
 # rows of a warp group, and of a tile
 _GROUP_ROWS = gl.constexpr(64)
 _TILE_ROWS = gl.constexpr(128)
@@ -88,7 +88,7 @@ def _terms(n, columns, BN: gl.constexpr, PARTS: gl.constexpr, FORWARD: gl.conste
 
 @gluon.jit
 def _load_term(f_desc, s_desc, s_row, f_row, f_column, s_column, ready, x_buf, w_buf):
-    """Bring 16 columns of S of a tile's rows and 16 rank rows of a factor into a stage."""
+    """Bring columns of S of a tile's rows and as many rank rows of a factor into a stage."""
     s_buf = _view(x_buf, s_desc)
     f_buf = _view(w_buf, f_desc)
     mbarrier.expect(ready, s_desc.block_type.nbytes + f_desc.block_type.nbytes)
@@ -123,10 +123,10 @@ def _produce(
             stage, phase = _next(stage, phase, STAGES)
         if PARTS > 0:
             first_part, last_part = _terms(n, columns, BN, PARTS, FORWARD)
-            for index in range(gl.load(owners + 2 * m), gl.load(owners + 2 * m + 1)):
+            for index in range(gl.load(owners + _OWNER_WIDTH * m), gl.load(owners + _OWNER_WIDTH * m + 1)):
                 entry = entries + (index + 1) * _ENTRY_WIDTH
                 rank_row = gl.load(entry + 2)
-                for rank in range(0, gl.load(entry + 3), _RANKS):
+                for rank in range(0, gl.load(entry + 3), s_desc.block_type.shape[1]):
                     for part in range(first_part, last_part):
                         mbarrier.wait(empty.index(stage), phase)
                         bar = ready.index(stage)
@@ -170,8 +170,10 @@ def _consume(
         m, n = _place(tile, num_m, num_n, group)
         if PARTS > 0:
             # read here, so that they are there when the product is done
-            first = gl.load(owners + 2 * m)
-            last = gl.load(owners + 2 * m + 1)
+            owner = owners + _OWNER_WIDTH * m
+            first = gl.load(owner)
+            last = gl.load(owner + 1)
+            place = _slot_fields(owner + 2, FORWARD)
         poison = 0.0
         for k in range(num_k):
             mbarrier.wait(ready.index(stage), phase)
@@ -187,10 +189,16 @@ def _consume(
         acc = warpgroup_mma_wait(0, (acc,))
         mbarrier.arrive(empty.index(_before(stage, STAGES)))
         if PARTS > 0:
-            acc, poison, stage, phase = _add_terms(
-                acc, f_desc, s_desc, entries, first, last, ring, columns, stage, phase, m, n, layout, HALF, BN, STAGES,
-                PARTS, FORWARD,
-            )  # fmt: skip
+            poison = gl.zeros((_GROUP_ROWS,), gl.float32, gl.SliceLayout(1, layout))
+            parts = _terms(n, columns, BN, PARTS, FORWARD)
+            acc, poison, stage, phase = _add_slot(
+                acc, poison, f_desc, s_desc, place, ring, parts, stage, phase, m, layout, HALF, STAGES, FORWARD
+            )
+            for index in range(first + 1, last):
+                place = _slot_fields(entries + (index + 1) * _ENTRY_WIDTH, FORWARD)
+                acc, poison, stage, phase = _add_slot(
+                    acc, poison, f_desc, s_desc, place, ring, parts, stage, phase, m, layout, HALF, STAGES, FORWARD
+                )
         strips = _strips(acc, STRIPS)
         for strip in gl.static_range(STRIPS):
             buf = y_bufs.index(HALF * Y_BUFS + strip % Y_BUFS)
@@ -232,53 +240,95 @@ def _finished(strip, poison, PARTS: gl.constexpr):
 
 
 @gluon.jit
-def _add_terms(
-    acc, f_desc, s_desc, entries, first, last, ring, columns, stage, phase, m, n, layout: gl.constexpr,
-    HALF: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, FORWARD: gl.constexpr,
+def _slot_fields(entry, FORWARD: gl.constexpr):
+    """Return (first row, row after the last, rank, scale) of a slot; the scale counts forward alone."""
+    scale = gl.load(entry + 4).to(gl.float32, bitcast=True) if FORWARD else 1.0
+    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 3), scale
+
+
+@gluon.jit
+def _add_slot(
+    acc, poison, f_desc, s_desc, place, ring, parts, stage, phase, m, layout: gl.constexpr,
+    HALF: gl.constexpr, STAGES: gl.constexpr, FORWARD: gl.constexpr,
 ):  # fmt: skip
-    """Add ``s S F`` of every slot with rows in the tile, 16 ranks a step."""
+    """Add ``s S F`` of one slot with rows in the tile, a stage for each part and 64 ranks (16 where none has more)."""
     x_bufs, w_bufs, ready, empty = ring
-    dtype: gl.constexpr = x_bufs.dtype
-    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=layout, k_width=2)
-    wide: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
+    start, stop, rank, scale = place
+    first_part, last_part = parts
+    RANKS: gl.constexpr = s_desc.block_type.shape[1]
     row0 = m * _TILE_ROWS
-    rows = row0 + HALF * _GROUP_ROWS + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, operand))
-    acc_rows = row0 + HALF * _GROUP_ROWS + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, layout))
-    poison = gl.zeros((_GROUP_ROWS,), gl.float32, gl.SliceLayout(1, layout))
-    first_part, last_part = _terms(n, columns, BN, PARTS, FORWARD)
-    for index in range(first, last):
-        entry = entries + (index + 1) * _ENTRY_WIDTH
-        start = gl.load(entry)
-        stop = gl.load(entry + 1)
-        shared = (start > row0) | (stop < row0 + _TILE_ROWS)
-        own = (rows >= start) & (rows < stop)
-        acc_own = (acc_rows >= start) & (acc_rows < stop)
-        scale = gl.load(entry + 4).to(gl.float32, bitcast=True) if FORWARD else 1.0
-        for _rank in range(0, gl.load(entry + 3), _RANKS):
-            for _part in range(first_part, last_part):
-                mbarrier.wait(ready.index(stage), phase)
-                s_buf = _view(x_bufs.index(stage), s_desc)
-                f_buf = _view(w_bufs.index(stage), f_desc)
-                s = s_buf.slice(HALF * _GROUP_ROWS, _GROUP_ROWS, dim=0).load(operand)
-                if FORWARD:
-                    s = (s.to(gl.float32) * scale).to(dtype)
-                s = gl.where(own[:, None], s, gl.zeros_like(s))
-                whole = True
-                if shared:
-                    # 0 x NaN is NaN: what is not finite must not reach the other slots of the tile, so such a step is
-                    # left out and makes the slot's own rows NaN
-                    bits = f_buf.load(wide).to(gl.int16, bitcast=True).to(gl.int32) & 0x7FFF
-                    whole = gl.max(gl.max(bits, axis=1), axis=0) < (0x7F80 if dtype == gl.bfloat16 else 0x7C00)
-                if whole:
-                    acc = warpgroup_mma(s, f_buf, acc, is_async=True)
-                    acc = warpgroup_mma_wait(0, (acc,))
-                else:
-                    poison = gl.where(acc_own, float("nan"), poison)
-                # S was read as a thread reads memory: that must be over before the engine writes there again
-                fence_async_shared()
-                mbarrier.arrive(empty.index(stage))
-                stage, phase = _next(stage, phase, STAGES)
+    shared = (start > row0) | (stop < row0 + _TILE_ROWS)
+    for done in range(0, rank, RANKS):
+        left = rank - done
+        for _part in range(first_part, last_part):
+            mbarrier.wait(ready.index(stage), phase)
+            s_buf = _view(x_bufs.index(stage), s_desc).slice(HALF * _GROUP_ROWS, _GROUP_ROWS, dim=0)
+            f_buf = _view(w_bufs.index(stage), f_desc)
+            whole = True
+            if shared:
+                whole = _is_finite(f_buf, left, RANKS)
+            if whole:
+                acc = _add_ranks(acc, s_buf, f_buf, left, start, stop, scale, row0, layout, HALF, RANKS, FORWARD)
+            else:
+                rows = row0 + HALF * _GROUP_ROWS + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, layout))
+                poison = gl.where((rows >= start) & (rows < stop), float("nan"), poison)
+            # S was read as a thread reads memory: that must be over before the engine writes there again
+            fence_async_shared()
+            mbarrier.arrive(empty.index(stage))
+            stage, phase = _next(stage, phase, STAGES)
     return acc, poison, stage, phase
+
+
+@gluon.jit
+def _is_finite(f_buf, left, RANKS: gl.constexpr):
+    """Tell whether the first ``left`` rank rows are: 0 x NaN is NaN, which must not reach the tile's other slots.
+
+    Such a stage is left out and makes the slot's own rows NaN.
+    """
+    wide: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
+    largest = 0
+    for first in gl.static_range(0, RANKS, 16):
+        if first < left:
+            bits = f_buf.slice(first, 16, dim=0).load(wide).to(gl.int16, bitcast=True).to(gl.int32) & 0x7FFF
+            largest = gl.maximum(largest, gl.max(gl.max(bits, axis=1), axis=0))
+    return largest < (0x7F80 if f_buf.dtype == gl.bfloat16 else 0x7C00)
+
+
+@gluon.jit
+def _add_ranks(
+    acc, s_buf, f_buf, left, start, stop, scale, row0, layout: gl.constexpr, HALF: gl.constexpr, RANKS: gl.constexpr,
+    FORWARD: gl.constexpr,
+):  # fmt: skip
+    """Add the first ``left`` ranks of a stage, rounded up to 16: the bank has other slots' rank rows behind them."""
+    if RANKS == 16:
+        acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 16, FORWARD)
+    else:
+        gl.static_assert(RANKS == 64)
+        if left > 48:
+            acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 64, FORWARD)
+        else:
+            if left > 16:
+                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 32, FORWARD)
+                if left > 32:
+                    acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 32, 16, FORWARD)
+            else:
+                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 16, FORWARD)
+    return acc
+
+
+@gluon.jit
+def _multiply(
+    acc, s_buf, f_buf, start, stop, scale, row0, layout: gl.constexpr, HALF: gl.constexpr, FIRST: gl.constexpr,
+    COUNT: gl.constexpr, FORWARD: gl.constexpr,
+):  # fmt: skip
+    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=layout, k_width=2)
+    rows = row0 + HALF * _GROUP_ROWS + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, operand))
+    s = s_buf.slice(FIRST, COUNT, dim=1).load(operand)
+    if FORWARD:
+        s = (s.to(gl.float32) * scale).to(s_buf.dtype)
+    s = gl.where(((rows >= start) & (rows < stop))[:, None], s, gl.zeros_like(s))
+    acc = warpgroup_mma(s, f_buf.slice(FIRST, COUNT, dim=0), acc, is_async=True)
+    return warpgroup_mma_wait(0, (acc,))
 
 
 @gluon.jit(do_not_specialize=["M", "group"])
@@ -292,7 +342,7 @@ def hopper_product_kernel(
 
     FORWARD, W is [N, K] and part p adds ``s S_p F_p`` to its own columns ``column_p:stop_p``; else W is [K, N] and all
     parts add theirs to every column. ``owners`` has the first and the past-the-last of ``entries`` with rows in each
-    tile of 128 rows. ``group`` rows of tiles are worked on side by side. Runs with 4 warps, the first of the two
+    tile of 128 rows, and the fields of the first. ``group`` rows of tiles are worked on side by side. Runs with 4 warps, the first of the two
     groups.
     """
     dtype: gl.constexpr = x_desc.dtype

@@ -26,9 +26,10 @@ from cohort.kernels.packed_linear.choice import rows_per_chunk
 from cohort.kernels.packed_linear.tables import SlotTable
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["ENTRY_WIDTH", "PRODUCT_ROWS", "WIDEST_RANK", "LaunchTables", "RankPass", "rank_class"]
+__all__ = ["ENTRY_WIDTH", "OWNER_WIDTH", "PRODUCT_ROWS", "WIDEST_RANK", "LaunchTables", "RankPass", "rank_class"]
 
 ENTRY_WIDTH = 8
+OWNER_WIDTH = 8
 # Rows of a tile of the frozen product that adds the LoRA term itself; cut from the stream's first row.
 PRODUCT_ROWS = 128
 # A program holds this many ranks; wider adapters take further passes over their rows.
@@ -53,8 +54,9 @@ class RankPass:
         sums: One entry for each slot whose weight gradients come from several chunks: first rank row among what chunks
             leave, chunks, rank row in the bank, rank, first row, rows and left rank rows of a chunk, into the sink how.
         slots: One entry for each slot with rows and ranks, in row order.
-        owners: int32 [stream tiles of PRODUCT_ROWS rows, 2]: the first and the past-the-last entry of ``slots`` with
-            rows in the tile; equal where there is none.
+        owners: int32 [stream tiles of PRODUCT_ROWS rows, OWNER_WIDTH]: the first and the past-the-last entry of
+            ``slots`` with rows in the tile (equal where there is none), then what the first says (first row, row after
+            the last, rank row, rank, scale; zeros where there is none), so that no load waits for another.
         max_class: The widest padded rank among the slots.
         num_tiles, num_chunks, num_sums: Entries to launch for (the capacities, under a fixed launch).
         num_part_rows: Rank rows that chunks leave to such sums.
@@ -273,13 +275,17 @@ def _slot_fields(slots: SlotTable, *, slot: int, rank: int, first_rank: int) -> 
 
 
 def _owners(owning: list[tuple[int, ...]], *, num_rows: int) -> NDArray[np.int32]:
-    """Return which entries of ``owning`` have rows in each tile of the stream."""
+    """Return which entries of ``owning`` have rows in each tile of the stream, and the first of them."""
     starts = np.arange(0, num_rows, PRODUCT_ROWS)
     first = np.searchsorted([entry[1] for entry in owning], starts, side="right")
     last = np.searchsorted([entry[0] for entry in owning], starts + PRODUCT_ROWS, side="left")
-    owners = np.stack([first, last], axis=1)
-    owners[last <= first] = 0
-    return owners.astype(np.int32)
+    owners = np.zeros((len(starts), OWNER_WIDTH), dtype=np.int32)
+    owned = last > first
+    owners[owned, 0], owners[owned, 1] = first[owned], last[owned]
+    if owning:
+        fields = np.array(owning, dtype=np.int32)[:, :5]
+        owners[owned, 2:7] = fields[first[owned]]
+    return owners
 
 
 def _cut(rows: slice, size: int) -> list[tuple[int, int]]:

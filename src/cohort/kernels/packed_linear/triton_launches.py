@@ -254,11 +254,12 @@ def input_side(
     dx = x_TK if dx_TK is None else dx_TK
     parts_CK = chunk_parts(x_TK, rank_pass, width * len(parts))
     tiles = _filling(tiles, width=width, rank_pass=rank_pass, device=x_TK.device)
-    strips = triton.cdiv(width, tiles.input_block)
+    rows, block, warps, most_stages = _input_tiles(tiles, with_dx=dx_TK is not None)
+    strips = triton.cdiv(width, block)
     stages = fitting_stages(
-        tiles.input_stages,
-        stage_bytes=tiles.input_rows * (tiles.input_block + len(parts) * rank_pass.max_class) * x_TK.element_size(),
-        fixed_bytes=len(parts) * tiles.input_block * rank_pass.max_class * x_TK.element_size(),
+        most_stages,
+        stage_bytes=rows * (block + len(parts) * rank_pass.max_class) * x_TK.element_size(),
+        fixed_bytes=len(parts) * block * rank_pass.max_class * x_TK.element_size(),
         limit_bytes=shared_bytes(x_TK.device),
     )
     input_side_kernel[(rank_pass.num_chunks, strips)](
@@ -266,7 +267,14 @@ def input_side(
         *three(sinks), parts_CK, row_keys_T if dropout else x_TK, *_keys(parts), width, x_TK.stride(0), dx.stride(0),
         ds_PTC.stride(0), ds_PTC.stride(1),
         *three([a.stride(0) for a in factors]), *three([sink.stride(0) for sink in sinks]), parts_CK.stride(0),
-        PARTS=len(parts), BM=tiles.input_rows, BK=tiles.input_block, MAX_R=rank_pass.max_class,
-        EVEN=width % tiles.input_block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
-        PRECISION=precision(x_TK), num_warps=tiles.input_warps, num_stages=stages,
+        PARTS=len(parts), BM=rows, BK=block, MAX_R=rank_pass.max_class,
+        EVEN=width % block == 0, ADD=add, WITH_DX=dx_TK is not None, DROPOUT=dropout,
+        PRECISION=precision(x_TK), num_warps=warps, num_stages=stages,
     )  # fmt: skip
+
+
+def _input_tiles(tiles: TileChoice, *, with_dx: bool) -> tuple[int, int, int, int]:
+    """Return rows a step, columns a program, warps and stages of the kernel over X."""
+    if with_dx:
+        return tiles.input_rows, tiles.input_block, tiles.input_warps, tiles.input_stages
+    return tiles.da_rows, tiles.da_block, tiles.da_warps, tiles.da_stages

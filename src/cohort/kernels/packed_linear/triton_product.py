@@ -20,6 +20,8 @@ from cohort.kernels.packed_linear.triton_forward import entry_fields, kept_colum
 
 __all__ = ["product_kernel"]
 
+_OWNER_WIDTH = tl.constexpr(8)
+
 
 @triton.jit
 def _add_term(
@@ -72,8 +74,8 @@ def product_kernel(
         n = (tile % (GROUP * num_n)) // size
         if PARTS > 0:
             # read here, so that they are there when the product is done
-            first = tl.load(owners + 2 * m)
-            last = tl.load(owners + 2 * m + 1)
+            first = tl.load(owners + _OWNER_WIDTH * m)
+            last = tl.load(owners + _OWNER_WIDTH * m + 1)
             start, stop, rank_row, rank, scale, _t, _f, _p = entry_fields(entries, first)
         acc = tl.zeros((BM, BN), dtype=tl.float32)
         for k in range(tl.cdiv(K, BK)):
