@@ -105,12 +105,17 @@ def _produce(
     """Bring in the stages of this program's tiles, one after the other, as the ring empties."""
     x_bufs, w_bufs, ready, empty = ring
     num_m, num_n, num_k, group = counts
-    f0_desc, f1_desc, f2_desc = factors
-    column0, column1, column2, _stop0, _stop1, _stop2 = columns
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)
     for tile in range(gl.program_id(0), num_m * num_n, gl.num_programs(0)):
         m, n = _place(tile, num_m, num_n, group)
+        if PARTS > 0:
+            # read here, so that they are there when the product's stages are on their way
+            owner = owners + _OWNER_WIDTH * m
+            first = gl.load(owner)
+            last = gl.load(owner + 1)
+            rank_row = gl.load(owner + 4)
+            rank = gl.load(owner + 5)
         for k in range(num_k):
             mbarrier.wait(empty.index(stage), phase)
             bar = ready.index(stage)
@@ -122,31 +127,50 @@ def _produce(
                 _load(w_desc, [k * BK, n * BN], bar, w_bufs.index(stage))
             stage, phase = _next(stage, phase, STAGES)
         if PARTS > 0:
-            first_part, last_part = _terms(n, columns, BN, PARTS, FORWARD)
-            for index in range(gl.load(owners + _OWNER_WIDTH * m), gl.load(owners + _OWNER_WIDTH * m + 1)):
+            parts = _terms(n, columns, BN, PARTS, FORWARD)
+            stage, phase = _produce_slot(
+                s_desc, factors, rank_row, rank, M, ring, parts, columns, stage, phase, m, n, BN, STAGES, PARTS, FORWARD
+            )
+            for index in range(first + 1, last):
                 entry = entries + (index + 1) * _ENTRY_WIDTH
-                rank_row = gl.load(entry + 2)
-                for rank in range(0, gl.load(entry + 3), s_desc.block_type.shape[1]):
-                    for part in range(first_part, last_part):
-                        mbarrier.wait(empty.index(stage), phase)
-                        bar = ready.index(stage)
-                        x_buf = x_bufs.index(stage)
-                        w_buf = w_bufs.index(stage)
-                        row = part * M + m * _TILE_ROWS
-                        f_row = rank_row + rank
-                        if PARTS == 1:
-                            column = n * BN - column0 if FORWARD else n * BN
-                            _load_term(f0_desc, s_desc, row, f_row, column, rank, bar, x_buf, w_buf)
-                        elif part == 0:
-                            column = n * BN - column0 if FORWARD else n * BN
-                            _load_term(f0_desc, s_desc, row, f_row, column, rank, bar, x_buf, w_buf)
-                        elif part == 1:
-                            column = n * BN - column1 if FORWARD else n * BN
-                            _load_term(f1_desc, s_desc, row, f_row, column, rank, bar, x_buf, w_buf)
-                        else:
-                            column = n * BN - column2 if FORWARD else n * BN
-                            _load_term(f2_desc, s_desc, row, f_row, column, rank, bar, x_buf, w_buf)
-                        stage, phase = _next(stage, phase, STAGES)
+                stage, phase = _produce_slot(
+                    s_desc, factors, gl.load(entry + 2), gl.load(entry + 3), M, ring, parts, columns, stage, phase, m,
+                    n, BN, STAGES, PARTS, FORWARD,
+                )  # fmt: skip
+
+
+@gluon.jit
+def _produce_slot(
+    s_desc, factors, rank_row, rank, M, ring, parts, columns, stage, phase, m, n,
+    BN: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, FORWARD: gl.constexpr,
+):  # fmt: skip
+    """Bring in the stages of one slot's term, in the order in which :func:`_add_slot` takes them."""
+    x_bufs, w_bufs, ready, empty = ring
+    f0_desc, f1_desc, f2_desc = factors
+    column0, column1, column2, _stop0, _stop1, _stop2 = columns
+    first_part, last_part = parts
+    for done in range(0, rank, s_desc.block_type.shape[1]):
+        for part in range(first_part, last_part):
+            mbarrier.wait(empty.index(stage), phase)
+            bar = ready.index(stage)
+            x_buf = x_bufs.index(stage)
+            w_buf = w_bufs.index(stage)
+            row = part * M + m * _TILE_ROWS
+            f_row = rank_row + done
+            if PARTS == 1:
+                column = n * BN - column0 if FORWARD else n * BN
+                _load_term(f0_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
+            elif part == 0:
+                column = n * BN - column0 if FORWARD else n * BN
+                _load_term(f0_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
+            elif part == 1:
+                column = n * BN - column1 if FORWARD else n * BN
+                _load_term(f1_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
+            else:
+                column = n * BN - column2 if FORWARD else n * BN
+                _load_term(f2_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
+            stage, phase = _next(stage, phase, STAGES)
+    return stage, phase
 
 
 @gluon.jit
@@ -256,21 +280,22 @@ def _add_slot(
     start, stop, rank, scale = place
     first_part, last_part = parts
     RANKS: gl.constexpr = s_desc.block_type.shape[1]
-    row0 = m * _TILE_ROWS
-    shared = (start > row0) | (stop < row0 + _TILE_ROWS)
+    row0 = m * _TILE_ROWS + HALF * _GROUP_ROWS
+    present = (start < row0 + _GROUP_ROWS) & (stop > row0)
+    shared = present & ((start > row0) | (stop < row0 + _GROUP_ROWS))
     for done in range(0, rank, RANKS):
         left = rank - done
         for _part in range(first_part, last_part):
             mbarrier.wait(ready.index(stage), phase)
             s_buf = _view(x_bufs.index(stage), s_desc).slice(HALF * _GROUP_ROWS, _GROUP_ROWS, dim=0)
             f_buf = _view(w_bufs.index(stage), f_desc)
-            whole = True
+            whole = present
             if shared:
                 whole = _is_finite(f_buf, left, RANKS)
             if whole:
-                acc = _add_ranks(acc, s_buf, f_buf, left, start, stop, scale, row0, layout, HALF, RANKS, FORWARD)
+                acc = _add_ranks(acc, s_buf, f_buf, left, start, stop, scale, row0, layout, RANKS, FORWARD)
             else:
-                rows = row0 + HALF * _GROUP_ROWS + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, layout))
+                rows = row0 + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, layout))
                 poison = gl.where((rows >= start) & (rows < stop), float("nan"), poison)
             # S was read as a thread reads memory: that must be over before the engine writes there again
             fence_async_shared()
@@ -283,7 +308,8 @@ def _add_slot(
 def _is_finite(f_buf, left, RANKS: gl.constexpr):
     """Tell whether the first ``left`` rank rows are: 0 x NaN is NaN, which must not reach the tile's other slots.
 
-    Such a stage is left out and makes the slot's own rows NaN.
+    Such a stage is left out and makes the slot's own rows NaN. Each 16 rows are reduced for themselves: with one
+    maximum of all kept until the end, the machine code of Triton 3.6 read wrong memory in tiles of one slot.
     """
     wide: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
     largest = 0
@@ -296,33 +322,33 @@ def _is_finite(f_buf, left, RANKS: gl.constexpr):
 
 @gluon.jit
 def _add_ranks(
-    acc, s_buf, f_buf, left, start, stop, scale, row0, layout: gl.constexpr, HALF: gl.constexpr, RANKS: gl.constexpr,
+    acc, s_buf, f_buf, left, start, stop, scale, row0, layout: gl.constexpr, RANKS: gl.constexpr,
     FORWARD: gl.constexpr,
 ):  # fmt: skip
     """Add the first ``left`` ranks of a stage, rounded up to 16: the bank has other slots' rank rows behind them."""
     if RANKS == 16:
-        acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 16, FORWARD)
+        acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 16, FORWARD)
     else:
         gl.static_assert(RANKS == 64)
         if left > 48:
-            acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 64, FORWARD)
+            acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 64, FORWARD)
         else:
             if left > 16:
-                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 32, FORWARD)
+                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 32, FORWARD)
                 if left > 32:
-                    acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 32, 16, FORWARD)
+                    acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 32, 16, FORWARD)
             else:
-                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, HALF, 0, 16, FORWARD)
+                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 16, FORWARD)
     return acc
 
 
 @gluon.jit
 def _multiply(
-    acc, s_buf, f_buf, start, stop, scale, row0, layout: gl.constexpr, HALF: gl.constexpr, FIRST: gl.constexpr,
+    acc, s_buf, f_buf, start, stop, scale, row0, layout: gl.constexpr, FIRST: gl.constexpr,
     COUNT: gl.constexpr, FORWARD: gl.constexpr,
 ):  # fmt: skip
     operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=layout, k_width=2)
-    rows = row0 + HALF * _GROUP_ROWS + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, operand))
+    rows = row0 + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, operand))
     s = s_buf.slice(FIRST, COUNT, dim=1).load(operand)
     if FORWARD:
         s = (s.to(gl.float32) * scale).to(s_buf.dtype)
@@ -331,7 +357,12 @@ def _multiply(
     return warpgroup_mma_wait(0, (acc,))
 
 
-@gluon.jit(do_not_specialize=["M", "group"])
+# one binary for each PARTS, FORWARD, number of ranks and dtype, so that the one that runs is one that the GPU tests ran
+@gluon.jit(
+    do_not_specialize=[
+        "column0", "column1", "column2", "stop0", "stop1", "stop2", "M", "N", "K", "group",
+    ]
+)  # fmt: skip
 def hopper_product_kernel(
     x_desc, w_desc, y_desc, s_desc, f0_desc, f1_desc, f2_desc, owners, entries, column0, column1, column2, stop0,
     stop1, stop2, M, N, K, group,
@@ -342,8 +373,8 @@ def hopper_product_kernel(
 
     FORWARD, W is [N, K] and part p adds ``s S_p F_p`` to its own columns ``column_p:stop_p``; else W is [K, N] and all
     parts add theirs to every column. ``owners`` has the first and the past-the-last of ``entries`` with rows in each
-    tile of 128 rows, and the fields of the first. ``group`` rows of tiles are worked on side by side. Runs with 4 warps, the first of the two
-    groups.
+    tile of 128 rows, and the fields of the first. ``group`` rows of tiles are worked on side by side. Runs with 4
+    warps, the first of the two groups.
     """
     dtype: gl.constexpr = x_desc.dtype
     BK: gl.constexpr = x_desc.block_type.shape[1]
