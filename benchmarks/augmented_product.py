@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adapter_packs import LINEARS, Pack, build_pack, uneven_lengths
+from measure import RESULTS, interleaved, print_table, write_result
 
-from benchmarks.adapter_packs import LINEARS, Pack, build_pack, uneven_lengths
-from benchmarks.measure import RESULTS, interleaved, print_table, write_result
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice import TermPlace
 from cohort.models.frozen_linear import FrozenLinear

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure import RESULTS, copy_ceiling, matrix_ceiling, median_replay, print_table, write_result
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.measure import RESULTS, copy_ceiling, matrix_ceiling, median_replay, print_table, write_result
 from cohort.kernels.adamw import SlotUpdate, adamw_step, stage_slots
 from cohort.kernels.backend import Backend, describe_backend, implementation
 from cohort.kernels.cross_entropy import linear_cross_entropy

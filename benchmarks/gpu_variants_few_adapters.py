@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
-from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
-from benchmarks.gpu_variants_packed_linear import (
+from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
+from gpu_variants_packed_linear import (
     Work,
     intermediates,
     piece_work,
@@ -31,9 +29,11 @@ from benchmarks.gpu_variants_packed_linear import (
     weight_gradients,
     whole_work,
 )
-from benchmarks.linear_peers import PEERS, loop
-from benchmarks.measure import interleaved, median_eager, write_result
-from benchmarks.packed_linear import SHAPES
+from linear_peers import PEERS, loop
+from measure import interleaved, median_eager, write_result
+from packed_linear import SHAPES
+from torch import Tensor
+
 from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.packed_linear import triton_launches as launches
 from cohort.kernels.packed_linear.choice import TileChoice, choose_tiles, shares_of

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
+from linear_peers import loop
+from measure import copy_ceiling, interleaved, matrix_ceiling, print_table, write_result
 from torch import Tensor
 
-from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
-from benchmarks.linear_peers import loop
-from benchmarks.measure import copy_ceiling, interleaved, matrix_ceiling, print_table, write_result
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear import triton_launches as launches
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
+from gpu_variants_packed_linear import intermediates, whole_work
+from measure import RESULTS, interleaved, print_table, write_result
 from torch import Tensor
 
-from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
-from benchmarks.gpu_variants_packed_linear import intermediates, whole_work
-from benchmarks.measure import RESULTS, interleaved, print_table, write_result
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear import triton_launches as launches
 from cohort.kernels.packed_linear.choice import TermPlace

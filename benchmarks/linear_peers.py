@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from adapter_packs import Pack
 from torch import Tensor
-
-from benchmarks.adapter_packs import Pack
 
 __all__ = ["PEERS", "concatenated", "grouped_mm", "loop", "peft_one_by_one"]
 

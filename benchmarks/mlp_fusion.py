@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adapter_packs import MIXED_RANKS, Pack, build_pack, uneven_lengths
+from measure import RESULTS, copy_ceiling, matrix_ceiling, median_replay, print_table, write_result
 from torch import Tensor
 
-from benchmarks.adapter_packs import MIXED_RANKS, Pack, build_pack, uneven_lengths
-from benchmarks.measure import RESULTS, copy_ceiling, matrix_ceiling, median_replay, print_table, write_result
 from cohort.kernels.packed_linear import LaunchTables
 from cohort.kernels.packed_linear import triton as linear
 from cohort.kernels.packed_mlp import triton as fused

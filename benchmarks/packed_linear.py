@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from benchmarks.adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
-from benchmarks.linear_peers import PEERS, peft_one_by_one
-from benchmarks.measure import (
+from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
+from linear_peers import PEERS, peft_one_by_one
+from measure import (
     RESULTS,
     copy_ceiling,
     interleaved,
@@ -28,6 +27,7 @@ from benchmarks.measure import (
     print_table,
     write_result,
 )
+
 from cohort.kernels.packed_linear import triton as kernels
 
 QUESTION = "How much does a pack of adapters add to the frozen linear, and what do its peers add?"

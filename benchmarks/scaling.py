@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adapter_packs import Pack, build_pack
+from measure import RESULTS, copy_ceiling, median_eager, median_replay, print_table, write_result
 from torch import Tensor
 
-from benchmarks.adapter_packs import Pack, build_pack
-from benchmarks.measure import RESULTS, copy_ceiling, median_eager, median_replay, print_table, write_result
 from cohort.kernels.packed_linear import triton_launches as kernels
 from cohort.kernels.packed_linear.triton import tiles_for
 

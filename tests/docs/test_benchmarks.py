@@ -22,6 +22,15 @@ def test_every_benchmark_is_there(name: str) -> None:
     assert (REPOSITORY / "benchmarks" / f"{name}.py").is_file()
 
 
+def test_every_benchmark_starts_from_any_folder(tmp_path: Path) -> None:
+    folder = REPOSITORY / "benchmarks"
+    names = sorted(path.stem for path in folder.glob("*.py"))
+    # as a script's own folder is on its path, and nothing else of the repository
+    code = f"import sys, importlib; sys.path[0] = {str(folder)!r}; [importlib.import_module(name) for name in {names}]"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_result_files_are_complete(path: Path) -> None:
     result = json.loads(path.read_text(encoding="utf-8"))

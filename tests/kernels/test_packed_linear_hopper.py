@@ -30,6 +30,11 @@ CASES: dict[str, dict[str, Any]] = {
     "one row": {"lengths": [1], "ranks": [16], "extra": 0, "widths": (256,), "in_features": 64},
     "whole tiles": {"lengths": [128, 256], "ranks": [16, 32], "extra": 0, "widths": (256, 256), "in_features": 512},
     "many slots a tile": {"lengths": [7] * 30, "ranks": [8, 24] * 15, "widths": (256,), "in_features": 256},
+    "narrow": {"lengths": [20, 300, 7], "ranks": [8, 16, 3], "widths": (512,), "in_features": 256},
+    "two narrow siblings": {"lengths": [20, 300, 7], "ranks": [8, 16, 3], "widths": (256, 512), "in_features": 256},
+    "three wide siblings": {
+        "lengths": [90, 300, 7], "ranks": [64, 16, 33], "widths": (256, 512, 256), "in_features": 256,
+    },
     "a bank's stride": {"lengths": [20, 140], "ranks": [8, 24], "row_stride": 1024, "widths": (256,)},
 }  # fmt: skip
 

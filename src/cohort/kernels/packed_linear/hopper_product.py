@@ -3,16 +3,14 @@
 A persistent product whose warps have different work: one warp brings tiles in by the tensor memory engine, two warp
 groups multiply, each its own 64 rows of a tile of 128 x 256, from one ring of stages. The groups wait for the ring
 alone, not for each other, and the loads of the next tile go on while a tile is stored. A slot's LoRA term is further
-stages of up to 64 ranks on the same accumulators: its rows of S (in registers, zero elsewhere) times its rank rows, 16
-of them a matrix instruction.
+stages of up to 64 ranks on the same accumulators (:mod:`.hopper_term`).
 
 Shapes:  M rows · N output columns · K inner width · R rank rows of the bank · r true rank
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
-# ruff: noqa: RUF005, SIM114
-# a jitted function has no Python types: its operands are pointers and tiles; it has no starred lists either, and a
-# constexpr and a run-time test stay two branches
+# ruff: noqa: RUF005
+# a jitted function has no Python types: its operands are pointers and tiles; it has no starred lists either
 
 from __future__ import annotations
 
@@ -26,27 +24,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from cohort.kernels.packed_linear.hopper_term import (
+    GROUP_ROWS,
+    TILE_ROWS,
+    add_slot,
+    next_stage,
+    produce_slot,
+    slot_fields,
+    term_parts,
+)
+
 __all__ = ["hopper_product_kernel"]
 
 _load = tma.async_copy_global_to_shared
 _store = tma.async_copy_shared_to_global
 _ENTRY_WIDTH = gl.constexpr(8)
 _OWNER_WIDTH = gl.constexpr(8)
-# rows of a warp group, and of a tile
-_GROUP_ROWS = gl.constexpr(64)
-_TILE_ROWS = gl.constexpr(128)
-
-
-@gluon.jit
-def _view(buf, desc):
-    """Return the beginning of a stage's buffer as a tile of ``desc``."""
-    return buf._reinterpret(buf.dtype, desc.block_type.shape, desc.layout)
-
-
-@gluon.jit
-def _next(stage, phase, STAGES: gl.constexpr):
-    last = stage == STAGES - 1
-    return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
 
 
 @gluon.jit
@@ -63,37 +56,6 @@ def _place(tile, num_m, num_n, group):
     size = gl.minimum(num_m - first_m, group)
     inner = tile % in_group
     return first_m + inner % size, inner // size
-
-
-@gluon.jit
-def _terms(n, columns, BN: gl.constexpr, PARTS: gl.constexpr, FORWARD: gl.constexpr):
-    """Return (first part, past the last part) that add to columns ``n BN``: forward the owner's, backward all."""
-    column0, column1, column2, stop0, stop1, stop2 = columns
-    first = 0
-    last = PARTS
-    if FORWARD:
-        column = n * BN
-        first = gl.to_tensor(0)
-        last = gl.where((column >= column0) & (column < stop0), 1, 0)
-        if PARTS > 1:
-            own = (column >= column1) & (column < stop1)
-            first = gl.where(own, 1, first)
-            last = gl.where(own, 2, last)
-        if PARTS > 2:
-            own = (column >= column2) & (column < stop2)
-            first = gl.where(own, 2, first)
-            last = gl.where(own, 3, last)
-    return first, last
-
-
-@gluon.jit
-def _load_term(f_desc, s_desc, s_row, f_row, f_column, s_column, ready, x_buf, w_buf):
-    """Bring columns of S of a tile's rows and as many rank rows of a factor into a stage."""
-    s_buf = _view(x_buf, s_desc)
-    f_buf = _view(w_buf, f_desc)
-    mbarrier.expect(ready, s_desc.block_type.nbytes + f_desc.block_type.nbytes)
-    _load(s_desc, [s_row, s_column], ready, s_buf)
-    _load(f_desc, [f_row, f_column], ready, f_buf)
 
 
 @gluon.jit
@@ -120,57 +82,23 @@ def _produce(
             mbarrier.wait(empty.index(stage), phase)
             bar = ready.index(stage)
             mbarrier.expect(bar, x_desc.block_type.nbytes + w_desc.block_type.nbytes)
-            _load(x_desc, [m * _TILE_ROWS, k * BK], bar, x_bufs.index(stage))
+            _load(x_desc, [m * TILE_ROWS, k * BK], bar, x_bufs.index(stage))
             if FORWARD:
                 _load(w_desc, [n * BN, k * BK], bar, w_bufs.index(stage))
             else:
                 _load(w_desc, [k * BK, n * BN], bar, w_bufs.index(stage))
-            stage, phase = _next(stage, phase, STAGES)
+            stage, phase = next_stage(stage, phase, STAGES)
         if PARTS > 0:
-            parts = _terms(n, columns, BN, PARTS, FORWARD)
-            stage, phase = _produce_slot(
+            parts = term_parts(n, columns, BN, PARTS, FORWARD)
+            stage, phase = produce_slot(
                 s_desc, factors, rank_row, rank, M, ring, parts, columns, stage, phase, m, n, BN, STAGES, PARTS, FORWARD
             )
             for index in range(first + 1, last):
                 entry = entries + (index + 1) * _ENTRY_WIDTH
-                stage, phase = _produce_slot(
+                stage, phase = produce_slot(
                     s_desc, factors, gl.load(entry + 2), gl.load(entry + 3), M, ring, parts, columns, stage, phase, m,
                     n, BN, STAGES, PARTS, FORWARD,
                 )  # fmt: skip
-
-
-@gluon.jit
-def _produce_slot(
-    s_desc, factors, rank_row, rank, M, ring, parts, columns, stage, phase, m, n,
-    BN: gl.constexpr, STAGES: gl.constexpr, PARTS: gl.constexpr, FORWARD: gl.constexpr,
-):  # fmt: skip
-    """Bring in the stages of one slot's term, in the order in which :func:`_add_slot` takes them."""
-    x_bufs, w_bufs, ready, empty = ring
-    f0_desc, f1_desc, f2_desc = factors
-    column0, column1, column2, _stop0, _stop1, _stop2 = columns
-    first_part, last_part = parts
-    for done in range(0, rank, s_desc.block_type.shape[1]):
-        for part in range(first_part, last_part):
-            mbarrier.wait(empty.index(stage), phase)
-            bar = ready.index(stage)
-            x_buf = x_bufs.index(stage)
-            w_buf = w_bufs.index(stage)
-            row = part * M + m * _TILE_ROWS
-            f_row = rank_row + done
-            if PARTS == 1:
-                column = n * BN - column0 if FORWARD else n * BN
-                _load_term(f0_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
-            elif part == 0:
-                column = n * BN - column0 if FORWARD else n * BN
-                _load_term(f0_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
-            elif part == 1:
-                column = n * BN - column1 if FORWARD else n * BN
-                _load_term(f1_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
-            else:
-                column = n * BN - column2 if FORWARD else n * BN
-                _load_term(f2_desc, s_desc, row, f_row, column, done, bar, x_buf, w_buf)
-            stage, phase = _next(stage, phase, STAGES)
-    return stage, phase
 
 
 @gluon.jit
@@ -189,7 +117,7 @@ def _consume(
     Y_BUFS: gl.constexpr = y_bufs.type.shape[0] // 2
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
-    acc = gl.zeros((_GROUP_ROWS, BN), gl.float32, layout)
+    acc = gl.zeros((GROUP_ROWS, BN), gl.float32, layout)
     for tile in range(gl.program_id(0), num_m * num_n, gl.num_programs(0)):
         m, n = _place(tile, num_m, num_n, group)
         if PARTS > 0:
@@ -197,11 +125,11 @@ def _consume(
             owner = owners + _OWNER_WIDTH * m
             first = gl.load(owner)
             last = gl.load(owner + 1)
-            place = _slot_fields(owner + 2, FORWARD)
+            place = slot_fields(owner + 2, FORWARD)
         poison = 0.0
         for k in range(num_k):
             mbarrier.wait(ready.index(stage), phase)
-            x = x_bufs.index(stage).slice(HALF * _GROUP_ROWS, _GROUP_ROWS, dim=0)
+            x = x_bufs.index(stage).slice(HALF * GROUP_ROWS, GROUP_ROWS, dim=0)
             w = w_bufs.index(stage)
             if FORWARD:
                 w = w.permute((1, 0))
@@ -209,18 +137,18 @@ def _consume(
             acc = warpgroup_mma_wait(1, (acc,))
             # the step before this one is done, so its stage may be filled again
             mbarrier.arrive(empty.index(_before(stage, STAGES)), pred=k > 0)
-            stage, phase = _next(stage, phase, STAGES)
+            stage, phase = next_stage(stage, phase, STAGES)
         acc = warpgroup_mma_wait(0, (acc,))
         mbarrier.arrive(empty.index(_before(stage, STAGES)))
         if PARTS > 0:
-            poison = gl.zeros((_GROUP_ROWS,), gl.float32, gl.SliceLayout(1, layout))
-            parts = _terms(n, columns, BN, PARTS, FORWARD)
-            acc, poison, stage, phase = _add_slot(
+            poison = gl.zeros((GROUP_ROWS,), gl.float32, gl.SliceLayout(1, layout))
+            parts = term_parts(n, columns, BN, PARTS, FORWARD)
+            acc, poison, stage, phase = add_slot(
                 acc, poison, f_desc, s_desc, place, ring, parts, stage, phase, m, layout, HALF, STAGES, FORWARD
             )
             for index in range(first + 1, last):
-                place = _slot_fields(entries + (index + 1) * _ENTRY_WIDTH, FORWARD)
-                acc, poison, stage, phase = _add_slot(
+                place = slot_fields(entries + (index + 1) * _ENTRY_WIDTH, FORWARD)
+                acc, poison, stage, phase = add_slot(
                     acc, poison, f_desc, s_desc, place, ring, parts, stage, phase, m, layout, HALF, STAGES, FORWARD
                 )
         strips = _strips(acc, STRIPS)
@@ -230,7 +158,7 @@ def _consume(
             tma.store_wait(Y_BUFS - 1)
             buf.store(out)
             fence_async_shared()
-            _store(y_desc, [m * _TILE_ROWS + HALF * _GROUP_ROWS, n * BN + strip * STRIP], buf)
+            _store(y_desc, [m * TILE_ROWS + HALF * GROUP_ROWS, n * BN + strip * STRIP], buf)
     tma.store_wait(0)
 
 
@@ -263,100 +191,6 @@ def _finished(strip, poison, PARTS: gl.constexpr):
     return strip + gl.convert_layout(poison, gl.SliceLayout(1, layout))[:, None] if PARTS > 0 else strip
 
 
-@gluon.jit
-def _slot_fields(entry, FORWARD: gl.constexpr):
-    """Return (first row, row after the last, rank, scale) of a slot; the scale counts forward alone."""
-    scale = gl.load(entry + 4).to(gl.float32, bitcast=True) if FORWARD else 1.0
-    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 3), scale
-
-
-@gluon.jit
-def _add_slot(
-    acc, poison, f_desc, s_desc, place, ring, parts, stage, phase, m, layout: gl.constexpr,
-    HALF: gl.constexpr, STAGES: gl.constexpr, FORWARD: gl.constexpr,
-):  # fmt: skip
-    """Add ``s S F`` of one slot with rows in the tile, a stage for each part and 64 ranks (16 where none has more)."""
-    x_bufs, w_bufs, ready, empty = ring
-    start, stop, rank, scale = place
-    first_part, last_part = parts
-    RANKS: gl.constexpr = s_desc.block_type.shape[1]
-    row0 = m * _TILE_ROWS + HALF * _GROUP_ROWS
-    present = (start < row0 + _GROUP_ROWS) & (stop > row0)
-    shared = present & ((start > row0) | (stop < row0 + _GROUP_ROWS))
-    for done in range(0, rank, RANKS):
-        left = rank - done
-        for _part in range(first_part, last_part):
-            mbarrier.wait(ready.index(stage), phase)
-            s_buf = _view(x_bufs.index(stage), s_desc).slice(HALF * _GROUP_ROWS, _GROUP_ROWS, dim=0)
-            f_buf = _view(w_bufs.index(stage), f_desc)
-            whole = present
-            if shared:
-                whole = _is_finite(f_buf, left, RANKS)
-            if whole:
-                acc = _add_ranks(acc, s_buf, f_buf, left, start, stop, scale, row0, layout, RANKS, FORWARD)
-            else:
-                rows = row0 + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, layout))
-                poison = gl.where((rows >= start) & (rows < stop), float("nan"), poison)
-            # S was read as a thread reads memory: that must be over before the engine writes there again
-            fence_async_shared()
-            mbarrier.arrive(empty.index(stage))
-            stage, phase = _next(stage, phase, STAGES)
-    return acc, poison, stage, phase
-
-
-@gluon.jit
-def _is_finite(f_buf, left, RANKS: gl.constexpr):
-    """Tell whether the first ``left`` rank rows are: 0 x NaN is NaN, which must not reach the tile's other slots.
-
-    Such a stage is left out and makes the slot's own rows NaN. Each 16 rows are reduced for themselves: with one
-    maximum of all kept until the end, the machine code of Triton 3.6 read wrong memory in tiles of one slot.
-    """
-    wide: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
-    largest = 0
-    for first in gl.static_range(0, RANKS, 16):
-        if first < left:
-            bits = f_buf.slice(first, 16, dim=0).load(wide).to(gl.int16, bitcast=True).to(gl.int32) & 0x7FFF
-            largest = gl.maximum(largest, gl.max(gl.max(bits, axis=1), axis=0))
-    return largest < (0x7F80 if f_buf.dtype == gl.bfloat16 else 0x7C00)
-
-
-@gluon.jit
-def _add_ranks(
-    acc, s_buf, f_buf, left, start, stop, scale, row0, layout: gl.constexpr, RANKS: gl.constexpr,
-    FORWARD: gl.constexpr,
-):  # fmt: skip
-    """Add the first ``left`` ranks of a stage, rounded up to 16: the bank has other slots' rank rows behind them."""
-    if RANKS == 16:
-        acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 16, FORWARD)
-    else:
-        gl.static_assert(RANKS == 64)
-        if left > 48:
-            acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 64, FORWARD)
-        else:
-            if left > 16:
-                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 32, FORWARD)
-                if left > 32:
-                    acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 32, 16, FORWARD)
-            else:
-                acc = _multiply(acc, s_buf, f_buf, start, stop, scale, row0, layout, 0, 16, FORWARD)
-    return acc
-
-
-@gluon.jit
-def _multiply(
-    acc, s_buf, f_buf, start, stop, scale, row0, layout: gl.constexpr, FIRST: gl.constexpr,
-    COUNT: gl.constexpr, FORWARD: gl.constexpr,
-):  # fmt: skip
-    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=layout, k_width=2)
-    rows = row0 + gl.arange(0, _GROUP_ROWS, gl.SliceLayout(1, operand))
-    s = s_buf.slice(FIRST, COUNT, dim=1).load(operand)
-    if FORWARD:
-        s = (s.to(gl.float32) * scale).to(s_buf.dtype)
-    s = gl.where(((rows >= start) & (rows < stop))[:, None], s, gl.zeros_like(s))
-    acc = warpgroup_mma(s, f_buf.slice(FIRST, COUNT, dim=0), acc, is_async=True)
-    return warpgroup_mma_wait(0, (acc,))
-
-
 # one binary for each PARTS, FORWARD, number of ranks and dtype, so that the one that runs is one that the GPU tests ran
 @gluon.jit(
     do_not_specialize=[
@@ -387,7 +221,7 @@ def hopper_product_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
-    num_m = gl.cdiv(M, _TILE_ROWS)
+    num_m = gl.cdiv(M, TILE_ROWS)
     num_n = gl.cdiv(N, BN)
     num_k = gl.cdiv(K, BK)
     ring = (x_bufs, w_bufs, ready, empty)
