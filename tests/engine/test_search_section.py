@@ -116,20 +116,40 @@ def test_constraints_that_nothing_meets_are_told_before_anything_runs(folder: Pa
         check_task(task)
 
 
+SOME_ZERO = {"r": [4, 8], "batch_size": [1, 2, 3]}
+RATE: dict[str, Any] = {"min": 1e-4, "max": 1e-2}
+
+
+WITH_RATE = SOME_ZERO | {"learning_rate": RATE}
+
+
 @pytest.mark.parametrize(
-    ("sampler", "space"),
-    [("grid", {"r": [2, 4]}), ("random", {"r": [2, 4], "learning_rate": {"min": 1e-4, "max": 1e-2}})],
+    ("sampler", "space", "num_guarded"),
+    [("grid", SOME_ZERO, 2), ("tpe", SOME_ZERO, 2), ("random", WITH_RATE, 4), ("tpe", WITH_RATE, 4)],
 )
-def test_a_constraint_that_always_divides_by_zero_is_named(folder: Path, sampler: str, space: dict[str, Any]) -> None:
-    constraints = ["r >= 2", "r / (batch_size - 2) > 1"]
-    task = tiny_task(folder, search={"constraints": constraints, "sampler": sampler, "trials": 4, "space": space})
-    with pytest.raises(InputError, match=r"which divides by zero whatever is drawn, as for batch_size = 2, r = [24]"):
-        check_task(task)
+def test_a_constraint_that_divides_by_zero_for_some_values_names_them(
+    folder: Path, sampler: str, space: dict[str, Any], num_guarded: int
+) -> None:
+    search = {"constraints": ["r / (batch_size - 2) > 1"], "sampler": sampler, "trials": 4, "space": space}
+    with pytest.raises(InputError) as caught:
+        check_task(tiny_task(folder, search=search))
+    told = "'r / (batch_size - 2) > 1', which cannot be worked out for batch_size = 2, r = 4 (division by zero)"
+    assert "search.constraints: found " + told in str(caught.value)
+
+    # another constraint may rule the value out, in any place
+    search["constraints"] = ["r / (batch_size - 2) > 1", "batch_size != 2"]
+    assert check_task(tiny_task(folder, search=search)).num_trials == num_guarded
 
 
-def test_dividing_by_zero_now_and_then_only_rules_those_out(folder: Path) -> None:
-    search = {"constraints": ["r / (batch_size - 2) > 1"], "space": {"r": [4, 8], "batch_size": [1, 2, 3]}}
-    assert check_task(tiny_task(folder, search=search)).num_trials == 2
+def test_a_constraint_of_a_range_is_tried_for_many_draws(folder: Path) -> None:
+    search: dict[str, Any] = {
+        "constraints": ["r / (learning_rate // 0.001) > 1"],
+        "sampler": "random",
+        "trials": 4,
+        "space": {"r": [4, 8], "learning_rate": RATE},
+    }
+    with pytest.raises(InputError, match=r"cannot be worked out for learning_rate = 0\.000\d+, r = [48] \("):
+        check_task(tiny_task(folder, search=search))
 
 
 REFILLED: dict[str, Any] = {

@@ -31,7 +31,6 @@ VALUES: dict[str, Any] = {
         ("use_rslora == true or r // 3 % 2 == 1", True),
         ("-r + 20 > +3", True),
         ("max(r, batch_size) / min(r, batch_size) > 4", False),
-        ("r / (batch_size - 4) > 0", False),
     ],
 )
 def test_what_holds(text: str, holds: bool) -> None:
@@ -64,6 +63,19 @@ def test_what_holds(text: str, holds: bool) -> None:
 def test_what_is_refused(text: object, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
         parse_constraint(text, names=NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("r / (batch_size - 4) > 0", "division by zero"),
+        ("r % (batch_size - 4) == 0", "modulo by zero"),
+        (f"r * 0.5 * {'9' * 400} > 1", "too large"),
+    ],
+)
+def test_what_cannot_be_worked_out_is_told_with_the_values(text: str, reason: str) -> None:
+    with pytest.raises(ConstraintError, match=rf"cannot be worked out for (batch_size = 4, )?r = 16 \(.*{reason}.*\)"):
+        parse_constraint(text, names=NAMES).holds(VALUES)
 
 
 @pytest.mark.parametrize("text", ["lr_scheduler_type < r", "lr_scheduler_type * 1000000000 == r", "r > 'a'"])

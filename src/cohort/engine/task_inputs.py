@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +18,11 @@ from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
 from cohort.models.weights import check_checkpoint, load_tokenizer
-from cohort.tuning.parameters import Configuration
-from cohort.tuning.samplers import SamplerName, build_sampler, count_configurations
-from cohort.tuning.space import SearchSpace
+from cohort.tuning.samplers import count_configurations
 
 __all__ = ["TaskInputs", "load_fitting_task", "read_inputs"]
 
 _LISTED_PROBLEMS = 20
-# configurations that are looked at to say why none meets the constraints
-_TRIED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,32 +147,12 @@ def _count_trials(task: TaskFile, problems: list[Problem]) -> int:
 
 def _unmet(task: TaskFile) -> Problem:
     """Return what is wrong with constraints that no configuration of the space meets."""
-    space = task.search_space()
-    tried = _some_configurations(space)
-    for constraint in space.constraints:
-        if tried and all(constraint.divides_by_zero(configuration) for configuration in tried):
-            values = ", ".join(f"{name} = {tried[0][name]!r}" for name in sorted(constraint.names))
-            return Problem(
-                where=task.where("search.constraints"),
-                found=f"{constraint.text!r}, which divides by zero whatever is drawn, as for {values}",
-                allowed="constraints that some configuration of the space meets",
-                mend="Write it as a product instead of a quotient, or correct the divisor.",
-            )
     return Problem(
         where=task.where("search.constraints"),
         found="; ".join(task.search.constraints),
         allowed="constraints that some configuration of the space meets",
         mend="Loosen one of them, or widen the space.",
     )
-
-
-def _some_configurations(space: SearchSpace) -> list[Configuration]:
-    """Return configurations of a space as if it had no constraints: the first of a grid, or random draws."""
-    free = replace(space, constraints=())
-    if free.size_bound() is not None:
-        return list(itertools.islice(free.configurations(), _TRIED))
-    draws = build_sampler(SamplerName.RANDOM, free, trials=_TRIED).propose(_TRIED)
-    return [proposal.configuration for proposal in draws]
 
 
 def _placed_in_search(task: TaskFile, where: str) -> str:

@@ -42,7 +42,7 @@ _ALLOWED = "a comparison such as lora_alpha >= r, with + - * / // % and or not i
 
 
 class ConstraintError(Exception):
-    """A text is no constraint.
+    """A text is no constraint, or one that cannot be worked out for a configuration.
 
     Attributes:
         found: What was there.
@@ -69,31 +69,28 @@ class Constraint:
     _tree: ast.expr = field(repr=False, compare=False)
 
     def holds(self, configuration: Mapping[str, Any]) -> bool:
-        """Tell whether a configuration, by parameter name, meets it; one that divides by zero does not.
+        """Tell whether a configuration, by parameter name, meets it.
 
         Raises:
-            ConstraintError: texts and numbers are compared or added.
+            ConstraintError: it cannot be told: a division by zero, or texts and numbers are compared or added.
         """
         try:
             return bool(_value(self._tree, configuration))
-        except ZeroDivisionError:
-            return False
-        except TypeError as error:
-            values = ", ".join(f"{name} = {configuration[name]!r}" for name in sorted(self.names))
+        except ArithmeticError as error:
             raise ConstraintError(
-                found=f"{self.text!r}, which makes no sense for {values} ({error})",
+                found=f"{self.text!r}, which cannot be worked out for {self._shown(configuration)} ({error})",
+                allowed="constraints that can be worked out for every configuration that the other constraints leave",
+                mend="Write a product instead of the quotient, rule these values out with another constraint, or take "
+                "them out of the space.",
+            ) from None
+        except TypeError as error:
+            raise ConstraintError(
+                found=f"{self.text!r}, which makes no sense for {self._shown(configuration)} ({error})",
                 mend="Compare numbers with numbers, and texts with == or in.",
             ) from None
 
-    def divides_by_zero(self, configuration: Mapping[str, Any]) -> bool:
-        """Tell whether that is what keeps a configuration from meeting it."""
-        try:
-            _value(self._tree, configuration)
-        except ZeroDivisionError:
-            return True
-        except TypeError:
-            return False
-        return False
+    def _shown(self, configuration: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name} = {configuration[name]!r}" for name in sorted(self.names))
 
 
 def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cohort.core.errors import InputError, Problem
 from cohort.tuning.constraints import Constraint, ConstraintError
@@ -78,19 +78,29 @@ class SearchSpace:
         """Tell whether a whole configuration meets all constraints.
 
         Raises:
-            InputError: a constraint makes no sense for it.
+            InputError: a constraint cannot be worked out for it, and no other rules it out, whatever their order.
         """
-        try:
-            return all(constraint.holds(configuration) for constraint in self.constraints)
-        except ConstraintError as error:
-            raise InputError(
-                Problem(
-                    where=self.where.replace("search.space", "search.constraints"),
-                    found=error.found,
-                    allowed=error.allowed,
-                    mend=error.mend,
-                )
-            ) from None
+        errors = []
+        for constraint in self.constraints:
+            try:
+                if not constraint.holds(configuration):
+                    return False
+            except ConstraintError as error:
+                errors.append(error)
+        if not errors:
+            return True
+        where = self.where.replace("search.space", "search.constraints")
+        raise InputError([Problem(where=where, found=e.found, allowed=e.allowed, mend=e.mend) for e in errors])
+
+    def constrained(self) -> SearchSpace:
+        """Return the space of those parameters alone that constraints are about, and of what these follow from."""
+        kept, ahead = set[str](), [name for constraint in self.constraints for name in constraint.names]
+        while ahead:
+            name = ahead.pop()
+            if name not in kept:
+                kept.add(name)
+                ahead += self.controls(name)
+        return replace(self, parameters={name: p for name, p in self.parameters.items() if name in kept})
 
     def resolve(self, draws: Mapping[str, Value | MultipleOf]) -> Configuration:
         """Return a whole configuration from the values of the drawn parameters, in declared order."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from cohort.core.errors import InputError, Problem
-from cohort.tuning.parameters import MOST_POINTS
+from cohort.tuning.parameters import MOST_POINTS, Configuration
 from cohort.tuning.samplers.grid import GridSampler
 from cohort.tuning.samplers.optuna_sampler import OptunaSampler
 from cohort.tuning.samplers.sampler import Sampler, SamplerName
 from cohort.tuning.space import SearchSpace
 
 __all__ = ["build_sampler", "count_configurations"]
+
+# draws for which the constraints of a space that cannot be listed are worked out before anything runs
+_TRIED = 500
 
 
 def build_sampler(
@@ -38,7 +44,8 @@ def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> in
     """Return how many configurations a sampler will propose at most; 0 where no configuration meets the constraints.
 
     Raises:
-        InputError: a constraint makes no sense, or a grid's range cannot be listed.
+        InputError: a constraint cannot be worked out for a configuration, or a grid's range cannot be listed. Where
+            there are too many configurations to try all, many draws are tried.
     """
     size, is_grid = space.size_bound(), sampler == SamplerName.GRID
     if not space.constraints:
@@ -46,5 +53,19 @@ def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> in
     if size is not None and size <= MOST_POINTS:
         found = sum(1 for _ in space.configurations())
         return found if is_grid else min(found, trials)
+    if not is_grid:
+        _try_constraints(space.constrained())
     proposed = build_sampler(SamplerName(sampler), space, trials=trials).propose(1)
     return trials if proposed else 0
+
+
+def _try_constraints(space: SearchSpace) -> None:
+    """Meet now what would otherwise stop a search late: a constraint that cannot be worked out for some values."""
+    size = space.size_bound()
+    if size is not None and size <= MOST_POINTS:
+        tried: Iterator[Configuration] = replace(space, constraints=()).configurations()
+    else:
+        draws = build_sampler(SamplerName.RANDOM, replace(space, constraints=()), trials=_TRIED).propose(_TRIED)
+        tried = (proposal.configuration for proposal in draws)
+    for configuration in tried:
+        space.allows(configuration)
