@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import date
@@ -25,9 +26,12 @@ def test_every_benchmark_is_there(name: str) -> None:
 def test_every_benchmark_starts_from_any_folder(tmp_path: Path) -> None:
     folder = REPOSITORY / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py"))
-    # as a script's own folder is on its path, and nothing else of the repository
+    # as a script's own folder is on its path, and of the repository only the package
     code = f"import sys, importlib; sys.path[0] = {str(folder)!r}; [importlib.import_module(name) for name in {names}]"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
