@@ -1,10 +1,14 @@
 """Which tiles and which order of products a packed linear uses on a GPU: a printed rule over measured tables.
 
 The rule: exact match of GPU name, input width and sibling widths in ``measured_tiles.json`` (written by
-``benchmarks/gpu_variants_packed_linear.py``), taking the row with the most stream rows that is not above the stream;
-else the defaults below. Everything that changes the order of a sum is a function of the linear's widths
-(``shrink_block``, ``output_block``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`), so a slot's
-bits do not depend on how full its pack is. What changes no bit may follow from the launch: :func:`filling_strip`,
+``benchmarks/gpu_variants_packed_linear.py``; those for 8192 rows and more by hand, from
+``benchmarks/hopper_product.py``), taking the row with the most stream rows that is not above the stream; else the
+defaults below.
+
+Everything that changes the order of a sum is a function of the linear's widths (``shrink_block``, ``output_block``,
+``input_rows``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`), so a slot's bits do not depend on
+how full its pack is: the table's rows for one linear agree in these, and ``da_rows`` is ``input_rows`` where some of
+them take the term of dX inside. What changes no bit may follow from the launch: :func:`filling_strip`,
 :func:`filling_tiles`, :func:`resident_stages`.
 """
 
@@ -79,7 +83,8 @@ class TileChoice:
         output_warps, output_stages: Of that kernel.
         input_rows, input_block: Rows a step and columns a program of the kernel over X reads that writes dX as well.
         input_warps, input_stages: Of that kernel.
-        da_rows, da_block, da_warps, da_stages: Of the same kernel where it writes dA alone.
+        da_rows, da_block, da_warps, da_stages: Of the same kernel where it writes dA alone: the term of dX is inside a
+            product, or no dX is asked for.
         product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside, where
             it is not Hopper's own, which knows its tiles.
         product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.

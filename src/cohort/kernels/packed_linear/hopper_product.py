@@ -33,13 +33,14 @@ from cohort.kernels.packed_linear.hopper_term import (
     slot_fields,
     term_parts,
 )
+from cohort.kernels.packed_linear.launch_tables import ENTRY_WIDTH, OWNER_WIDTH
 
 __all__ = ["hopper_product_kernel"]
 
 _load = tma.async_copy_global_to_shared
 _store = tma.async_copy_shared_to_global
-_ENTRY_WIDTH = gl.constexpr(8)
-_OWNER_WIDTH = gl.constexpr(8)
+_ENTRY_WIDTH = gl.constexpr(ENTRY_WIDTH)
+_OWNER_WIDTH = gl.constexpr(OWNER_WIDTH)
 
 
 @gluon.jit

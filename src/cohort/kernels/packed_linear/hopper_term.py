@@ -24,12 +24,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from cohort.kernels.packed_linear.launch_tables import PRODUCT_ROWS
+
 __all__ = ["GROUP_ROWS", "TILE_ROWS", "add_slot", "next_stage", "produce_slot", "slot_fields", "term_parts"]
 
 _load = tma.async_copy_global_to_shared
 # rows of a warp group, and of a tile
-GROUP_ROWS = gl.constexpr(64)
-TILE_ROWS = gl.constexpr(128)
+GROUP_ROWS = gl.constexpr(PRODUCT_ROWS // 2)
+TILE_ROWS = gl.constexpr(PRODUCT_ROWS)
 
 
 @gluon.jit
@@ -122,7 +124,10 @@ def add_slot(
     acc, poison, f_desc, s_desc, place, ring, parts, stage, phase, m, layout: gl.constexpr,
     HALF: gl.constexpr, STAGES: gl.constexpr, FORWARD: gl.constexpr,
 ):  # fmt: skip
-    """Add ``s S F`` of one slot with rows in the tile, a stage for each part and 64 ranks (16 where none has more)."""
+    """Add ``s S F`` of one slot with rows in the tile, a stage for each part and 64 ranks (16 where none has more).
+
+    Each stage is waited for and given back also by a warp group that has no rows of the slot: the ring counts both.
+    """
     x_bufs, w_bufs, ready, empty = ring
     start, stop, rank, scale = place
     first_part, last_part = parts
@@ -153,10 +158,10 @@ def add_slot(
 
 @gluon.jit
 def _is_finite(f_buf, left, RANKS: gl.constexpr):
-    """Tell whether the first ``left`` rank rows are: 0 x NaN is NaN, which must not reach the tile's other slots.
+    """Tell whether the first ``left`` rank rows are finite: 0 x NaN is NaN, which must not reach other slots' rows.
 
-    Such a stage is left out and makes the slot's own rows NaN. Each 16 rows are reduced for themselves: with one
-    maximum of all kept until the end, the machine code of Triton 3.6 read wrong memory in tiles of one slot.
+    A stage that is not finite is left out and makes the slot's own rows NaN. Each 16 rows are reduced for themselves:
+    with one maximum of all kept until the end, the machine code of Triton 3.6 read wrong memory in tiles of one slot.
     """
     wide: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
     largest = 0

@@ -16,11 +16,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from cohort.kernels.packed_linear.launch_tables import OWNER_WIDTH
 from cohort.kernels.packed_linear.triton_forward import entry_fields, kept_columns
 
 __all__ = ["product_kernel"]
 
-_OWNER_WIDTH = tl.constexpr(8)
+_OWNER_WIDTH = tl.constexpr(OWNER_WIDTH)
 
 
 @triton.jit

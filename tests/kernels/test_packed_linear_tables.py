@@ -1,0 +1,65 @@
+"""What the grouped kernels read instead of deciding: which slots own a tile of the stream, and the measured tiles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, measured_tiles
+from cohort.kernels.packed_linear.launch_tables import OWNER_WIDTH, PRODUCT_ROWS
+from tests.kernels.packed_linear_cases import make_case
+
+# what decides the order in which a slot's S, dS, dA or dB is added up
+ORDER_OF_SUMS = (
+    "shrink_block", "shrink_splits", "ds_apart", "ds_block", "ds_splits", "output_rows", "output_block", "input_rows",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ranks", "extra"),
+    [
+        ([128, 256, 5], [16, 32, 8], 0),
+        ([20, 0, 1, 117, 9, 300], [8, 3, 0, 20, 64, 40], 13),
+        ([0, 0], [8, 4], 200),
+        ([7] * 30, [8, 24] * 15, 300),
+    ],
+)
+def test_a_tile_names_the_slots_with_rows_in_it_and_what_the_first_of_them_says(
+    lengths: list[int], ranks: list[int], extra: int
+) -> None:
+    case = make_case("cpu", lengths=lengths, ranks=ranks, extra=extra)
+    rank_pass = case.tables().passes[0]
+    slots, owners = rank_pass.slots.numpy(), rank_pass.owners.numpy()
+    owning = [slot for slot in range(len(lengths)) if lengths[slot] and ranks[slot]]
+    assert slots[0, 0] == len(owning)
+    assert owners.shape == (-(-(sum(lengths) + extra) // PRODUCT_ROWS), OWNER_WIDTH)
+    for tile, owner in enumerate(owners):
+        start, stop = tile * PRODUCT_ROWS, (tile + 1) * PRODUCT_ROWS
+        rows = [case.segments.rows(slot) for slot in owning]
+        here = [index for index, own in enumerate(rows) if own.start < stop and own.stop > start]
+        if not here:
+            assert not owner.any()
+            continue
+        assert list(range(*owner[:2])) == here
+        slot = owning[here[0]]
+        scale = np.array([case.slots.scales[slot]], dtype=np.float32).view(np.int32)[0]
+        own = case.segments.rows(slot)
+        assert list(owner[2:]) == [own.start, own.stop, case.slots.row_starts[slot], ranks[slot], scale, 0]
+        assert list(owner[2:7]) == list(slots[1 + here[0], :5])
+
+
+@pytest.mark.parametrize("gpu", sorted(measured_tiles()))
+def test_a_slots_bits_do_not_depend_on_which_row_of_the_table_its_stream_takes(gpu: str) -> None:
+    linears: dict[tuple[object, ...], list[TileChoice]] = {}
+    for row in measured_tiles()[gpu]:
+        linears.setdefault((row["in_features"], *row["out_widths"]), []).append(TileChoice(**row["choice"]))
+    for linear, choices in linears.items():
+        orders = {tuple(asdict(choice)[name] for name in ORDER_OF_SUMS) for choice in choices}
+        assert len(orders) == 1, linear
+        if any(choice.term_backward is TermPlace.INSIDE for choice in choices):
+            # dA is written beside dX in shorter streams, alone in longer ones
+            assert all(choice.da_rows == choice.input_rows for choice in choices), linear
