@@ -39,6 +39,7 @@ def _settings(names: str, *values: tuple[int, ...]) -> list[dict[str, int]]:
     return [dict(zip(names.split(), row, strict=True)) for row in values]
 
 
+# on Hopper, which has a product of its own, all of these are the same kernel
 _PRODUCTS = _settings(
     "product_columns product_inner product_stages product_warps product_group products_per_multiprocessor",
     (256, 64, 3, 8, 8, 1),

@@ -4,6 +4,10 @@
 costs, so here single launches start from idle, where nothing limits them: a product by the BLAS, ours without a term
 and ours with it, for segments that end with a tile of 128 rows and for those that end anywhere. Whole linears besides,
 at that clock and in blocks as ``hopper_product.py`` times them.
+
+The committed result was put together from several runs: ``kernel`` names which of two forms of the kernel a row is of
+(the headline is the second's, which was kept), and packs whose segments end with a tile were timed again for q + k + v
+and o alone.
 """
 
 from __future__ import annotations
