@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cohort.core.clock import ManualClock, SystemClock
-from cohort.core.units import format_bytes, format_count, format_duration
+from cohort.core.units import format_bytes, format_bytes_above, format_count, format_duration, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,17 @@ from cohort.core.units import format_bytes, format_count, format_duration
 )
 def test_bytes(num_bytes: int, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize("num_bytes", [1, 999, 1000, 1025, 1_022_977, 10**7 + 1, 25 * 10**9, (24 << 30) + 1, 7 << 47])
+def test_bytes_above_hold_what_they_are_of(num_bytes: int) -> None:
+    held = parse_bytes(format_bytes_above(num_bytes))
+    assert num_bytes <= held <= 1.02 * num_bytes + 1
+
+
+def test_bytes_above_are_the_same_where_they_can_be() -> None:
+    assert format_bytes_above(24 << 30) == "24.0 GiB"
+    assert format_bytes_above((24 << 30) + 1) == "24.1 GiB"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from cohort.engine.progress import SilentWatcher
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.run_store_records import JsonValue
 from cohort.engine.task_file import load_task
+from cohort.engine.task_file_model import TaskFile
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.training.device_memory import DeviceMemory, StorageMeter
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
@@ -249,6 +251,40 @@ def test_a_rank_that_is_not_searched_is_named_where_it_is_set(folder: Path) -> N
     path.write_text(text + "lora:\n  r: 64\n")
     with pytest.raises(InputError, match=r"yaml:10: lora\.r: found rank 64, whose training state takes"):
         check_task(load_task(path))
+
+
+def limit_that_would_do(text: str) -> str:
+    found = re.search(r"[Rr]aise (?:it|memory\.limit) to ([\d.]+ \w+) or more \((?:by an estimate|as passes)", text)
+    assert found, text
+    return found[1]
+
+
+@pytest.mark.usefixtures("any_limit")
+@pytest.mark.parametrize("beside_the_model", [-10_000, 40_000, 100_000])
+def test_a_limit_that_is_too_low_names_one_that_will_do(folder: Path, tmp_path: Path, beside_the_model: int) -> None:
+    """Below the model, below the widest adapter's state, and below an adapter and the smallest pass."""
+
+    def task(limit: str | int) -> TaskFile:
+        sections: dict[str, Any] = {"search": {"space": {"r": [2, 16]}}, "training": {"max_steps": 2}}
+        return tiny_task(folder, memory={"limit": limit}, **sections)
+
+    with pytest.raises(InputError) as raised:
+        tune(task(model_bytes(folder) + beside_the_model), tmp_path / "run")
+    enough = limit_that_would_do(str(raised.value))
+    check_task(task(enough))
+    tune(task(enough), tmp_path / "run")
+
+
+@pytest.mark.usefixtures("any_limit")
+def test_check_names_a_limit_that_will_do(folder: Path) -> None:
+    path = written_task(folder, model_bytes(folder) // 2, r=[2, 64])
+    with pytest.raises(InputError) as raised:
+        check_task(load_task(path))
+    below_the_model = limit_that_would_do(str(raised.value))
+    path = written_task(folder, model_bytes(folder) + 40_000, r=[2, 64])
+    with pytest.raises(InputError) as raised:
+        check_task(load_task(path))
+    assert limit_that_would_do(str(raised.value)) == below_the_model, "the same estimate"
 
 
 def test_another_limit_is_no_other_run(folder: Path, tmp_path: Path, expected: Outcome) -> None:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,12 @@ def test_a_memory_limit_is_planned_with(folder: Path) -> None:
     (problem,) = caught.value.problems
     assert "memory.limit" in problem.where
     assert problem.found == "1.00 GiB"
+    # as little as will do: 1 % less does not
+    enough = re.fullmatch(r"Raise it to (\d\.\d\d) GiB or more .*, remove it.*", problem.mend)
+    assert enough
+    estimate_task(tiny_task(folder, num_gpus="auto", memory={"limit": f"{enough[1]} GiB"}), gpu)
+    with pytest.raises(InputError):
+        estimate_task(tiny_task(folder, num_gpus="auto", memory={"limit": f"{float(enough[1]) * 0.99} GiB"}), gpu)
     # on a CPU as well, where a pass of fewer tokens fits
     wide = estimate_task(tiny_task(folder), CPU).options[0]
     narrow = estimate_task(tiny_task(folder, memory={"limit": "6MiB"}), CPU).options[0]
@@ -102,6 +109,7 @@ def test_ranks_that_fit_no_gpu_are_refused(folder: Path) -> None:
     (problem,) = caught.value.problems
     assert "search.space.r" in problem.where
     assert "toy" in problem.allowed
+    assert re.match(r"\d+\.?\d* GiB would be enough, .*; there are 4\.66 GiB\. Choose", problem.mend)
 
 
 def test_a_task_for_the_cpu_is_not_planned_on_gpus(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["format_bytes", "format_count", "format_duration", "parse_bytes"]
+__all__ = ["format_bytes", "format_bytes_above", "format_count", "format_duration", "parse_bytes"]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -43,6 +43,18 @@ def format_bytes(num_bytes: float) -> str:
         return f"{int(num_bytes)} B"
     digits = 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
     return f"{size:.{digits}f} {unit}"
+
+
+def format_bytes_above(num_bytes: int) -> str:
+    """Return the smallest size that :func:`format_bytes` shows and :func:`parse_bytes` reads as ``num_bytes`` or more.
+
+    For 1 byte to 999 TiB.
+    """
+    # finer than three digits, so that no figure is left out
+    held, step = num_bytes, max(1, num_bytes // 2000)
+    while parse_bytes(format_bytes(held)) < num_bytes:
+        held += step
+    return format_bytes(held)
 
 
 def format_duration(seconds: float) -> str:

@@ -68,7 +68,14 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     trials = TrialProposals(task, num_rows=len(inputs.data.train), num_tokens=int(inputs.data.train.offsets[-1]))
     shapes = linear_shapes(inputs.config)
     layout = AdapterLayout({name: shapes[name] for name in inputs.target_modules})
-    require_room_for_an_adapter(task, machine, config=inputs.config, layout=layout, specs=trials.largest())
+    require_room_for_an_adapter(
+        task,
+        machine,
+        config=inputs.config,
+        layout=layout,
+        specs=trials.largest(),
+        longest_row=int(inputs.data.train.lengths.max()),
+    )
     examples = render_examples(inputs.data.train, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
     notes = (*task.notes(), *search_notes(task), *split_notes(inputs.data.report))
     return CheckReport(

@@ -15,6 +15,7 @@ from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.cost_cache import CostKey
+from cohort.engine.enough_memory import Enough, find_enough
 from cohort.engine.known_hardware import hardware_of
 from cohort.engine.machine import Machine, free_memory_bytes
 from cohort.engine.memory_cache import MemoryKey, forget_passes, read_passes, write_passes
@@ -22,16 +23,13 @@ from cohort.engine.memory_limit import limit_problem
 from cohort.engine.memory_profile import MemoryProfile, profile_memory
 from cohort.engine.pass_sizes import MemoryNeeds
 from cohort.engine.run_store_records import JsonValue
-from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, estimated_needs, rank_row_bytes
+from cohort.engine.sizing import CPU_SIZES, GPU_TOKENS, estimate_passes, rank_row_bytes
 from cohort.engine.task_file_model import TaskFile
-from cohort.kernels.cross_entropy import logits_bytes
-from cohort.models.config import DecoderConfig
-from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.trial import TrialSpec
 
-__all__ = ["MemoryPlan", "estimate_passes", "plan_memory"]
+__all__ = ["MemoryPlan", "plan_memory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +41,7 @@ class MemoryPlan:
         needs: What passes take; None on a CPU without a limit.
         profile: What was measured; None where nothing was.
         limit_bytes: Of the task; None for all there is.
+        base_bytes: What the base model takes.
         key: What was measured is kept under for the next run; None where nothing was.
     """
 
@@ -50,6 +49,7 @@ class MemoryPlan:
     needs: MemoryNeeds | None
     profile: MemoryProfile | None
     limit_bytes: int | None
+    base_bytes: int = 0
     key: MemoryKey | None = None
 
     def facts(self) -> dict[str, JsonValue]:
@@ -82,6 +82,25 @@ class MemoryPlan:
         return (
             f"memory: {measured}, predicted within {self.profile.fit_error_percent:.1f} %; passes of up to "
             f"{self.profile.largest_tokens:,} tokens fit in {format_bytes(self.machine.memory_bytes)}"
+        )
+
+    def enough(self, sizes_of: Callable[[Machine], object]) -> Enough | None:
+        """Return what the task would do with; None where no memory would do.
+
+        Args:
+            sizes_of: Sizes on a machine with so much memory; raises InputError where it has too little.
+        """
+        machine = self.machine
+        needed = find_enough(lambda free: sizes_of(replace(machine, memory_bytes=free)), taken=self.base_bytes)
+        return (
+            None
+            if needed is None
+            else Enough(
+                num_bytes=needed,
+                limit_bytes=self.limit_bytes,
+                there_bytes=free_memory_bytes(machine.device) + self.base_bytes,
+                is_measured=self.profile is not None,
+            )
         )
 
     def distrust(self) -> None:
@@ -120,7 +139,7 @@ def plan_memory(
     machine = replace(machine, memory_bytes=_available(task, decoder))
     on_gpu = machine.device.type == "cuda"
     if not on_gpu and limit is None:
-        return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None)
+        return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
     lengths = rows.lengths
     ranks = [spec.adapter.r for spec in specs]
     state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
@@ -150,7 +169,9 @@ def plan_memory(
     else:
         needs = estimate_passes(decoder.config, dtype=decoder.dtype, device=decoder.device)
         needs = replace(needs, margin_share=task.memory.margin)
-    return MemoryPlan(machine=machine, needs=needs, profile=profile, limit_bytes=limit, key=key)
+    return MemoryPlan(
+        machine=machine, needs=needs, profile=profile, limit_bytes=limit, base_bytes=_taken(decoder), key=key
+    )
 
 
 def _key(
@@ -166,29 +187,12 @@ def _key(
     return MemoryKey.of(cost, ranks=ranks, longest=int(rows.lengths.max()))
 
 
-def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> MemoryNeeds:
-    """Return what passes take from above; plain torch on a CPU keeps what a GPU's kernels work out anew."""
-    activation_bytes = activation_bytes_per_token(config, bytes_per_value=dtype.itemsize)
-    recomputed_bytes = recomputed_bytes_per_token(config, bytes_per_value=dtype.itemsize)
-    if device.type == "cuda":
-        return estimated_needs(activation_bytes, recomputed_bytes)
-
-    def head(tokens: int) -> int:
-        return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device)
-
-    return MemoryNeeds(
-        pass_bytes=lambda tokens: 2 * activation_bytes * tokens + head(tokens),
-        recomputed_bytes=lambda tokens: 2 * recomputed_bytes * tokens + head(tokens),
-    )
-
-
 def _available(task: TaskFile, decoder: Decoder) -> int:
     """Return the bytes for adapters and passes, and see to it that a GPU's allocator keeps the limit."""
     limit, device = task.memory.limit, decoder.device
     release_cached(device)
-    free, taken = free_memory_bytes(device), decoder.num_bytes
+    free, taken = free_memory_bytes(device), _taken(decoder)
     if device.type == "cuda":
-        taken = torch.cuda.memory_allocated(device)
         total = torch.cuda.get_device_properties(device).total_memory
         # without a limit as well: a worker's last task may have had one
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total), device)
@@ -197,3 +201,9 @@ def _available(task: TaskFile, decoder: Decoder) -> int:
     if (problem := limit_problem(task, taken=taken)) is not None:
         raise InputError(problem)
     return min(free, limit - taken)
+
+
+def _taken(decoder: Decoder) -> int:
+    """Return the bytes of the base model: on a GPU whatever is allocated beside it as well."""
+    is_gpu = decoder.device.type == "cuda"
+    return torch.cuda.memory_allocated(decoder.device) if is_gpu else decoder.num_bytes

@@ -219,19 +219,24 @@ def _sizes(
     wish: SizeWish,
 ) -> Sizes:
     longest = int(rows.lengths.argmax())
-    try:
+
+    def sizes_of(machine: Machine) -> Sizes:
         return choose_sizes(
             specs,
             layout=layout,
-            machine=memory.machine,
+            machine=machine,
             longest_row=int(rows.lengths[longest]),
             longest_source=rows.sources[longest],
             wish=wish,
             needs=memory.needs,
             recompute=Recompute(task.memory.recompute),
         )
+
+    try:
+        return sizes_of(memory.machine)
     except InputError as error:
-        raise InputError([placed(task, problem) for problem in error.problems]) from None
+        problems, enough = [placed(task, problem) for problem in error.problems], memory.enough(sizes_of)
+        raise InputError(problems if enough is None else enough.all_told(problems)) from None
 
 
 def _load(task: TaskFile, machine: Machine, *, directory: Path, backbone: Backbone | None) -> Decoder:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from cohort.adapters.bank import aligned_rank
@@ -17,6 +18,9 @@ from cohort.core.units import format_bytes
 from cohort.engine.machine import Machine
 from cohort.engine.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.engine.run_store_records import JsonValue
+from cohort.kernels.cross_entropy import logits_bytes
+from cohort.models.config import DecoderConfig
+from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.scheduling.admission import Capacity
 from cohort.training.executor import ExecutorSettings
 from cohort.training.recomputation import LEAST_SPLIT_TOKENS
@@ -26,6 +30,7 @@ __all__ = [
     "SizeWish",
     "Sizes",
     "choose_sizes",
+    "estimate_passes",
     "estimated_needs",
     "facts_of",
     "rank_row_bytes",
@@ -224,6 +229,22 @@ def estimated_needs(activation_bytes: int, recomputed_bytes: int | None = None) 
             None if recomputed_bytes is None else lambda tokens: recomputed_bytes * tokens + LOSS_HEAD_BYTES
         ),
         graph_bytes=lambda tokens: activation_bytes * tokens,
+    )
+
+
+def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> MemoryNeeds:
+    """Return what passes take from above; plain torch on a CPU keeps what a GPU's kernels work out anew."""
+    activation_bytes = activation_bytes_per_token(config, bytes_per_value=dtype.itemsize)
+    recomputed_bytes = recomputed_bytes_per_token(config, bytes_per_value=dtype.itemsize)
+    if device.type == "cuda":
+        return estimated_needs(activation_bytes, recomputed_bytes)
+
+    def head(tokens: int) -> int:
+        return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device)
+
+    return MemoryNeeds(
+        pass_bytes=lambda tokens: 2 * activation_bytes * tokens + head(tokens),
+        recomputed_bytes=lambda tokens: 2 * recomputed_bytes * tokens + head(tokens),
     )
 
 

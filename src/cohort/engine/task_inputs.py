@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine import Machine
-from cohort.engine.memory_limit import limit_problem, weight_bytes
+from cohort.engine.memory_limit import estimate_enough, limit_problem, weight_bytes
 from cohort.engine.task_file import TaskFile, TaskFileError, load_task
+from cohort.engine.trial_proposals import TrialProposals
 from cohort.integrations.trackers import tracker_problems
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
@@ -95,6 +98,8 @@ def read_inputs(
     tokenised = _read_data(task, problems, max_problems=max_problems) if reads_rows else None
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
+    if machine is not None and model is not None and tokenised is not None and num_trials:
+        problems = _with_enough_memory(task, problems, machine=machine, model=model, rows=tokenised[1].train)
     if problems or model is None or tokenised is None:
         raise InputError(problems)
     model_directory, config, target_modules = model
@@ -131,6 +136,33 @@ def _read_model(
     except InputError as error:
         problems.extend(replace(problem, where=task.where("lora.target_modules")) for problem in error.problems)
         return None
+
+
+def _with_enough_memory(
+    task: TaskFile,
+    problems: list[Problem],
+    *,
+    machine: Machine,
+    model: tuple[Path, DecoderConfig, tuple[str, ...]],
+    rows: TokenisedRows,
+) -> list[Problem]:
+    """Return the problems with the limit that would do, which only the rows can tell, at a limit that is too low."""
+    _, config, target_modules = model
+    taken = weight_bytes(config, machine)
+    known = limit_problem(task, taken=taken)
+    if known is None:
+        return problems
+    shapes = linear_shapes(config)
+    enough = estimate_enough(
+        task,
+        machine,
+        config=config,
+        layout=AdapterLayout({name: shapes[name] for name in target_modules}),
+        specs=TrialProposals(task, num_rows=len(rows), num_tokens=int(rows.offsets[-1])).largest(),
+        longest_row=int(rows.lengths.max()),
+    )
+    told = limit_problem(task, taken=taken, enough=enough)
+    return [told if problem == known and told is not None else problem for problem in problems]
 
 
 def _count_trials(task: TaskFile, problems: list[Problem]) -> int:

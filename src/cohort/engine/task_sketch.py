@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,10 +19,18 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
 from cohort.engine.cost_cache import CostKey, MeasuredCosts
+from cohort.engine.enough_memory import Enough, find_enough
 from cohort.engine.machine import Machine
 from cohort.engine.memory_limit import placed
-from cohort.engine.memory_plan import estimate_passes
-from cohort.engine.sizing import GRAPH_TOKENS, LOSS_HEAD_BYTES, Sizes, SizeWish, choose_sizes, rank_row_bytes
+from cohort.engine.sizing import (
+    GRAPH_TOKENS,
+    LOSS_HEAD_BYTES,
+    Sizes,
+    SizeWish,
+    choose_sizes,
+    estimate_passes,
+    rank_row_bytes,
+)
 from cohort.engine.task_file_model import TaskFile
 from cohort.engine.task_inputs import TaskInputs
 from cohort.engine.trial_planning import PlannedTrial, plan_evaluation
@@ -154,8 +163,6 @@ class TaskSketch:
         weights = math.ceil(self.weight_bytes / num_gpus)
         free = self.device_bytes - weights
         limit = self.task.memory.limit
-        if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):
-            raise InputError(self._too_large(weights))
         machine = Machine(
             device=torch.device("cuda" if self.hardware.is_gpu else "cpu"),
             device_name=self.hardware.name,
@@ -169,18 +176,33 @@ class TaskSketch:
             needs = estimate_passes(self.inputs.config, dtype=dtype, device=machine.device)
             if limit is not None:
                 needs = replace(needs, margin_share=self.task.memory.margin)
-        try:
+
+        def sizes_of(free: int) -> Sizes:
             return choose_sizes(
                 self.proposals.largest(),
                 layout=self.layout,
-                machine=machine,
+                machine=replace(machine, memory_bytes=free),
                 longest_row=int(self.inputs.data.train.lengths.max()),
                 wish=SizeWish(),
                 needs=needs,
                 recompute=Recompute(self.task.memory.recompute),
             )
+
+        if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):
+            raise InputError(self._too_large(weights, enough=self._enough(sizes_of, weights)))
+        try:
+            return sizes_of(int(free))
         except InputError as error:
-            raise InputError([self._placed(problem) for problem in error.problems]) from None
+            problems, enough = [self._placed(problem) for problem in error.problems], self._enough(sizes_of, weights)
+            raise InputError(problems if enough is None else enough.all_told(problems)) from None
+
+    def _enough(self, sizes_of: Callable[[int], Sizes], weights: int) -> Enough | None:
+        """Return what the task would do with beside ``weights`` bytes on each device; None where no memory would do."""
+        needed = find_enough(sizes_of, taken=weights)
+        if needed is None:
+            return None
+        limit = self.task.memory.limit
+        return Enough(num_bytes=needed, limit_bytes=limit, there_bytes=self.hardware.memory_bytes)
 
     @property
     def device_bytes(self) -> float:
@@ -188,15 +210,16 @@ class TaskSketch:
         limit = self.task.memory.limit
         return self.hardware.memory_bytes if limit is None else min(float(limit), self.hardware.memory_bytes)
 
-    def _too_large(self, weights: int) -> Problem:
+    def _too_large(self, weights: int, *, enough: Enough | None) -> Problem:
         """Return what is wrong when the base model alone is too large."""
         limit = self.task.memory.limit
         if limit is not None and limit < self.hardware.memory_bytes:
+            to = "" if enough is None or enough.raised is None else f" to {enough.raised}"
             return Problem(
                 where=self.task.where("memory.limit"),
                 found=format_bytes(limit),
                 allowed=f"more than {format_bytes(weights)}, which the base model takes, and room for a pass",
-                mend="Raise it, remove it, or choose a smaller base model.",
+                mend=f"Raise it{to}, remove it, or choose a smaller base model.",
             )
         return Problem(
             where=self.task.where("model_name_or_path"),
