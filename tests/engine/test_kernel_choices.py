@@ -23,6 +23,7 @@ def test_cpu() -> None:
     assert "scaled_dot_product_attention" in found["attention"]
     assert found["tile table"] == "none needed"
     assert found["augmented products"] == "none needed"
+    assert found["products with the term inside"] == "none needed"
     assert tile_lines(CPU, [(8, (8,))], num_rows=2048) == []
 
 
@@ -45,12 +46,14 @@ def test_a_gpu_names_the_source_of_its_tiles(
     backend = BackendChoice(backend=Backend.TRITON, reason="test")
     monkeypatch.setattr(kernel_choices, "describe_backend", lambda device: backend)
     monkeypatch.setattr(torch, "cuda", SimpleNamespace(get_device_name=lambda device: gpu))
+    monkeypatch.setattr(kernel_choices, "implementation", lambda op, backend: SimpleNamespace(describe_inside=str))
     row = {"in_features": 8, "out_widths": [8], "min_rows": 1, "choice": {"term_forward": "augmented"}}
     for module in (kernel_choices, choice):
         monkeypatch.setattr(module, "measured_tiles", lambda: {"NVIDIA H200": [row]})
     found = describe_kernels(torch.device("cuda"))
     assert word in found["tile table"]
     assert augmented in found["augmented products"]
+    assert found["products with the term inside"] == "cuda"
     assert "Triton" in found["lora products"]
     assert "Triton" in found["attention"]
     assert len(tile_lines(torch.device("cuda"), [(8, (8,))], num_rows=64)) == 1

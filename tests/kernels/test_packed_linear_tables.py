@@ -1,4 +1,4 @@
-"""What the grouped kernels read instead of deciding: which slots own a tile of the stream, and the measured tiles."""
+"""What the grouped kernels are told: which slots own a tile of the stream, the measured tiles, what runs where."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
+from cohort.kernels.packed_linear import product_launch
 from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, measured_tiles
 from cohort.kernels.packed_linear.launch_tables import OWNER_WIDTH, PRODUCT_ROWS
 from tests.kernels.packed_linear_cases import make_case
@@ -63,3 +65,21 @@ def test_a_slots_bits_do_not_depend_on_which_row_of_the_table_its_stream_takes(g
         if any(choice.term_backward is TermPlace.INSIDE for choice in choices):
             # dA is written beside dX in shorter streams, alone in longer ones
             assert all(choice.da_rows == choice.input_rows for choice in choices), linear
+
+
+@pytest.mark.parametrize(
+    ("hopper", "engine", "version", "words"),
+    [
+        (True, True, "3.6.0", "Hopper's own, where"),
+        (True, True, "3.9.0", "none: Hopper's own has run with Triton 3.6.* alone, this is 3.9.0"),
+        (False, True, "3.9.0", "the portable one"),
+        (False, False, "3.6.0", "none: it needs tile descriptors"),
+    ],
+)
+def test_which_product_takes_the_term_inside_is_said(
+    monkeypatch: pytest.MonkeyPatch, hopper: bool, engine: bool, version: str, words: str
+) -> None:
+    monkeypatch.setattr(product_launch, "is_hopper", lambda device: hopper)
+    monkeypatch.setattr(product_launch, "has_tensor_memory_engine", lambda device: engine)
+    monkeypatch.setattr("triton.__version__", version)
+    assert words in product_launch.describe_inside(torch.device("cuda"))

@@ -6,10 +6,18 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from cohort.kernels.backend import Backend, describe_backend
+from cohort.kernels.backend import Backend, describe_backend, implementation
 from cohort.kernels.packed_linear.choice import describe_augmented, describe_tiles, measured_tiles
 
-__all__ = ["attention_name", "describe_kernels", "linear_groups", "product_name", "tile_lines", "tile_source"]
+__all__ = [
+    "attention_name",
+    "describe_kernels",
+    "inside_products",
+    "linear_groups",
+    "product_name",
+    "tile_lines",
+    "tile_source",
+]
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
@@ -49,6 +57,13 @@ def augmented_products(device: torch.device) -> str:
     return describe_augmented(torch.cuda.get_device_name(device))
 
 
+def inside_products(device: torch.device) -> str:
+    """Return which frozen product can take the LoRA term inside, or why none can."""
+    if describe_backend(device).backend is not Backend.TRITON:
+        return "none needed"
+    return str(implementation("packed_linear", Backend.TRITON).describe_inside(device))
+
+
 def describe_kernels(device: torch.device) -> dict[str, str]:
     """Return the choices on ``device`` by name."""
     return {
@@ -57,6 +72,7 @@ def describe_kernels(device: torch.device) -> dict[str, str]:
         "attention": attention_name(device),
         "tile table": tile_source(device),
         "augmented products": augmented_products(device),
+        "products with the term inside": inside_products(device),
     }
 
 

@@ -16,7 +16,14 @@ from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.data_notes import data_counts, data_problems, split_notes
-from cohort.engine.kernel_choices import attention_name, linear_groups, product_name, tile_lines, tile_source
+from cohort.engine.kernel_choices import (
+    attention_name,
+    inside_products,
+    linear_groups,
+    product_name,
+    tile_lines,
+    tile_source,
+)
 from cohort.engine.machine import Machine, choose_machine, package_versions
 from cohort.engine.memory_limit import placed
 from cohort.engine.memory_plan import MemoryPlan, plan_memory
@@ -281,7 +288,7 @@ def _kernel_facts(
         "attention": attention_name(device),
     }
     if lines := tile_lines(device, groups, num_rows=sizes.executor.token_budget):
-        facts |= {"tile_table": tile_source(device), "tiles": list(lines)}
+        facts |= {"tile_table": tile_source(device), "tiles": list(lines), "term_inside": inside_products(device)}
     return facts
 
 

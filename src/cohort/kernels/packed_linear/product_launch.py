@@ -9,12 +9,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from cohort.kernels.packed_linear.choice import TileChoice
-from cohort.kernels.packed_linear.hopper_launch import hopper_product, hopper_takes, is_hopper
+from cohort.kernels.packed_linear.hopper_launch import TRITON_VERSION, hopper_product, hopper_takes, is_hopper
 from cohort.kernels.packed_linear.launch_support import (
     has_tensor_memory_engine,
     is_descriptable,
@@ -27,10 +28,24 @@ from cohort.kernels.packed_linear.tables import LoraPart
 from cohort.kernels.packed_linear.triton_launches import MOST_PARTS
 from cohort.kernels.packed_linear.triton_product import product_kernel
 
-__all__ = ["product", "product_takes"]
+__all__ = ["describe_inside", "product", "product_takes"]
 
 # Ranks that one step of the LoRA term adds; the portable product's registers hold no more.
 PRODUCT_RANKS = 64
+
+
+def describe_inside(device: torch.device) -> str:
+    """Return which product can take the LoRA term inside on ``device``, or why none can.
+
+    A linear whose tiles ask for it and cannot have it writes the term before its product: slower, equally right.
+    """
+    if is_hopper(device):
+        if triton.__version__.startswith(TRITON_VERSION):
+            return "Hopper's own, where the tiles ask for it"
+        return f"none: Hopper's own has run with Triton {TRITON_VERSION}* alone, this is {triton.__version__}"
+    if has_tensor_memory_engine(device):
+        return "the portable one, where the tiles ask for it"
+    return "none: it needs tile descriptors, which GPUs from Hopper on have"
 
 
 def product_takes(

@@ -19,7 +19,7 @@ from cohort.kernels.packed_linear.augmented import RoomyRows, augmented_columns,
 from cohort.kernels.packed_linear.choice import EXACT_TILES, TermPlace, TileChoice, choose_tiles
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, can_augment, plain_weight
 from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
-from cohort.kernels.packed_linear.product_launch import product, product_takes
+from cohort.kernels.packed_linear.product_launch import describe_inside, product, product_takes
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.packed_linear.triton_augmented import Spread, copy_factor
 from cohort.kernels.packed_linear.triton_launches import (
@@ -35,6 +35,7 @@ from cohort.kernels.segments import SegmentTable
 __all__ = [
     "augmented_product",
     "begin_augmented",
+    "describe_inside",
     "grouped_backward",
     "grouped_forward",
     "launch_tables",
