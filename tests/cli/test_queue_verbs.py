@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cohort.cli.main import main
 from cohort.engine.run_lock import RunLock
-from cohort.engine.task_queue.records import TaskState
+from cohort.engine.task_queue.records import RunStretch, TaskDecision, TaskState
 from cohort.engine.task_queue.working import open_queue
 from tests.cli.tiny_task import TASK, write_tiny_task
 
@@ -68,6 +70,50 @@ def test_tasks_are_added_listed_and_removed(task: Path, queue: str, capsys: pyte
     # whoever names a removed task wants it back
     _, out, _ = cohort(capsys, "queue", "add", str(task), "-o", queue)
     assert out.startswith("added task\n")
+
+
+def test_the_status_of_a_task_that_waits_says_for_what_and_until_when(
+    task: Path, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["first", "second", "third", "late"]
+    files = [task.with_name(f"{name}.yaml") for name in names]
+    for file in files:
+        file.write_text(TASK)
+    cohort(capsys, "queue", "add", *map(str, files), "-o", queue)
+    code, out, err = cohort(capsys, "status", f"{queue}/third")
+    assert (code, err) == (0, "")
+    assert "state      queued, its run has not begun" in out
+    assert "waits for  somebody to work the queue off" in out
+    assert f"to go on: cohort resume {queue}" in out
+
+    began = datetime.now(UTC) - timedelta(seconds=100)
+    slots = {"first": (0, 50, 400), "second": (1, 60, 900), "third": (0, 400, 1000)}
+    placements = [
+        {"task": name, "slots": [slot], "start_seconds": start, "end_seconds": end}
+        for name, (slot, start, end) in slots.items()
+    ]
+    with RunLock(Path(queue) / ".queue.lock"):
+        with open_queue(queue) as store:
+            store.set_facts({"began_at": began.isoformat()})
+            store.update("first", state=TaskState.RUNNING)
+            store.update("third", expected_seconds=600.0)
+            store.begin_stretch(RunStretch(task="first", slot_id=0, device="gpu 0", start_seconds=50.0))
+            plan = TaskDecision(seconds=60.0, kind="plan", task="", text="", numbers={"placements": placements})
+            store.record(plan)
+        _, out, _ = cohort(capsys, "status", f"{queue}/third")
+        told = json.loads(cohort(capsys, "status", f"{queue}/third", "--json")[1])
+        _, late, _ = cohort(capsys, "status", f"{queue}/late")
+        _, beginning, _ = cohort(capsys, "status", f"{queue}/first")
+        code, _, err = cohort(capsys, "status", f"{queue}/missing")
+    assert "waits for  the end of first (runs on gpu 0)" in out
+    assert re.search(r"expected   to begin in about (5m 00s|4m 5\ds); early exits of others move it up", out)
+    assert "takes      about 10m 00s, without early exit" in out
+    assert told["ahead"] == ["first"]
+    assert 240 < told["begins_in_seconds"] <= 300
+    assert "waits for  the next plan" in late
+    assert re.search(r"state +beginning on gpu 0", beginning)
+    assert code == 2
+    assert "the queue beside it" in err
 
 
 def test_tasks_of_one_name_get_their_folders_names(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,9 @@ from cohort.core.units import format_duration
 from cohort.engine.task_queue.queue_progress import QueueProgress, TaskView
 from cohort.engine.task_queue.queue_status import QueueStatus, queue_status_json
 from cohort.engine.task_queue.records import TaskState
+from cohort.engine.task_queue.unbegun_task import UnbegunTask, unbegun_task_json
 
-__all__ = ["STYLES", "count_states", "print_queue", "task_table"]
+__all__ = ["STYLES", "count_states", "print_queue", "print_unbegun", "task_table"]
 
 STYLES = {
     TaskState.RUNNING: "cyan",
@@ -114,3 +115,32 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
             console.print(Text(f"\n{task.name} {task.state.value}: {task.reason}"), soft_wrap=True)
     if not status.holder and any(not task.state.is_final for task in progress.tasks):
         console.print(Text(f"\nto go on: cohort resume {status.directory}"), soft_wrap=True)
+
+
+def print_unbegun(unbegun: UnbegunTask, *, as_json: bool) -> None:
+    """Print where a task of a queue stands whose run has not begun."""
+    if as_json:
+        print(json.dumps(unbegun_task_json(unbegun), indent=2))
+        return
+    task = unbegun.task
+    facts = {"task": task.name, "state": f"{task.state.value}, its run has not begun"}
+    if task.state is TaskState.RUNNING:
+        facts["state"] = f"beginning on {task.device}" if task.device else "beginning"
+    if task.reason:
+        facts["reason"] = task.reason
+    if unbegun.waits_for:
+        facts["waits for"] = unbegun.waits_for
+    if unbegun.begins_in_seconds is not None and task.state is TaskState.QUEUED:
+        begins = f"in about {format_duration(unbegun.begins_in_seconds)}" if unbegun.begins_in_seconds else "at once"
+        facts["expected"] = f"to begin {begins}; early exits of others move it up"
+    if task.expected_seconds is not None and not task.state.is_final:
+        facts["takes"] = f"about {format_duration(task.expected_seconds)}, without early exit"
+    if unbegun.ends_in_seconds is not None and not task.state.is_final:
+        facts["left"] = f"about {format_duration(unbegun.ends_in_seconds)} until its end, without early exit"
+    if task.priority:
+        facts["priority"] = str(task.priority)
+    facts["queue"] = f"{unbegun.queue}" + (f" ({unbegun.holder})" if unbegun.holder else "")
+    console = Console(highlight=False, soft_wrap=True)
+    print_facts(console, facts)
+    if not unbegun.holder and not task.state.is_final:
+        console.print(Text(f"\nto go on: cohort resume {unbegun.queue}"), soft_wrap=True)

@@ -19,6 +19,13 @@ def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOpt
 
             print_queue(read_queue_status(run_dir), as_json=as_json)
             return
+        from cohort.engine.task_queue.unbegun_task import read_unbegun_task
+
+        if (unbegun := read_unbegun_task(run_dir)) is not None:
+            from cohort.cli.queue_table import print_unbegun
+
+            print_unbegun(unbegun, as_json=as_json)
+            return
         from cohort.cli.run_results import print_status
         from cohort.engine.run_directory import RunDirectory
         from cohort.engine.status import read_status

@@ -85,19 +85,26 @@ class RunDirectory:
             InputError: there is no run in ``root``.
         """
         directory = cls(Path(root))
-        if not directory._holds_run():
+        if not directory.holds_run():
             if (directory.root / QUEUE_DATABASE).is_file():
                 raise InputError(directory._is_queue())
             found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
+            parent = directory.root.absolute().parent
+            waits = f", or see `cohort status {parent}`, the queue beside it" * (parent / QUEUE_DATABASE).is_file()
             raise InputError(
                 Problem(
                     where=str(root),
                     found=found,
                     allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` made",
-                    mend="Check the path, or start the run with `cohort tune`.",
+                    mend=f"Check the path, or start the run with `cohort tune`{waits}.",
                 )
             )
         return directory
+
+    def holds_run(self) -> bool:
+        """Tell whether a run was started here."""
+        # the task is written first: with the lock file beside it, it is a run that was killed before its first step
+        return self.database.is_file() or (self.task_file.is_file() and (self.root / _LOCK_NAME).exists())
 
     def lock(self) -> RunLock:
         """Return the lock that every writer holds; not yet taken."""
@@ -173,15 +180,9 @@ class RunDirectory:
         """TensorBoard's event files, when asked for."""
         return self.root / "tensorboard"
 
-    def _holds_run(self) -> bool:
-        # the task is written first: with the lock file beside it, it is a run that was killed before its first step
-        return self.database.is_file() or (self.task_file.is_file() and (self.root / _LOCK_NAME).exists())
-
     def _is_queue(self) -> Problem:
         """Return what is wrong when the directory of a queue is taken for that of a run."""
-        runs = sorted(
-            str(entry) for entry in self.root.iterdir() if entry.is_dir() and RunDirectory(entry)._holds_run()
-        )
+        runs = sorted(str(entry) for entry in self.root.iterdir() if entry.is_dir() and RunDirectory(entry).holds_run())
         shown = ", ".join(runs[:_MOST_SHOWN]) + (f" and {len(runs) - _MOST_SHOWN} more" * (len(runs) > _MOST_SHOWN))
         return Problem(
             where=str(self.root),
@@ -198,7 +199,7 @@ class RunDirectory:
         )
         if not names:
             return None
-        if self._holds_run():
+        if self.holds_run():
             return Problem(
                 where=f"-o {self.root}",
                 found="a directory that already holds another run",
