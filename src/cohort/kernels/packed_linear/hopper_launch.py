@@ -17,6 +17,7 @@ from torch import Tensor
 from cohort.kernels.packed_linear.launch_support import is_descriptable, num_multiprocessors, three
 from cohort.kernels.packed_linear.launch_tables import PRODUCT_ROWS, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
+from cohort.kernels.packed_linear.triton_launches import MOST_PARTS
 
 __all__ = ["filled", "hopper_product", "hopper_takes", "is_hopper"]
 
@@ -51,7 +52,7 @@ def hopper_takes(x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], 
         and triton.__version__.startswith(TRITON_VERSION)
         and x_TK.dtype in (torch.bfloat16, torch.float16)
         and all(operand.dtype == x_TK.dtype and is_descriptable(operand) for operand in operands)
-        and len(parts) <= 3
+        and len(parts) <= MOST_PARTS
         and width * x_TK.element_size() % 16 == 0
         and all(part.column_start % COLUMNS == 0 for part in parts)
         and all(a.columns.stop <= b.column_start for a, b in itertools.pairwise(parts))
@@ -82,9 +83,10 @@ def hopper_product(
 ) -> None:
     """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
 
-    In the second case X is dY [T, N], Y is dX [T, K] and S is dS. Without parts it is the frozen product alone. A
-    slot's rank rows are multiplied 16 at a time: its share of the bank, padded to 16, must hold nothing of another
-    slot, and zeros past its rank. ``group`` rows of tiles are worked on side by side.
+    In the second case X is dY [T, N], Y is dX [T, K] and S is dS. Without parts it is the frozen product alone. What
+    :func:`hopper_takes` asks for is not checked again, and S must be contiguous. A slot's rank rows are multiplied 16
+    at a time: its share of the bank, padded to 16, must hold nothing of another slot, and zeros past its rank.
+    ``group`` rows of tiles are worked on side by side.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
