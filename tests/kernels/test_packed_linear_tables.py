@@ -83,3 +83,9 @@ def test_which_product_takes_the_term_inside_is_said(
     monkeypatch.setattr(product_launch, "has_tensor_memory_engine", lambda device: engine)
     monkeypatch.setattr("triton.__version__", version)
     assert words in product_launch.describe_inside(torch.device("cuda"))
+
+
+def test_an_augmented_product_that_cannot_be_made_leaves_the_term_where_the_tiles_say() -> None:
+    inside, augmented, after = TermPlace.INSIDE, TermPlace.AUGMENTED, TermPlace.AFTER
+    assert TileChoice(term_forward=augmented, term_forward_otherwise=inside).place_in_y is inside
+    assert TileChoice(term_forward=after, term_forward_otherwise=inside).place_in_y is after

@@ -165,6 +165,11 @@ class TileChoice:
         if self.chunk_rows < 16 or self.chunk_rows % 16:
             raise TileTableError(f"chunk_rows must be a multiple of 16, got {self.chunk_rows}")
 
+    @property
+    def place_in_y(self) -> TermPlace:
+        """Where the term enters Y when no augmented product is made."""
+        return self.term_forward_otherwise if self.term_forward is TermPlace.AUGMENTED else self.term_forward
+
 
 _SHARED = ("tile_rows", "chunk_rows")
 _DEFAULTS = TileChoice()

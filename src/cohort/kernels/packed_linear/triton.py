@@ -155,7 +155,7 @@ def grouped_forward(
         spread = begin_augmented(room, frozen=frozen, part=parts[0])
         shrink(x_TK, parts, s_PTC, tables.passes[0], tables=tables, row_keys_T=row_keys_T, tiles=tiles, spread=spread)
         return augmented_product(room, frozen=frozen), s_PTC
-    place = tiles.term_forward_otherwise if tiles.term_forward is TermPlace.AUGMENTED else tiles.term_forward
+    place = tiles.place_in_y
     if place is TermPlace.INSIDE:
         weight = inner_weight(x_TK, frozen, parts, tables=tables, tiles=tiles, forward=True)
         if weight is not None:

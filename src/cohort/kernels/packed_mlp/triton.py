@@ -108,11 +108,11 @@ def _down_product(
     """Return the down product with its LoRA term, which enters where the packed linear would let it."""
     (rank_pass,) = tables.passes
     weight = inner_weight(act_TF, down, [part], tables=tables, tiles=tiles, forward=True)
-    if tiles.term_forward is TermPlace.INSIDE and weight is not None:
+    if tiles.place_in_y is TermPlace.INSIDE and weight is not None:
         y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features)
         product(act_TF, weight, y_TD, parts=[part], s_PTC=s_PTC, rank_pass=rank_pass, tiles=tiles, forward=True)
         return y_TD
-    accumulating = down if tiles.term_forward is not TermPlace.AFTER and can_accumulate(down) else None
+    accumulating = down if tiles.place_in_y is not TermPlace.AFTER and can_accumulate(down) else None
     y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features) if accumulating is not None else down.forward(act_TF)
     expand(y_TD, [part], s_PTC, rank_pass, tables=tables, tiles=tiles, add=accumulating is None)
     if accumulating is not None:
