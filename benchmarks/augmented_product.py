@@ -1,6 +1,6 @@
 """When does a packed linear gain from an augmented product, that is from B as further columns of the frozen weight?
 
-``python -m benchmarks.augmented_product [--result FILE] [--rows 8192 2048] [--compile-only]``: the forward pass of
+``python benchmarks/augmented_product.py [--result FILE] [--rows 8192 2048] [--compile-only]``: the forward pass of
 Llama-3.1-8B's o and down by CUDA-graph replay, over several packs: the frozen product alone, the same over a weight
 with columns to spare, with an expand before an accumulating product ("apart"), and augmented. What a table of tiles
 says of the rule's two limits (``augmented_columns``, ``augmented_rows``) comes from here. Before anything is timed one

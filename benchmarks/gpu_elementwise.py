@@ -1,6 +1,6 @@
 """How near are the step's memory-bound kernels to the memory's rate, and to what torch does?
 
-Llama-3.1-8B shapes, bf16. ``python -m benchmarks.gpu_elementwise --output benchmarks/results/gpu_elementwise.json``
+Llama-3.1-8B shapes, bf16. ``python benchmarks/gpu_elementwise.py --output benchmarks/results/gpu_elementwise.json``
 
 Each row: one kernel, its forward or forward and backward, in milliseconds per call as a CUDA-graph replay over rotating
 buffers; ``bytes`` counts every operand once, ``rate`` is bytes over our time, ``share`` that over the copy ceiling

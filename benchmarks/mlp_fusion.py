@@ -1,6 +1,6 @@
 """What do adapters add to a feed-forward block, fused with its activation and composed of packed linears?
 
-``python -m benchmarks.mlp_fusion [--out FILE] [--sweep]``: Llama-3.1-8B's block, 8192 rows, forward + backward by
+``python benchmarks/mlp_fusion.py [--out FILE] [--sweep]``: Llama-3.1-8B's block, 8192 rows, forward + backward by
 CUDA-graph replay over the frozen block's forward + gradient of its input. ``--sweep`` times tiles of the two fused
 kernels instead, each checked against the composed kernels' results first.
 """
