@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -17,7 +18,7 @@ from cohort.engine.task_queue.head_settings import HeadSettings
 from cohort.engine.task_queue.queue_page import write_queue_page
 from cohort.engine.task_queue.queue_progress import QueueProgress
 from cohort.engine.task_queue.queue_store import QueueStore
-from cohort.engine.task_queue.records import QueuedTask, TaskState
+from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.engine.task_queue.seats import Limits
 from cohort.scheduling.baselines import ListPolicy
 from tests.engine.task_queue.fake_pool import FakePool
@@ -342,10 +343,18 @@ def test_a_new_head_takes_over_what_a_killed_one_left(tmp_path: Path) -> None:
         scene.run()
     # as a kill leaves it: nothing was put in order
     scene.store.update("a", state=TaskState.RUNNING)
+    scene.store.begin_stretch(RunStretch(task="a", slot_id=0, device="cpu 0", start_seconds=5.0))
     scene.pool.workers, scene.pool.started = {}, []
     scene.clock.advance(timedelta(minutes=1).total_seconds())
     assert all_done(scene.run())
     assert sorted(scene.order()) == ["a", "b", "c"]
+    # what ran, ran while there was a head; the minute without one is a pause, of which no task knows
+    (left,) = (stretch for stretch in scene.store.stretches() if stretch.outcome == "the head died")
+    assert left.end_seconds == pytest.approx(8, abs=1)
+    page = write_queue_page(tmp_path).read_text()
+    assert "pause of 1m 00s" in page
+    ends = re.findall(r"cpu 0: the head died|actual: (\d+)s to (\d+)s", page)
+    assert max(int(end) for _, end in ends if end) <= 50
 
 
 def test_open_for_more_it_waits_until_it_is_stopped(tmp_path: Path) -> None:

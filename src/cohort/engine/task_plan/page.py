@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from cohort.core.durable_files import write_text
 from cohort.core.units import format_bytes, format_duration
-from cohort.engine.report.gantt import TaskBar, gantt_drawing
+from cohort.engine.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
 from cohort.engine.task_plan.planning import TaskPlan
 from cohort.engine.task_plan.simulation import PlanSimulation
 from cohort.scheduling.cost_model import CostSource
@@ -59,44 +60,67 @@ def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) ->
         words = f"simulated, trials doing {100 * simulation.mean_share:.0f} % of their steps on average"
         held = f"{device}s held {100 * report.utilisation:.0f} % of the time"
         cards.append((format_duration(report.makespan_seconds), f"{words}; {held}"))
+    names = [task.name for task in planned.tasks]
     drawing = gantt_drawing(
         bars_of(plan.placements),
         gpu_ids=choice.cluster.gpu_ids,
         actual=actual,
-        tasks=[task.name for task in planned.tasks],
+        tasks=names,
         device=device,
         happened="simulated",
     )
+    kinds = [("planned", "planned, at worst"), ("actual", "simulated, with early exits")] if actual else []
     return _page(
         title=f"Plan of {len(planned.tasks)} tasks on {choice.label}",
         cards=cards,
         drawing=drawing,
+        legend=gantt_legend(names, kinds=kinds),
         tables=[_task_table(planned, simulated=actual), _baseline_table(planned)],
     )
 
 
 def planned_against_actual_page(
-    planned: Sequence[TaskBar], actual: Sequence[TaskBar], *, gpu_ids: Sequence[int], title: str, device: str = "GPU"
+    planned: Sequence[TaskBar],
+    actual: Sequence[TaskBar],
+    *,
+    gpu_ids: Sequence[int],
+    states: Mapping[str, str],
+    title: str,
+    device: str = "GPU",
+    endings: Sequence[tuple[str, str]] = (),
+    pauses: Sequence[Pause] = (),
 ) -> str:
-    """Return a page that draws what happened below what was planned, with both ends of every task.
+    """Return a page that draws what happened below what was planned, with the state and both ends of every task.
 
     Args:
         planned: The first plan of each task.
         actual: Stretches in which tasks ran; a task that went on after a failure has several.
         gpu_ids: All devices.
+        states: Of every task by name, in the order of the table: a word, then more after a colon where there is any.
         title: Of the page.
         device: What a row is: GPU or worker.
+        endings: (shape, in words) of the marks at the ends of ``actual``.
+        pauses: Times that no bar's seconds count.
     """
     ends = [max((bar.end_seconds for bar in bars), default=0.0) for bars in (planned, actual)]
-    cards = [(format_duration(ends[0]), "planned until the last end"), (format_duration(ends[1]), "until the last end")]
-    names = list(dict.fromkeys(bar.task for bar in (*planned, *actual)))
+    counts = Counter(state.partition(":")[0] for state in states.values())
+    cards = [
+        (f"{counts['done']} of {len(states)} done", ", ".join(f"{count} {state}" for state, count in counts.items())),
+        (format_duration(ends[0]), "planned until the last end, without early exit"),
+        (format_duration(ends[1]), "until the last end"),
+    ]
+    if pauses:
+        stopped = sum(pause.seconds for pause in pauses)
+        cards.append((format_duration(stopped), "nobody worked the queue off: left out of all other times"))
     rows = []
-    for name in names:
+    for name, state in states.items():
         mine = [[bar for bar in bars if bar.task == name] for bars in (planned, actual)]
-        rows.append([name, *map(_span, mine), str(len(mine[1]))])
-    drawing = gantt_drawing(planned, gpu_ids=gpu_ids, actual=actual, tasks=names, device=device)
-    table = _table("Tasks", ("task", "planned", "actual", "stretches"), rows)
-    return _page(title=title, cards=cards, drawing=drawing, tables=[table])
+        rows.append([name, state, *map(_span, mine), str(len(mine[1]))])
+    drawing = gantt_drawing(planned, gpu_ids=gpu_ids, actual=actual, tasks=list(states), device=device, pauses=pauses)
+    kinds = [("planned", "planned when first placed, without early exit"), ("actual", "what happened")]
+    legend = gantt_legend(list(states), kinds=kinds, endings=endings, pauses=bool(pauses))
+    table = _table("Tasks", ("task", "state", "planned", "actual", "stretches"), rows)
+    return _page(title=title, cards=cards, legend=legend, drawing=drawing, tables=[table])
 
 
 def _span(bars: Sequence[TaskBar]) -> str:
@@ -155,7 +179,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> st
     )
 
 
-def _page(*, title: str, cards: Sequence[tuple[str, str]], drawing: str, tables: Sequence[str]) -> str:
+def _page(*, title: str, cards: Sequence[tuple[str, str]], legend: str, drawing: str, tables: Sequence[str]) -> str:
     shown = "".join(
         f'<div class="card"><div class="big">{escape(big)}</div><p>{escape(p)}</p></div>' for big, p in cards
     )
@@ -163,6 +187,7 @@ def _page(*, title: str, cards: Sequence[tuple[str, str]], drawing: str, tables:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{_STYLE.read_text(encoding='utf-8')}</style></head><body><h1>{escape(title)}</h1>"
-        f'<div class="cards">{shown}</div><h2>Tasks over time</h2><figure class="wide">{drawing}</figure>'
+        f'<div class="cards">{shown}</div><h2>Tasks over time</h2>{legend if drawing else ""}'
+        f'<figure class="wide">{drawing}</figure>'
         f"{''.join(tables)}</body></html>\n"
     )

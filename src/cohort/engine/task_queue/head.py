@@ -114,7 +114,11 @@ class Head:
             self._pool.close()
             return
         devices = ", ".join(seat.slot.device for seat in self._seats.values())
-        self._log.decide("head", text=f"{len(self._seats)} slot{'' if len(self._seats) == 1 else 's'}: {devices}")
+        self._log.decide(
+            "head",
+            text=f"{len(self._seats)} slot{'' if len(self._seats) == 1 else 's'}: {devices}",
+            numbers={"none_since_seconds": self._log.last_head_seconds},
+        )
         try:
             self._fates.recover()
             for seat in self._seats.values():
@@ -127,6 +131,7 @@ class Head:
         finally:
             self._pool.close()
             self._store.end_stretches(task=None, seconds=self._log.now, outcome="the head ended")
+            self._log.note_presence(at_once=True)
             self._tell()
 
     def _turn(self) -> None:
@@ -135,6 +140,7 @@ class Head:
         self._replace_faulty_workers()
         if self._log.now - self._looked >= self._settings.look_seconds:
             self._looked = self._log.now
+            self._log.note_presence()
             self._fates.look_at_queue()
         self._plan()
         for seat in self._seats.values():

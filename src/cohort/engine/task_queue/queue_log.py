@@ -16,6 +16,10 @@ from cohort.scheduling.placement_records import PlacementPlan, SolverStatus
 
 __all__ = ["QueueLog"]
 
+# fact of the queue: its clock when a head last was there
+_LAST_HEAD = "last_head_seconds"
+_PRESENCE_SECONDS = 5.0
+
 
 class QueueLog:
     """The queue's own clock and its log."""
@@ -36,11 +40,20 @@ class QueueLog:
             facts["began_at"] = clock.now().isoformat()
             store.set_facts(facts)
         self._before = max((clock.now() - datetime.fromisoformat(facts["began_at"])).total_seconds(), 0.0)
+        # None on a queue's first head
+        self.last_head_seconds: float | None = facts.get(_LAST_HEAD)
+        self._noted_presence = float("-inf")
 
     @property
     def now(self) -> float:
         """Seconds of the queue's clock."""
         return self._before + self._clock.monotonic() - self._opened
+
+    def note_presence(self, *, at_once: bool = False) -> None:
+        """Write that a head is there, every few seconds: the next one knows from it how long there was none."""
+        if at_once or self.now - self._noted_presence >= _PRESENCE_SECONDS:
+            self._noted_presence = self.now
+            self._store.set_facts({_LAST_HEAD: self.now})
 
     def decide(
         self,

@@ -60,7 +60,8 @@ class TaskFates:
 
     def recover(self) -> None:
         """Put back what a head before this one left running."""
-        self._store.end_stretches(task=None, seconds=self._log.now, outcome="the head died")
+        last = self._log.last_head_seconds
+        self._store.end_stretches(task=None, seconds=self._log.now if last is None else last, outcome="the head died")
         for task in self._store.tasks():
             if task.state is TaskState.RUNNING:
                 self._store.update(task.name, state=TaskState.QUEUED, reason="the head before this one died")
