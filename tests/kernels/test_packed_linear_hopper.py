@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "siblings": {"lengths": [33, 637], "ranks": [16, 5], "widths": (512, 256, 264), "in_features": 264},
     "two siblings": {"lengths": [5, 250, 130], "ranks": [64, 3, 16], "widths": (256, 1024), "in_features": 1024},
-    "columns of no slot's row": {"lengths": [0, 0], "ranks": [8, 4], "extra": 200, "widths": (256,)},
+    "no row of any adapter": {"lengths": [0, 0], "ranks": [8, 4], "extra": 200, "widths": (256,)},
     "wide ranks": {"lengths": [180, 21], "ranks": [64, 128], "widths": (256,), "in_features": 256},
     "one row": {"lengths": [1], "ranks": [16], "extra": 0, "widths": (256,), "in_features": 64},
     "whole tiles": {"lengths": [128, 256], "ranks": [16, 32], "extra": 0, "widths": (256, 256), "in_features": 512},
