@@ -88,7 +88,7 @@ def _results(run_directory: Path) -> RunResults:
 def _exact_match(run_directory: Path, *, use_base: bool = False) -> float:
     rows = [json.loads(line) for line in (HERE / "test.jsonl").read_text(encoding="utf-8").splitlines()]
     settings = GenerationSettings(max_new_tokens=12, use_base=use_base)
-    answers = generate_from_run(run_directory, [row["prompt"] for row in rows], settings=settings)
+    answers = generate_from_run(run_directory, [row["prompt"] for row in rows], settings=settings).answers
     expected = [str(row["completion"]).strip() for row in rows]
     return sum(answer.strip() == text for answer, text in zip(answers, expected, strict=True)) / len(rows)
 

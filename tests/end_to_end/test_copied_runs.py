@@ -73,7 +73,7 @@ def test_with_its_inputs_moved_along_it_goes_on(elsewhere: Path, expected: Outco
     # and once more from yet another place, now that it is done
     moved = elsewhere.rename(elsewhere.with_name("yet elsewhere")) / "runs" / "stopped"
     (moved.parent.parent / "train.jsonl").unlink()
-    answers = generate_from_run(moved, ["1+1="], settings=GenerationSettings(max_new_tokens=2), trial_id=0)
+    answers = generate_from_run(moved, ["1+1="], settings=GenerationSettings(max_new_tokens=2), trial_id=0).answers
     assert len(answers) == 1
 
 

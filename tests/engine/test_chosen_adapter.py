@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from cohort.cli.main import main
 from cohort.core.errors import InputError
 from cohort.engine.export import ExportForm, export_adapter
 from cohort.engine.generation import GenerationSettings, generate_from_run
 from cohort.engine.progress import RunProgress, SilentWatcher
+from cohort.engine.run_directory import RunDirectory
 from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import RunOptions, tune
 from cohort.training.checkpoint import read_weights
 from tests.end_to_end.test_shared_session import TickingClock
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
+SETTINGS = GenerationSettings(max_new_tokens=8)
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json", "README.md", "tokenizer.json")
 
 
@@ -53,7 +58,8 @@ def test_a_trial_that_was_sorted_out_can_be_exported_merged_and_tried(run: Path,
     before = sorted(run.rglob("*"))
     export_adapter(run, form=ExportForm.PEFT, trial_id=trial_id, output=tmp_path / "peft")
     export_adapter(run, form=ExportForm.MERGED, trial_id=trial_id, output=tmp_path / "merged")
-    assert generate_from_run(run, ["1+1="], settings=GenerationSettings(max_new_tokens=2), trial_id=trial_id)
+    tried = generate_from_run(run, ["1+1="], settings=SETTINGS, trial_id=trial_id)
+    assert (len(tried.answers), tried.so_far) == (1, None)
     assert sorted(run.rglob("*")) == before
     (best,) = (run / "trials" / f"{trial_id:04d}").glob("best-*")
     config = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
@@ -142,9 +148,35 @@ def test_a_run_without_any_checkpoint_has_nothing_to_export(interrupted: Path, t
     assert "cohort export" not in str(caught.value)
 
 
-def test_who_asks_for_the_best_of_an_unfinished_run_is_told_how_to_have_the_best_so_far(interrupted: Path) -> None:
-    with pytest.raises(InputError, match="take the best checkpoint so far with `cohort export"):
-        generate_from_run(interrupted, ["1+1="], settings=GenerationSettings(max_new_tokens=2))
+def test_of_an_unfinished_run_the_best_so_far_is_tried(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trial_id, step, _ = best_of_files(interrupted)
+    tried = generate_from_run(interrupted, ["1+1="], settings=SETTINGS)
+    assert tried.so_far is not None
+    assert (tried.so_far.trial_id, tried.so_far.step) == (trial_id, step)
+    assert generate_from_run(interrupted, ["1+1="], settings=replace(SETTINGS, use_base=True)).so_far is None
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", str(interrupted), "--prompt", "1+1=", "--max-new-tokens", "8", "--json"])
+    shown = capsys.readouterr()
+    assert not ended.value.code
+    assert f"note: this run has not finished: the best checkpoint so far is of trial {trial_id}" in shown.err
+    (pair,) = json.loads(shown.out)
+    assert pair == {
+        "prompt": "1+1=", "answer": tried.answers[0], "best_so_far": {"trial_id": trial_id, "step": step}
+    }  # fmt: skip
+
+
+def test_without_any_checkpoint_it_says_what_is_missing(interrupted: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    for path in copy.glob("trials/*/best-*"):
+        path.unlink()
+    with pytest.raises(InputError, match=r"state has been written yet; .* Finish it with `cohort resume"):
+        generate_from_run(copy, ["1+1="], settings=SETTINGS)
+    with RunDirectory(copy).lock(), pytest.raises(InputError, match="Wait for its next checkpoint"):
+        generate_from_run(copy, ["1+1="], settings=SETTINGS)
+    with sqlite3.connect(copy / "run.db") as database:
+        database.execute("DELETE FROM evaluations")
+    with pytest.raises(InputError, match="no trial has been evaluated yet"):
+        generate_from_run(copy, ["1+1="], settings=SETTINGS)
 
 
 def test_a_trial_without_a_checkpoint_names_those_that_have_one(run: Path, tmp_path: Path) -> None:

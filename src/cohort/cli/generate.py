@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -26,7 +27,10 @@ def generate(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Answer prompts with an adapter of a run, rendered as its training rows were."""
+    """Answer prompts with an adapter of a run, rendered as its training rows were.
+
+    Of a run that has not finished it is the best checkpoint so far, which is said.
+    """
     with exits(as_json=as_json, debug=debug):
         from cohort.engine.run_directory import RunDirectory
 
@@ -41,10 +45,17 @@ def generate(
             is_raw=raw,
             use_base=base,
         )
-        answers = generate_from_run(run_dir, prompt, settings=settings, trial_id=trial)
+        generated = generate_from_run(run_dir, prompt, settings=settings, trial_id=trial)
+        so_far = generated.so_far
+        if so_far is not None:
+            print(f"note: {so_far.note}", file=sys.stderr)
         if as_json:
-            pairs = [{"prompt": text, "answer": answer} for text, answer in zip(prompt, answers, strict=True)]
+            best = None if so_far is None else {"trial_id": so_far.trial_id, "step": so_far.step}
+            pairs = [
+                {"prompt": text, "answer": answer, "best_so_far": best}
+                for text, answer in zip(prompt, generated.answers, strict=True)
+            ]
             print(json.dumps(pairs, indent=2, ensure_ascii=False))
             return
-        for answer in answers:
+        for answer in generated.answers:
             print(answer)

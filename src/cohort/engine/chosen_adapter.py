@@ -82,13 +82,18 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
 
 
 def _no_best(directory: RunDirectory) -> Problem:
-    """Return what is wrong when the best adapter of a run that has none is asked for."""
-    found, mend = "a run without a best adapter yet", f"Finish it with `cohort resume {directory.root}`"
-    if best_so_far(directory) is None:
-        found += ", nor any checkpoint on disk"
-    else:
-        mend += f", take the best checkpoint so far with `cohort export {directory.root}`, or name a trial with --trial"
-    return Problem(where=str(directory.root), found=found, allowed="a run that has finished", mend=f"{mend}.")
+    """Return what is wrong when the best adapter is asked for of a run that has not even a checkpoint of one."""
+    with RunReader.open(directory.database) as reader:
+        was_evaluated = bool(reader.evaluations())
+    missing = "no trial's evaluated state has been written yet" if was_evaluated else "no trial has been evaluated yet"
+    holder = directory.lock().holder()
+    finish = f"Finish it with `cohort resume {directory.root}`."
+    return Problem(
+        where=str(directory.root),
+        found=f"a run without a best adapter yet, nor any checkpoint on disk: {missing}",
+        allowed="a run that has finished, or has written a checkpoint of an evaluated trial",
+        mend=f"Wait for its next checkpoint: it is being trained ({holder})." if holder else finish,
+    )
 
 
 def best_so_far(directory: RunDirectory) -> BestSoFar | None:

@@ -15,7 +15,7 @@ from cohort.data.formats import DataFormat
 from cohort.data.parsing import alpaca_prompt
 from cohort.data.settings import template_fields
 from cohort.data.tokenise import encode_prompt
-from cohort.engine.chosen_adapter import chosen_adapter
+from cohort.engine.chosen_adapter import BestSoFar, best_so_far, chosen_adapter
 from cohort.engine.evaluation import stop_ids
 from cohort.engine.machine import choose_machine
 from cohort.engine.run_directory import RunDirectory
@@ -27,7 +27,7 @@ from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.serving.generate import GenerateRequest, generate
 from cohort.serving.sampler import Sampling
 
-__all__ = ["GenerationSettings", "generate_from_run", "render_prompt"]
+__all__ = ["Generated", "GenerationSettings", "generate_from_run", "render_prompt"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,19 @@ class GenerationSettings:
     seed: int = 0
     is_raw: bool = False
     use_base: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """What an adapter answered.
+
+    Attributes:
+        answers: One for each prompt.
+        so_far: What the adapter is where the run has not finished; None where it has, or a trial was named.
+    """
+
+    answers: tuple[str, ...]
+    so_far: BestSoFar | None = None
 
 
 def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool, is_alpaca: bool = False) -> str:
@@ -77,9 +90,11 @@ def _facts(directory: RunDirectory) -> dict[str, JsonValue]:
         return reader.facts()
 
 
-def _read_chosen(directory: RunDirectory, *, trial_id: int | None) -> PeftAdapter:
-    with chosen_adapter(directory, trial_id=trial_id) as source:
-        return read_adapter(source)
+def _read_chosen(directory: RunDirectory, *, trial_id: int | None) -> tuple[PeftAdapter, BestSoFar | None]:
+    so_far = best_so_far(directory) if trial_id is None else None
+    chosen_id, step = (trial_id, None) if so_far is None else (so_far.trial_id, so_far.step)
+    with chosen_adapter(directory, trial_id=chosen_id, step=step) as source:
+        return read_adapter(source), so_far
 
 
 def generate_from_run(
@@ -88,14 +103,14 @@ def generate_from_run(
     *,
     settings: GenerationSettings,
     trial_id: int | None = None,
-) -> list[str]:
+) -> Generated:
     """Return what an adapter of a run answers to each prompt.
 
     Args:
         run_directory: The run.
         prompts: What to answer.
         settings: How.
-        trial_id: A trial; the best when None.
+        trial_id: A trial; the best when None: of a run that has not finished, the best checkpoint so far.
 
     Raises:
         InputError: there is no such adapter, or a prompt is empty or longer than the model's context.
@@ -103,7 +118,7 @@ def generate_from_run(
     directory = RunDirectory.open(run_directory)
     facts = _facts(directory)
     task = read_run_task(directory, facts=facts)
-    adapter = None if settings.use_base else _read_chosen(directory, trial_id=trial_id)
+    adapter, so_far = (None, None) if settings.use_base else _read_chosen(directory, trial_id=trial_id)
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
@@ -143,4 +158,5 @@ def generate_from_run(
         stop_ids=stop_ids(tokenizer, decoder.config.eos_token_ids),
         sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p),
     )
-    return [str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers]
+    decoded = tuple(str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers)
+    return Generated(answers=decoded, so_far=so_far)
