@@ -9,6 +9,9 @@ import time
 
 from cohort.cluster.worker_pool import WorkerChannel
 
+# whoever sleeps outlasts every test's patience: what ends before was ended
+LONG_SECONDS = 3600
+
 
 def serve(channel: WorkerChannel) -> None:
     """Work until the head is gone."""
@@ -20,10 +23,10 @@ def serve(channel: WorkerChannel) -> None:
             case "fail":
                 raise ValueError("it was told to")
             case "start a child":
-                child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+                child = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({LONG_SECONDS})"])
                 channel.send({"child": child.pid})
             case "sleep":
-                time.sleep(60)
+                time.sleep(LONG_SECONDS)
 
 
 def refuse(channel: WorkerChannel) -> None:

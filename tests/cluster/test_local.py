@@ -15,8 +15,11 @@ import pytest
 
 from cohort.cluster.local import LocalPool, LocalSlot, cpu_slots, gpu_slots
 from cohort.cluster.worker_pool import PoolEvent, WorkerDied, WorkerMessage
+from tests.cluster.chatting_worker import LONG_SECONDS
 from tests.conftest import REPOSITORY
 
+# no goal: a machine may be as busy as it likes, but a test that hangs has to end
+HANGS_AFTER_SECONDS = 300
 TARGET = "tests.cluster.chatting_worker:serve"
 
 
@@ -35,7 +38,7 @@ def pool(tmp_path: Path, importable: None) -> Iterator[LocalPool]:
 
 def events_until(pool: LocalPool, is_enough: Callable[[list[PoolEvent]], bool]) -> list[PoolEvent]:
     events: list[PoolEvent] = []
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + HANGS_AFTER_SECONDS
     while not is_enough(events):
         assert time.monotonic() < deadline, events
         events += pool.wait(0.5)
@@ -65,13 +68,13 @@ def is_alive(process_id: int) -> bool:
 
 
 def wait_until_gone(process_id: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS_AFTER_SECONDS
     while is_alive(process_id):
         assert time.monotonic() < deadline, "it lives on"
         time.sleep(0.02)
 
 
-def test_messages_go_both_ways_and_a_death_is_noticed_at_once(pool: LocalPool) -> None:
+def test_messages_go_both_ways_and_a_death_is_noticed_while_a_child_lives(pool: LocalPool) -> None:
     pool.start(0)
     ready = message_of(pool, 0, "ready")
     assert ready == {"ready": pool.process_id(0), "gpus": ""}
@@ -81,11 +84,9 @@ def test_messages_go_both_ways_and_a_death_is_noticed_at_once(pool: LocalPool) -
 
     pool.send(0, {"do": "start a child"})
     child = message_of(pool, 0, "child")["child"]
-    began = time.monotonic()
+    # the child, which has the worker's socket open, would live on for an hour: no end of it is waited for
     os.kill(ready["ready"], signal.SIGKILL)
     assert death_of(pool, 0).reason == "killed by SIGKILL"
-    # at once, but for how busy the machine is
-    assert time.monotonic() - began < 20
     wait_until_gone(child)
 
     # a slot takes another worker, and what is sent to none is lost without a word
@@ -131,7 +132,7 @@ while len(found) < 2:
         found.add(event.message["ready"])
 pool.send(0, {{"do": "sleep"}})
 print(*found, flush=True)
-time.sleep(60)
+time.sleep({LONG_SECONDS})
 """
     head = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert head.stdout is not None
