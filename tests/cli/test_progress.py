@@ -94,7 +94,14 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
         LiveWatcher(live).update(PROGRESS)
         live.refresh()
     shown = stream.getvalue()
-    for words in ("trial 2 stopped", "underperforming", "3 *", "learning_rate 0.0004", "about 2m 05s left"):
+    for words in (
+        "trial 2 stopped",
+        "underperforming",
+        "3 *",
+        "learning_rate 0.0004",
+        "about 2m 05s left",
+        "in every trial r 8",
+    ):
         assert words in shown
 
 
@@ -106,6 +113,15 @@ def test_many_trials_do_not_flood_the_screen() -> None:
         LiveWatcher(live).update(many)
         live.refresh()
     assert "and 44 more" in stream.getvalue()
+
+
+def test_one_trial_shows_all_its_hyperparameters_below_the_table() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=160, height=60)
+    with Live(console=console, auto_refresh=False) as live:
+        LiveWatcher(live).update(RunProgress(phase="training", trials=(trial(0, TrialStatus.RUNNING),)))
+        live.refresh()
+    assert "in every trial learning_rate 0.0001, r 8" in stream.getvalue()
 
 
 def test_silence() -> None:

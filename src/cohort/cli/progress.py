@@ -91,6 +91,14 @@ _ORDER = (
 )
 
 
+def _same_everywhere(progress: RunProgress) -> str:
+    """Return the hyperparameters that the table leaves out, with their values; empty for none."""
+    rows = [trial.parameters for trial in progress.trials]
+    varied = varied_names(rows)
+    same = parameter_text(rows[0], [name for name in rows[0] if name not in varied])
+    return f"in every trial {same}" if same else ""
+
+
 def _live_table(progress: RunProgress) -> Table:
     names = varied_names([trial.parameters for trial in progress.trials])
     best = progress.best
@@ -135,6 +143,8 @@ class LiveWatcher:
             parts.append(_live_table(progress))
             if (hidden := len(progress.trials) - _SHOWN_TRIALS) > 0:
                 parts.append(Text(f"and {hidden} more", style="dim"))
+            if same := _same_everywhere(progress):
+                parts.append(Text(same, style="dim"))
         self._live.update(Group(*parts))
 
     def note(self, text: str) -> None:
