@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from measure import RESULTS, median_replay, print_table, write_result
+from requirements import need_gpu
 
 from cohort.kernels.attention import AttentionTiles, packed_attention
 from cohort.kernels.attention import triton as kernels
@@ -78,6 +79,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=RESULTS / "attention.json")
     arguments = parser.parse_args()
+    need_gpu()
     rows: list[dict[str, Any]] = []
     for name, lengths in layouts().items():
         total = sum(lengths)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from adapter_packs import LINEARS, Pack, build_pack, uneven_lengths
 from measure import RESULTS, interleaved, print_table, write_result
+from requirements import need_gpu
 
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice import TermPlace
@@ -119,6 +120,7 @@ def main() -> None:
         "--compile-only", action="store_true", help="fill the cache of kernels and compare, time nothing"
     )
     options = parser.parse_args()
+    need_gpu()
     pack = _pack("o", 2048, 8, 16)
     errors = _errors(pack)
     apart = _stays_apart(pack)

@@ -20,8 +20,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from llama_shapes import decoder_config, gsm8k_rows, random_decoder
+from llama_shapes import SHAPES, decoder_config, gsm8k_rows, random_decoder
 from measure import RESULTS, print_table, write_result
+from requirements import need_gpu
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.spec import AdapterSpec
@@ -175,13 +176,14 @@ def main() -> None:
     """Train, add up, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=None, help="a local model instead of a shape with random weights")
-    parser.add_argument("--shape", default="tiny")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=None, help="where the run is written for the time")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    need_gpu(shape="tiny" if arguments.model is not None else arguments.shape)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     if arguments.model is not None:

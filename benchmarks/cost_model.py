@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from llama_shapes import decoder_config, gsm8k_rows, random_decoder, rows_of_lengths
 from measure import RESULTS, print_table, write_result
+from requirements import need_gpu
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.spec import AdapterSpec
@@ -296,7 +297,7 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=32, help="held-out packs of a shape")
     parser.add_argument("--seconds", type=float, default=140, help="most seconds of measuring, setting up aside")
     parser.add_argument("--refit", type=Path, help="a result file whose steps to fit again, with nothing measured")
-    parser.add_argument("--out", type=Path, default=RESULTS / "cost_model.json")
+    parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     if options.refit is not None:
         recorded = json.loads(options.refit.read_text(encoding="utf-8"))
@@ -306,6 +307,9 @@ def main() -> None:
         options.refit.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
         print(recorded["headline"])
         return
+    need_gpu(shape="tiny" if options.shapes == ["tiny"] else options.shapes[0])
+    named = "" if options.shapes == ["1b", "8b"] else f"_{'_'.join(options.shapes)}"
+    path = options.out or RESULTS / f"cost_model{named}.json"
     rows: list[dict[str, Any]] = []
     total = sum(WEIGHTS[shape] for shape in options.shapes)
     for shape in options.shapes:
@@ -317,7 +321,7 @@ def main() -> None:
             torch.cuda.empty_cache()
         fits = report(rows, on_gpu=torch.cuda.is_available())
         notes = {"fits": fits, "graph_tokens": GRAPH_TOKENS, "limits": {s: LIMITS[s] for s in options.shapes}}
-        write_result(options.out, question=QUESTION, headline=headline_of(rows), rows=rows, notes=notes)
+        write_result(path, question=QUESTION, headline=headline_of(rows), rows=rows, notes=notes)
     print(headline_of(rows))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from measure import RESULTS, copy_ceiling, matrix_ceiling, median_replay, print_table, write_result
+from requirements import need_gpu
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -272,6 +273,7 @@ def main() -> None:
     parser.add_argument("--rank-rows", type=int, default=128)
     parser.add_argument("--output", type=Path, default=RESULTS / "gpu_elementwise.json")
     arguments = parser.parse_args()
+    need_gpu()
     backend = describe_backend("cuda")
     print(f"kernels: {backend}", flush=True)
     ceiling, matrix_rate = copy_ceiling(), matrix_ceiling()

@@ -32,6 +32,7 @@ from gpu_variants_packed_linear import (
 from linear_peers import PEERS, loop
 from measure import interleaved, median_eager, write_result
 from packed_linear import SHAPES
+from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import LaunchTables
@@ -313,6 +314,7 @@ def main() -> None:
     parser.add_argument("--guards", nargs="*", default=list(GUARDS))
     parser.add_argument("--widths", nargs="*", type=int, default=list(WIDTHS))
     options = parser.parse_args()
+    need_gpu()
     started = time.perf_counter()
     problems = [] if options.compiled else _compile_all([*options.cases, *options.guards], options.widths)
     print(f"compiled in {time.perf_counter() - started:.0f} s; {problems}", flush=True)

@@ -22,6 +22,7 @@ import torch
 from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
 from linear_peers import loop
 from measure import copy_ceiling, interleaved, matrix_ceiling, print_table, write_result
+from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import triton as grouped
@@ -275,6 +276,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=None, help="one rank for all adapters instead of 8 to 64")
     parser.add_argument("--table", type=Path, default=None, help="also write the best choices as a table of tiles")
     options = parser.parse_args()
+    need_gpu()
     ranks = [options.rank or MIXED_RANKS[i % len(MIXED_RANKS)] for i in range(options.adapters)]
     started = time.perf_counter()
     problems = _compile_all(options.linears, max_rank=max(ranks))

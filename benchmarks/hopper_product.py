@@ -17,6 +17,7 @@ import torch
 from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
 from gpu_variants_packed_linear import intermediates, whole_work
 from measure import RESULTS, interleaved, print_table, write_result
+from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import triton as grouped
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--adapters", type=int, default=16)
     options = parser.parse_args()
+    need_gpu(hopper=True)
     torch.manual_seed(0)
     rows: list[dict[str, Any]] = []
     for found in (_linears(options.rows, options.adapters), _plain(options.rows)):

@@ -24,6 +24,7 @@ import torch
 from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
 from gpu_variants_packed_linear import intermediates, whole_work
 from measure import RESULTS, capture, interleaved, print_table, write_result
+from requirements import need_gpu
 
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice import TermPlace
@@ -118,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS / "hopper_term.json")
     options = parser.parse_args()
+    need_gpu(hopper=True)
     rows: list[dict[str, Any]] = []
     for row in _rows():
         rows.append(row)

@@ -14,8 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from llama_shapes import decoder_config, num_parameters, random_decoder, rows_of_lengths
+from llama_shapes import SHAPES, decoder_config, num_parameters, random_decoder, rows_of_lengths
 from measure import RESULTS, matrix_ceiling, print_table, write_result
+from requirements import need_gpu
 from step_timing import alternating_medians, build_executor, frozen_step, median_seconds, trial_specs
 
 from cohort.adapters.mlp import PackedMlp
@@ -98,14 +99,15 @@ def measure(
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--composed-mlp", action="store_true", help="the feed-forward block from packed linears alone")
     parser.add_argument("--packs", type=int, default=3, choices=(1, 2, 3), help="only the first so many packs")
     parser.add_argument("--alternate", action="store_true", help="with and without augmented products, in turns")
-    parser.add_argument("--out", type=Path, default=RESULTS / "lora_tax.json")
+    parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    need_gpu(shape=arguments.shape)
     PackedMlp.fused = not arguments.composed_mlp
     if arguments.alternate:
         ask_for_augmented()
@@ -132,8 +134,9 @@ def main() -> None:
         "frozen_tokens_per_second": rows[0]["frozen_tokens_per_second"],
         "matrix_ceiling_tflops": ceiling,
     }
+    named = "" if arguments.shape == "8b" else f"_{arguments.shape}"
     write_result(
-        arguments.out,
+        arguments.out or RESULTS / f"lora_tax{named}.json",
         question="What does a packed training step cost over the frozen backbone alone?",
         headline=headline,
         rows=rows,

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from llama_shapes import decoder_config, random_decoder, rows_of_lengths
+from llama_shapes import SHAPES, decoder_config, random_decoder, rows_of_lengths
 from measure import RESULTS, print_table, write_result
+from requirements import need_gpu
 from step_timing import build_executor, trial_specs
 
 from cohort.adapters.bank import aligned_rank
@@ -74,10 +75,11 @@ def fitted(rows: list[dict[str, Any]]) -> dict[str, float]:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    need_gpu()
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16)
     rows = [

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from llama_shapes import decoder_config, random_decoder, rows_of_lengths
 from measure import RESULTS, print_table, write_result
+from requirements import need_gpu
 
 from cohort.adapters.bank import AdapterState, aligned_rank
 from cohort.adapters.layout import AdapterLayout
@@ -290,6 +291,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--fill-out", type=Path, default=None)
     arguments = parser.parse_args()
+    need_gpu(shape=arguments.shape)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from adapter_packs import MIXED_RANKS, Pack, build_pack, uneven_lengths
 from measure import RESULTS, copy_ceiling, matrix_ceiling, median_replay, print_table, write_result
+from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import LaunchTables
@@ -270,6 +271,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--quick", action="store_true", help="rank 16, mixed ranks and rank 64 alone")
     options = parser.parse_args()
+    need_gpu()
     if options.sweep:
         rows = sweep((16, 32, 64))
         print_table(rows, columns=("rank", "pass", "tiles", "ms", "error", "failed"))

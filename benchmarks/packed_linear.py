@@ -27,6 +27,7 @@ from measure import (
     print_table,
     write_result,
 )
+from requirements import need_gpu
 
 from cohort.kernels.packed_linear import triton as kernels
 
@@ -127,6 +128,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="8192 rows and 1, 4 and 16 adapters alone")
     parser.add_argument("--rows", nargs="+", default=None, metavar="LINEAR:ROWS:ADAPTERS", help="these rows alone")
     options = parser.parse_args()
+    need_gpu()
     wanted = _wanted(options)
     if options.result is None and options.rows is not None:
         parser.error("--rows measures a part of the table: name another file with --result")

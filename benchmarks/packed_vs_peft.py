@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 import torch
-from llama_shapes import decoder_config, random_decoder, rows_of_lengths
+from llama_shapes import SHAPES, decoder_config, random_decoder, rows_of_lengths
 from measure import RESULTS, print_table, write_result
+from requirements import need_gpu
 from step_timing import build_executor, median_seconds, peft_step, trial_specs
 
 LENGTH = 200
@@ -16,7 +17,7 @@ LENGTH = 200
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", default="1b")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="1b")
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--adapters", type=int, default=32)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 2, 4, 8])
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    need_gpu(shape=arguments.shape)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     rows = rows_of_lengths([(LENGTH * 2 // 5, LENGTH - LENGTH * 2 // 5)] * 64, vocab_size=config.vocab_size)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama_shapes import decoder_config, hf_config, rows_of_lengths
+from llama_shapes import SHAPES, decoder_config, hf_config, rows_of_lengths
 from measure import RESULTS, print_table, write_result
+from requirements import need_gpu
 from torch.profiler import ProfilerActivity, profile
 
 LENGTH = 200
@@ -56,11 +57,12 @@ def one_step(
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=8)
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    need_gpu()
     vocabulary = decoder_config(arguments.shape).vocab_size
     rows = rows_of_lengths([(80, LENGTH - 80)], vocab_size=vocabulary)
     found = []

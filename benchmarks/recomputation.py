@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from llama_shapes import decoder_config, random_decoder, rows_of_lengths
 from measure import RESULTS, print_table, write_result
+from requirements import need_gpu
 from step_timing import alternating_medians, trial_specs
 
 from cohort.core.memory_records import PassKind, Recompute
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
     parser.add_argument("--out", type=Path, default=None)
     arguments = parser.parse_args()
+    need_gpu(shape=arguments.shape)
     shape, trained = arguments.shape, TRAINED[arguments.shape]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(shape, num_layers=arguments.num_layers)

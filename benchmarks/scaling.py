@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from adapter_packs import Pack, build_pack
 from measure import RESULTS, copy_ceiling, median_eager, median_replay, print_table, write_result
+from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import triton_launches as kernels
@@ -118,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--result", type=Path, default=RESULTS / "scaling.json")
     options = parser.parse_args()
+    need_gpu()
     _compile_all()
     tb_per_s = copy_ceiling()
     rows: list[dict[str, Any]] = []

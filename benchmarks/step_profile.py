@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 import torch
-from llama_shapes import decoder_config, random_decoder, rows_of_lengths
+from llama_shapes import SHAPES, decoder_config, random_decoder, rows_of_lengths
+from requirements import need_gpu
 from step_timing import build_executor, frozen_step, median_seconds, trial_specs
 from torch.profiler import ProfilerActivity, profile
 
@@ -15,7 +16,7 @@ from cohort.adapters.mlp import PackedMlp
 def main() -> None:
     """Profile one frozen and one packed step."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=4)
     parser.add_argument("--adapters", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--mixed", action="store_true", help="ranks 8, 16, 32 and 64 in turn instead of 16")
     parser.add_argument("--composed-mlp", action="store_true", help="the feed-forward block from packed linears alone")
     arguments = parser.parse_args()
+    need_gpu()
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16)
     count = arguments.tokens // arguments.length

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama_shapes import decoder_config, gsm8k_rows, random_decoder
+from llama_shapes import SHAPES, decoder_config, gsm8k_rows, random_decoder
 from measure import RESULTS, print_table, write_result
 from replayed_sweep import Curves, SweepTimes, TimedExecutor, predicted, run_sweep
+from requirements import need_gpu
 from step_timing import peft_step
 from sweep_grid import plan_grid
 
@@ -103,7 +104,7 @@ def warm_up(executor: TimedExecutor, planned: Any, validation: TokenisedRows) ->
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", default="8b")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
     parser.add_argument("--rows", type=int, default=160)
     parser.add_argument("--curves", type=Path, default=Path(__file__).parent / "curves" / "gsm8k_stories260K.json.gz")
@@ -185,6 +186,7 @@ def _headline(found: Sequence[Mapping[str, Any]], *, shape: str) -> dict[str, fl
 def main() -> None:
     """Measure, print, write."""
     arguments = _arguments()
+    need_gpu(shape=arguments.shape)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
     rows = gsm8k_rows(arguments.rows, vocab_size=config.vocab_size)

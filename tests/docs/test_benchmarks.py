@@ -35,6 +35,33 @@ def test_every_benchmark_starts_from_any_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_without_a_gpu_a_benchmark_says_what_is_missing(tmp_path: Path) -> None:
+    folder = REPOSITORY / "benchmarks"
+    asking = {path.stem for path in folder.glob("*.py") if "    need_gpu(" in path.read_text(encoding="utf-8")}
+    assert asking >= {name for name, needs, _ in QUESTIONS if needs == "cuda"} - {"run_tasks"}  # has words of its own
+    required = {"gpu_variants_few_adapters": ["r.json"], "gpu_variants_packed_linear": ["r.json"]}
+    required["checkpoint_overhead"] = ["--shape", "1b"]
+    code = f"""
+import sys, importlib, torch
+torch.cuda.is_available = lambda: False
+sys.path[0] = {str(folder)!r}
+for name, arguments in {[(name, required.get(name, [])) for name in sorted(asking)]!r}:
+    sys.argv = [name + ".py", *arguments]
+    try:
+        importlib.import_module(name).main()
+    except SystemExit as end:
+        assert end.code == 2, (name, end.code)
+    else:
+        raise AssertionError(name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in asking:
+        assert f"{name}.py: this measures an NVIDIA GPU" in done.stderr
+    assert done.stderr.count("make bench") == len(asking)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_result_files_are_complete(path: Path) -> None:
     result = json.loads(path.read_text(encoding="utf-8"))
