@@ -31,6 +31,7 @@ from typing import Any
 from kept_workers import KeptWorkers
 from measure import RESULTS, print_table, write_result
 from queued_tasks import EARLY_EXIT, SHAPES, TASKS, TaskKind, write_model, write_task
+from requirements import need_gpu
 
 from cohort.cluster.local import LocalSlot
 from cohort.core.errors import InputError
@@ -231,6 +232,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "run_tasks.json")
     parser.add_argument("--keep", type=Path, help="work in this directory and leave everything there")
     options = parser.parse_args()
+    if options.workers is None:
+        need_gpu()
     slots = _slots(options)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="run_tasks_"))
     folder.mkdir(parents=True, exist_ok=True)

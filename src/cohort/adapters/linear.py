@@ -100,11 +100,12 @@ class PackedLinear:
 
     def adapted(self, lora: LoraContext) -> tuple[LoraPart, ...]:
         """Return the factors of those parts that ``lora`` adapts, each at its own columns."""
-        return tuple(
-            replace(lora.factors[part.name], column_start=start)
+        found = (
+            (lora.factors[part.name], start)
             for part, start in zip(self.parts, self._column_starts, strict=True)
             if part.name in lora.factors
         )
+        return tuple(part if part.column_start == start else replace(part, column_start=start) for part, start in found)
 
 
 _NO_SLOTS = SlotTable(row_starts=(), ranks=(), scales=(), dropouts=())

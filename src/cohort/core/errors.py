@@ -9,6 +9,7 @@ __all__ = [
     "CohortError",
     "InputError",
     "MemoryLimitError",
+    "OperandError",
     "Problem",
     "RunStateError",
     "SampleTooLargeError",
@@ -67,8 +68,12 @@ class ShapeError(CohortError, ValueError):
     """A tensor's width disagrees with its neighbour."""
 
 
+class OperandError(CohortError, TypeError):
+    """A kernel's operand has a dtype, a device or a type that the kernel cannot take beside the others."""
+
+
 class SegmentError(CohortError, ValueError):
-    """A segment table does not fit the stream it is used with."""
+    """A table of segments or slots contradicts itself, or does not fit the stream or the factors it is used with."""
 
 
 class RunStateError(CohortError):

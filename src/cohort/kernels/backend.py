@@ -122,12 +122,20 @@ def choose_backend(tensor: Tensor, *, backend: Backend | None = None) -> Backend
         if tensor.dtype not in TRITON_DTYPES:
             return Backend.REFERENCE
         return describe_backend(tensor.device).backend
+    if not isinstance(asked, Backend):
+        raise BackendError(
+            f"found backend {asked!r}; allowed: Backend.REFERENCE, Backend.TRITON, or None for the default"
+        )
     if asked is Backend.TRITON:
         if not _triton_is_installed():
             raise BackendError("the Triton kernels were asked for but Triton is not installed: `pip install triton`")
         if tensor.device.type == "cpu" and not triton_interprets():
             raise BackendError(
                 "the Triton kernels were asked for on a CPU tensor: set TRITON_INTERPRET=1 before the start"
+            )
+        if tensor.device.type == "cpu" and tensor.dtype is torch.bfloat16:
+            raise BackendError(
+                "Triton's interpreter multiplies bfloat16 as if it were integers: use float16 or float32 on the CPU"
             )
         if tensor.dtype not in TRITON_DTYPES:
             raise BackendError(f"the Triton kernels compute in float32 and would lose digits of {tensor.dtype}")

@@ -95,7 +95,11 @@ class SegmentTable:
             SegmentError: the slots are not sorted or the rows do not fit.
         """
         if len(lengths) != len(slots):
-            raise SegmentError(f"{len(lengths)} lengths but {len(slots)} slots")
+            raise SegmentError(f"{len(lengths)} lengths but {len(slots)} slots; give the slot of each sample")
+        if min(lengths, default=0) < 0:
+            raise SegmentError(f"a sample cannot have {min(lengths)} rows: lengths must be at least 0")
+        if max(slots, default=-1) >= num_slots:
+            raise SegmentError(f"a sample is in slot {max(slots)} but there are slots 0 to {num_slots - 1}")
         keys = [num_slots if slot < 0 else slot for slot in slots]
         if keys != sorted(keys):
             raise SegmentError(f"samples must be sorted by slot with -1 last, got {list(slots)}")

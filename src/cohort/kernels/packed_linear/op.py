@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cohort.core.errors import SegmentError, ShapeError
+from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear.augmented import RoomyRows
 from cohort.kernels.packed_linear.autograd import PackedLinearFunction
+from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch_tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
@@ -39,7 +40,7 @@ def packed_linear(
     Args:
         x_TK: The stream [T, K].
         frozen: The frozen product, W [N, K].
-        parts: Stacked factors of each sibling.
+        parts: Stacked factors of each sibling, in the order of their columns, in ``x``'s dtype.
         slots: Ranks, scales and dropout of the slots.
         segments: Which rows belong to which slot and sample.
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
@@ -50,37 +51,23 @@ def packed_linear(
         backend: Triton's grouped kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
 
     Raises:
-        ShapeError: a width disagrees with its neighbour, or ``x`` is not in ``room``.
+        ShapeError: a shape disagrees with its neighbour's, or ``x`` is not in ``room``.
         SegmentError: ``segments`` covers another number of rows or slots.
+        OperandError: ``x``, the weight and the factors are not of one dtype and device, or ``frozen`` is no frozen
+            product.
 
     Source: ALTO 6.1 and A.1, mLoRA 3.3, PLoRA App. C, LoRAFusion 4.2. We differ: ranks, token counts and batch sizes
     vary freely in one pack, and dropout masks do not depend on the place in it.
     """
-    if x_TK.shape[1] != frozen.in_features:
-        raise ShapeError(f"x is {x_TK.shape[1]} wide but the frozen linear takes {frozen.in_features}")
-    if segments.num_rows != x_TK.shape[0]:
-        raise SegmentError(
-            f"segments cover {segments.num_rows} rows but x has {x_TK.shape[0]}; "
-            "build the SegmentTable from the same PackedBatch"
-        )
-    if segments.num_slots != slots.num_slots:
-        raise SegmentError(f"segments know {segments.num_slots} slots but the bank has {slots.num_slots}")
-    for part in parts:
-        if part.a_RK.shape[1] != frozen.in_features or part.columns.stop > frozen.out_features:
-            raise ShapeError(
-                f"a part with A [., {part.a_RK.shape[1]}] and columns {part.columns.start}:{part.columns.stop} does "
-                f"not fit a frozen linear of {frozen.in_features} x {frozen.out_features}"
-            )
-    if tables is not None and (tables.num_rows, tables.num_slots) != (segments.num_rows, segments.num_slots):
-        raise SegmentError(
-            f"tables describe {tables.num_rows} rows and {tables.num_slots} slots, segments {segments.num_rows} and "
-            f"{segments.num_slots}; build both from the same PackedBatch"
-        )
+    check_stream(x_TK, frozen=frozen, slots=slots, segments=segments, tables=tables, row_keys_T=row_keys_T)
+    check_parts(parts, x_TK=x_TK, frozen=frozen, slots=slots)
     if room is not None and not room.holds(x_TK):
         raise ShapeError(
             f"x {tuple(x_TK.shape)} of strides {x_TK.stride()} is not the first {room.width} columns of its room of "
             f"strides {room.buffer_TX.stride()}; write it into input_room's rows_TK or give no room"
         )
+    # kernels read rows whose entries lie one after the other
+    x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
     chosen = choose_backend(x_TK, backend=backend) if parts else Backend.REFERENCE
     factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
     result: Tensor = PackedLinearFunction.apply(

@@ -5,9 +5,13 @@ Shapes:  R rank rows of all slots · K input width · N output width of one part
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
+
+from cohort.core.errors import SegmentError
 
 __all__ = ["LoraPart", "SlotTable"]
 
@@ -18,9 +22,12 @@ class SlotTable:
 
     Attributes:
         row_starts: First rank row of the slot.
-        ranks: True rank r of the slot.
+        ranks: True rank r of the slot. Rows of a slot of rank 0 get the frozen product alone.
         scales: ``lora_alpha / r``, or ``lora_alpha / sqrt(r)`` with rsLoRA.
-        dropouts: Dropout probability on the adapter's input.
+        dropouts: Dropout probability on the adapter's input, in [0, 1).
+
+    Raises:
+        SegmentError: the four are not equally long, a value is out of its range, or two slots share rank rows.
     """
 
     row_starts: tuple[int, ...]
@@ -28,10 +35,41 @@ class SlotTable:
     scales: tuple[float, ...]
     dropouts: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in ("row_starts", "ranks", "scales", "dropouts")}
+        if len(set(lengths.values())) > 1:
+            raise SegmentError(f"a slot table has one entry per slot in each of its fields, found {lengths}")
+        entries = zip(self.row_starts, self.ranks, self.dropouts, strict=True)
+        for slot, (start, rank, dropout) in enumerate(entries):
+            if not isinstance(start, int) or not isinstance(rank, int) or start < 0 or rank < 0:
+                raise SegmentError(
+                    f"slot {slot} begins at rank row {start!r} and has rank {rank!r}; both must be integers of at "
+                    "least 0 (rank 0: no adapter)"
+                )
+            if not 0.0 <= dropout < 1.0:
+                raise SegmentError(f"slot {slot} has dropout {dropout!r}; it must be at least 0 and below 1")
+        taken = sorted(
+            (start, rank, slot)
+            for slot, (start, rank) in enumerate(zip(self.row_starts, self.ranks, strict=True))
+            if rank
+        )
+        for (start, rank, slot), (follows, _, other) in itertools.pairwise(taken):
+            if follows < start + rank:
+                raise SegmentError(
+                    f"slots {slot} and {other} share rank rows: {start}:{start + rank} and from {follows} on; begin "
+                    "each slot where the one before it ends, or later"
+                )
+
     @property
     def num_slots(self) -> int:
         """Slots of the bank, free ones included."""
         return len(self.ranks)
+
+    @cached_property
+    def end_of_rank_rows(self) -> int:
+        """The row after the last rank row of any slot: factors have at least so many rows."""
+        ends = (start + rank for start, rank in zip(self.row_starts, self.ranks, strict=True) if rank)
+        return max(ends, default=0)
 
     def rank_rows(self, slot: int) -> slice:
         """Return the rank rows of ``slot`` at its true rank."""

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from cohort.core.errors import SegmentError, ShapeError
+from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
+from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_mlp.autograd import PackedMlpFunction
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
@@ -85,9 +86,11 @@ def packed_mlp(
             tables=tables,
             backend=backend,
         )
-    _check_rows(x_TD, slots=slots, segments=segments, tables=tables)
-    _check_parts(gate_up_parts, frozen=gate_up)
-    _check_parts(down_parts, frozen=down)
+    check_stream(x_TD, frozen=gate_up, slots=slots, segments=segments, tables=tables, row_keys_T=row_keys_T)
+    for frozen, own in ((gate_up, gate_up_parts), (down, down_parts)):
+        check_parts(own, x_TK=x_TD, frozen=frozen, slots=slots)
+        _check_width(own, frozen=frozen)
+    x_TD = x_TD if x_TD.stride(1) == 1 else x_TD.contiguous()
     parts = (*gate_up_parts, *down_parts)
     tables = tables or implementation("packed_linear", chosen).launch_tables(segments, slots, x_TD.device)
     factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
@@ -108,24 +111,7 @@ def fuses(x_TD: Tensor, *, gate_up_parts: Sequence[LoraPart], down_parts: Sequen
     return adapted and suits and x_TD.element_size() == 2
 
 
-def _check_rows(x_TD: Tensor, *, slots: SlotTable, segments: SegmentTable, tables: LaunchTables | None) -> None:
-    rows = {"x": x_TD.shape[0], "segments": segments.num_rows} | ({"tables": tables.num_rows} if tables else {})
-    counts = {"slots": slots.num_slots, "segments": segments.num_slots} | (
-        {"tables": tables.num_slots} if tables else {}
-    )
-    for what, found in (("rows", rows), ("slots", counts)):
-        if len(set(found.values())) > 1:
-            raise SegmentError(f"{what} disagree: {found}; build segments and tables from the same PackedBatch")
-
-
-def _check_parts(parts: Sequence[LoraPart], *, frozen: FrozenProduct) -> None:
-    column = 0
-    for part in parts:
-        if part.a_RK.shape[1] != frozen.in_features or part.column_start != column:
-            raise ShapeError(
-                f"a part with A [., {part.a_RK.shape[1]}] and columns {part.columns.start}:{part.columns.stop} does "
-                f"not fit a frozen linear of {frozen.in_features} x {frozen.out_features}"
-            )
-        column = part.columns.stop
-    if column != frozen.out_features:
-        raise ShapeError(f"the parts are {column} wide together but their frozen linear {frozen.out_features}")
+def _check_width(parts: Sequence[LoraPart], *, frozen: FrozenProduct) -> None:
+    width = sum(part.b_RN.shape[1] for part in parts)
+    if width != frozen.out_features:
+        raise ShapeError(f"the parts are {width} wide together but their frozen linear {frozen.out_features}")
