@@ -91,6 +91,15 @@ def test_doctor_says_what_will_be_used(capsys: pytest.CaptureFixture[str]) -> No
     assert report["used_dtype"] in ("float32", "bfloat16")
 
 
+def test_doctor_tells_of_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--gpu", "NVIDIA H200") == 0
+    assert "measured on NVIDIA H200" in capsys.readouterr().out
+    assert run("doctor", "--gpu", "H200") == 0
+    assert "Nothing was measured on 'H200' (measured: NVIDIA H200)" in capsys.readouterr().out
+    assert run("doctor", "--gpu", "NVIDIA H200", "--json") == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["2048", "8192"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "own", "overrides"),
     [

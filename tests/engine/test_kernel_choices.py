@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cohort.engine import kernel_choices
-from cohort.engine.kernel_choices import describe_kernels, linear_groups, tile_lines
+from cohort.engine.kernel_choices import choices_by_shape, describe_kernels, linear_groups, tile_lines
 from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.packed_linear import choice
 
@@ -21,10 +21,17 @@ def test_cpu() -> None:
     assert found["backend"].startswith("reference")
     assert "per sample" in found["lora products"]
     assert "scaled_dot_product_attention" in found["attention"]
-    assert found["tile table"] == "none needed"
+    assert found["tile table"] == "none needed (measured for NVIDIA H200: see cohort doctor --gpu)"
     assert found["augmented products"] == "none needed"
     assert found["products with the term inside"] == "none needed"
     assert tile_lines(CPU, [(8, (8,))], num_rows=2048) == []
+
+
+def test_choices_of_a_gpu_that_is_not_here() -> None:
+    measured, other = (choices_by_shape(name, num_rows=8192) for name in ("NVIDIA H200", "Some GPU"))
+    assert len(measured) == len(other) > 1
+    assert any("4096 -> 4096: measured on NVIDIA H200" in line for line in measured)
+    assert all("defaults (not measured here)" in line for line in other)
 
 
 def test_siblings_are_one_group_and_layers_repeat() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption
@@ -15,9 +17,28 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 
-def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show what this machine has and what of it will be used."""
+_ROWS = (2048, 8192)
+_GpuOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu",
+        metavar="NAME",
+        help="Show instead what the packed linear's kernels choose for each shape of linear on this GPU, from the "
+        "tables that were measured; needs no GPU. NAME as torch gives it: 'NVIDIA H200'.",
+    ),
+]
+
+
+def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show what this machine has, what of it will be used, and which kernels run.
+
+    Lines from "backend" on say which code computes: Triton's kernels on a GPU, plain torch elsewhere, and where the
+    kernels' tiles come from.
+    """
     with exits(as_json=as_json, debug=debug):
+        if gpu is not None:
+            _show_choices(gpu, as_json=as_json)
+            return
         from cohort.engine.doctor import examine_machine
 
         report = examine_machine()
@@ -32,6 +53,23 @@ def doctor(as_json: JsonOption = False, debug: DebugOption = False) -> None:
         print_facts(console, _facts(report))
         for warning in report.warnings:
             console.print(f"warning: {warning}", markup=False)
+
+
+def _show_choices(gpu: str, *, as_json: bool) -> None:
+    from cohort.engine.kernel_choices import choices_by_shape, measured_gpus
+
+    found = {num_rows: choices_by_shape(gpu, num_rows=num_rows) for num_rows in _ROWS}
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    if gpu not in measured_gpus():
+        print(
+            f"Nothing was measured on {gpu!r} (measured: {', '.join(measured_gpus())}), so it runs with the defaults.\n"
+        )
+    for num_rows, lines in found.items():
+        print(f"a stream of {num_rows} rows, input width -> output widths of siblings:")
+        print("".join(f"  {line}\n" for line in lines))
+    print("What a setting means: TileChoice in src/cohort/kernels/packed_linear/choice.py, and the README beside it.")
 
 
 def _facts(report: MachineReport) -> dict[str, str]:

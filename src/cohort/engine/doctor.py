@@ -121,7 +121,7 @@ def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str,
     if not gpus and torch.version.cuda is None and Path("/dev/nvidiactl").exists():
         found.append("there is an NVIDIA GPU but torch is a CPU build; install torch's CUDA build")
     if gpus and importlib.util.find_spec("triton") is None:
-        found.append("Triton is missing, so the GPU runs plain torch; pip install 'cohort-lora[gpu]'")
+        found.append("Triton is missing, so the GPU runs plain torch; pip install triton")
     for disk in disks:
         if disk.free_bytes < 1 << 30:
             found.append(f"less than 1 GiB is free for {disk.purpose} in {disk.path}")

@@ -11,9 +11,11 @@ from cohort.kernels.packed_linear.choice import describe_augmented, describe_til
 
 __all__ = [
     "attention_name",
+    "choices_by_shape",
     "describe_kernels",
     "inside_products",
     "linear_groups",
+    "measured_gpus",
     "product_name",
     "tile_lines",
     "tile_source",
@@ -41,7 +43,7 @@ def attention_name(device: torch.device) -> str:
 def tile_source(device: torch.device) -> str:
     """Return where the tiles of the packed linear's kernels come from."""
     if describe_backend(device).backend is not Backend.TRITON:
-        return "none needed"
+        return f"none needed (measured for {', '.join(measured_tiles())}: see cohort doctor --gpu)"
     name = torch.cuda.get_device_name(device)
     rows = measured_tiles().get(name, [])
     if not rows:
@@ -106,3 +108,21 @@ def tile_lines(device: torch.device, groups: Sequence[tuple[int, tuple[int, ...]
     if describe_backend(device).backend is not Backend.TRITON:
         return []
     return describe_tiles(torch.cuda.get_device_name(device), groups, num_rows=num_rows)
+
+
+def measured_gpus() -> list[str]:
+    """Return the GPUs that the table of tiles knows, as torch names them."""
+    return sorted(measured_tiles())
+
+
+def choices_by_shape(gpu: str, *, num_rows: int) -> list[str]:
+    """Return one line for each shape of linear in the table of tiles: what is chosen on the GPU called ``gpu``.
+
+    Read from the table alone, so any machine can tell. A GPU that nothing was measured on gets the defaults.
+
+    Args:
+        gpu: As torch names it.
+        num_rows: Rows of a stream; some choices begin at a number of rows.
+    """
+    shapes = [(row["in_features"], tuple(row["out_widths"])) for rows in measured_tiles().values() for row in rows]
+    return describe_tiles(gpu, sorted(set(shapes)), num_rows=num_rows)
