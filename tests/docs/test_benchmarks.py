@@ -35,6 +35,13 @@ def test_every_benchmark_starts_from_any_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_commands_name_scripts() -> None:
+    """They import each other by name, as scripts of one folder, so ``python -m`` does not start them."""
+    pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("src/**/*.md")]
+    for path in [*pages, *(REPOSITORY / "benchmarks").glob("*.py")]:
+        assert "-m benchmarks" not in path.read_text(encoding="utf-8"), path
+
+
 def test_without_a_gpu_a_benchmark_says_what_is_missing(tmp_path: Path) -> None:
     folder = REPOSITORY / "benchmarks"
     asking = {path.stem for path in folder.glob("*.py") if "import need_gpu" in path.read_text(encoding="utf-8")}
