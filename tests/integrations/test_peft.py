@@ -73,6 +73,16 @@ def test_without_its_adapter_it_is_the_base_model(tmp_path: Path) -> None:
         assert torch.equal(plain(input_ids=ids).logits, fast(input_ids=ids).logits)
 
 
+def test_under_autocast_it_is_peft(tmp_path: Path) -> None:
+    model = peft_model(tmp_path)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = losses_and_gradients(model)
+        accelerate(model)
+        found = losses_and_gradients(model)
+    assert torch.equal(found[0], expected[0])
+    assert all(torch.equal(found[1][name], gradient) for name, gradient in expected[1].items())
+
+
 @pytest.mark.parametrize(
     ("settings", "found"),
     [

@@ -25,7 +25,8 @@ def accelerate(model: Any) -> int:
 
     Parameters, their names, saving and loading stay PEFT's; outputs and gradients are the same within the rounding of
     the model's dtype. Where PEFT itself would not add exactly one adapter (adapters disabled or merged, several active,
-    a batch of mixed ``adapter_names``), PEFT's own forward runs.
+    a batch of mixed ``adapter_names``), under autocast, and where the input has another dtype than the base weight,
+    PEFT's own forward runs.
 
     Args:
         model: What ``peft.get_peft_model`` or ``PeftModel.from_pretrained`` returned.
@@ -87,7 +88,9 @@ def _unsupported(layer: Any) -> tuple[str, str] | None:
 def _packed_forward(layer: Any, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
     """Stand in for the forward of ``peft.tuners.lora.layer.Linear``."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
-    if layer.disable_adapters or layer.merged or len(active) != 1 or arguments or options:
+    # autocast would cast within one direction alone: backward runs outside of it
+    mixed = torch.is_autocast_enabled(x.device.type) or x.dtype != layer.get_base_layer().weight.dtype
+    if layer.disable_adapters or layer.merged or len(active) != 1 or mixed or arguments or options:
         result: Tensor = type(layer).forward(layer, x, *arguments, **options)
         return result
     (name,) = active
