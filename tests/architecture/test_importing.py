@@ -32,14 +32,14 @@ assert not changed, f"imports changed the environment: {changed}"
 """
 
 FIRST_IMPORT = """
-import sys, time
-start = time.perf_counter()
+import sys
+before = len(sys.modules)
 import cohort
-seconds = time.perf_counter() - start
+count = len(sys.modules) - before
 import json
 heavy = [name for name in ("torch", "transformers", "numpy", "pydantic", "optuna", "ortools", "typer", "rich")
          if name in sys.modules]
-print(json.dumps({"seconds": seconds, "heavy": heavy}))
+print(json.dumps({"count": count, "heavy": heavy}))
 """
 
 CLI_IMPORT = """
@@ -66,11 +66,11 @@ def test_importing_every_module_does_nothing() -> None:
     assert _python(IMPORT_EVERYTHING) == "", "an import printed something"
 
 
-def test_import_cohort_is_quick_and_light() -> None:
-    runs = [json.loads(_python(FIRST_IMPORT)) for _ in range(3)]
-    assert all(run["heavy"] == [] for run in runs)
-    # the best of three: another process may hold the core in one of them
-    assert min(run["seconds"] for run in runs) < 0.5
+def test_import_cohort_is_light() -> None:
+    found = json.loads(_python(FIRST_IMPORT))
+    assert found["heavy"] == []
+    # modules, not seconds: 31 are imported, most of them Python's own
+    assert found["count"] < 100
 
 
 @pytest.mark.timeout(60)

@@ -6,7 +6,6 @@ import math
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -311,14 +310,14 @@ def test_a_killed_process_loses_only_its_open_transaction(tmp_path: Path) -> Non
     assert store.position == 201
 
 
-def test_a_tick_costs_well_below_a_millisecond(tmp_path: Path) -> None:
+def test_a_tick_is_one_transaction_however_long_the_record_is(tmp_path: Path) -> None:
+    """What a tick costs in seconds is measured in benchmarks/checkpoint_overhead.py."""
     store = RunStore.create(tmp_path / "run.db")
     store.add_trials([NewTrial(trial_id=n, parameters={}, planned_steps=1000, seed=0) for n in range(8)])
-    costs = []
-    for step in range(1, 301):
-        events = [_step(trial, step) for trial in range(8)]
-        start = time.perf_counter()
-        store.append(events)
-        costs.append(time.perf_counter() - start)
-    # the median: other processes share the disk and the cores; measured 0.1 ms
-    assert sorted(costs)[150] < 1e-3
+    statements: list[str] = []
+    store._connection.set_trace_callback(statements.append)
+    for step in range(1, 31):
+        statements.clear()
+        store.append([_step(trial, step) for trial in range(8)])
+        verbs = [text.split()[0] for text in statements]
+        assert verbs == ["BEGIN", *["INSERT"] * 8, "COMMIT"]
