@@ -298,9 +298,8 @@ def main() -> None:
     most_tokens = MOST_TOKENS[arguments.shape]
     profile = profiled(decoder, most_tokens=most_tokens)
     if arguments.part != "fill":
-        rows = [
-            held_out_point(decoder, profile, seed=seed, most_tokens=most_tokens) for seed in range(arguments.points)
-        ]
+        seeds = range(arguments.points)
+        rows = [held_out_point(decoder, profile, seed=seed, most_tokens=most_tokens) for seed in seeds]
         print_table(rows, columns=[name for name in rows[0] if "bytes" not in name])
         write_held_out(arguments.out or RESULTS / f"memory_model_{arguments.shape}.json", rows, profile)
     if arguments.part != "held-out":
