@@ -78,7 +78,8 @@ def _term_works(pack: Pack, s: Tensor, *, forward: bool) -> dict[str, Work]:
     return {"torch": lambda: frozen.forward(x), "expand, torch adding": before, "ours, term inside": inside}
 
 
-def _whole_works(pack: Pack) -> dict[str, Work]:
+def whole_works(pack: Pack) -> dict[str, Work]:
+    """The frozen linear, and the packed one with the term before both products, inside one of them and inside both."""
     before, inside = TermPlace.BEFORE, TermPlace.INSIDE
     tiles = grouped.tiles_for(pack.x_TK, pack.parts)
     places = {
@@ -104,7 +105,7 @@ def _linears(rows: int, adapters: int) -> Iterator[dict[str, Any]]:
                 row = {"time": "term", "shape": linear, "forward": forward, "variant": label}
                 yield {**row, "us": ms * 1e3, "ratio": ratio}
         for label, (ms, ratio) in interleaved(
-            _whole_works(pack), baseline="frozen", rounds=6, block_seconds=0.06
+            whole_works(pack), baseline="frozen", rounds=6, block_seconds=0.06
         ).items():
             yield {"time": "whole", "shape": linear, "variant": label, "us": ms * 1e3, "ratio": ratio}
 

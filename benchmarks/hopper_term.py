@@ -16,18 +16,16 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from adapter_packs import LINEARS, MIXED_RANKS, Pack, build_pack, uneven_lengths
-from gpu_variants_packed_linear import intermediates, whole_work
+from gpu_variants_packed_linear import intermediates
+from hopper_product import whole_works
 from measure import RESULTS, capture, interleaved, print_table, write_result
 from requirements import need_gpu
 
-from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear.choice import TermPlace
 from cohort.kernels.packed_linear.hopper_launch import hopper_product
 
 QUESTION = "What does the LoRA term cost inside the product for Hopper, where no power limit moves the clock?"
@@ -40,8 +38,7 @@ PACKS: dict[str, tuple[list[int], tuple[int, ...]]] = {
     "with a tile, 16": ([ROWS // ADAPTERS] * ADAPTERS, (16,) * ADAPTERS),
     "with a tile, 64": ([ROWS // ADAPTERS] * ADAPTERS, (64,) * ADAPTERS),
 }
-BEFORE, INSIDE = TermPlace.BEFORE, TermPlace.INSIDE
-WHOLES = {"before both": (BEFORE, BEFORE), "Y": (INSIDE, BEFORE), "dX": (BEFORE, INSIDE), "both": (INSIDE, INSIDE)}
+WHOLES = ("term before both", "inside Y", "inside dX", "inside both")
 Work = Callable[[], object]
 
 
@@ -78,14 +75,6 @@ def _products(pack: Pack, *, forward: bool) -> dict[str, Work]:
     }
 
 
-def _wholes(pack: Pack) -> dict[str, Work]:
-    tiles = grouped.tiles_for(pack.x_TK, pack.parts)
-    works: dict[str, Work] = {"frozen": lambda: (pack.frozen.forward(pack.x_TK), pack.frozen.grad_input(pack.dy_TN))}
-    for name, (forward, backward) in WHOLES.items():
-        works[name] = whole_work(pack, replace(tiles, term_forward=forward, term_backward=backward))
-    return works
-
-
 def _rows() -> Iterator[dict[str, Any]]:
     for linear, (in_features, widths) in LINEARS.items():
         for name, (lengths, ranks) in PACKS.items():
@@ -96,7 +85,7 @@ def _rows() -> Iterator[dict[str, Any]]:
                 row = {"time": "product", "linear": linear, "segments end": name, "forward": forward}
                 yield {**row, **us, "term_over_plain": us["term"] / us["plain"]}
             if lengths is PACKS["anywhere, mixed"][0]:
-                works = _wholes(pack)
+                works = whole_works(pack)
                 us = from_idle(works, repeats=10)
                 yield {"time": "whole, from idle", "linear": linear} | {k: v / us["frozen"] for k, v in us.items()}
                 blocks = interleaved(works, baseline="frozen", rounds=10, block_seconds=0.06)

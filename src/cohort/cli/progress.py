@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cohort.cli.trial_table import STYLES, format_value, parameter_text, varied_names
+from cohort.cli.trial_table import STYLES, constant_text, format_value, parameter_text, varied_names
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
 from cohort.engine.progress import ProgressWatcher, RunProgress, TrialProgress
@@ -91,14 +91,6 @@ _ORDER = (
 )
 
 
-def _same_everywhere(progress: RunProgress) -> str:
-    """Return the hyperparameters that the table leaves out, with their values; empty for none."""
-    rows = [trial.parameters for trial in progress.trials]
-    varied = varied_names(rows)
-    same = parameter_text(rows[0], [name for name in rows[0] if name not in varied])
-    return f"in every trial {same}" if same else ""
-
-
 def _live_table(progress: RunProgress) -> Table:
     names = varied_names([trial.parameters for trial in progress.trials])
     best = progress.best
@@ -143,7 +135,7 @@ class LiveWatcher:
             parts.append(_live_table(progress))
             if (hidden := len(progress.trials) - _SHOWN_TRIALS) > 0:
                 parts.append(Text(f"and {hidden} more", style="dim"))
-            if same := _same_everywhere(progress):
+            if (same := constant_text([trial.parameters for trial in progress.trials])) is not None:
                 parts.append(Text(same, style="dim"))
         self._live.update(Group(*parts))
 

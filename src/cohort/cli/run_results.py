@@ -33,8 +33,8 @@ def _named(results: RunResults) -> list[str]:
 
 
 def _not_in_table(ranked: Sequence[RankedTrial]) -> dict[str, str]:
-    constant = constant_text(ranked)
-    return {} if constant is None else {"same": constant}
+    constant = constant_text([entry.trial.parameters for entry in ranked])
+    return {} if constant is None else {"same": f"{constant} (no column above)"}
 
 
 def _outcome(results: RunResults) -> dict[str, str]:

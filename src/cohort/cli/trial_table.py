@@ -45,14 +45,11 @@ def parameter_text(parameters: Mapping[str, JsonValue], names: Sequence[str]) ->
     return ", ".join(f"{name} {format_value(parameters[name])}" for name in names if name in parameters)
 
 
-def constant_text(ranked: Sequence[RankedTrial]) -> str | None:
-    """Return the hyperparameters that :func:`trial_table` has no column for, with their values; None for none."""
-    if not ranked:
-        return None
-    rows = [entry.trial.parameters for entry in ranked]
+def constant_text(rows: Sequence[Mapping[str, JsonValue]]) -> str | None:
+    """Return the hyperparameters that a table of trials has no column for, with their values; None for none."""
     varied = varied_names(rows)
-    constant = parameter_text(rows[0], [name for name in rows[0] if name not in varied])
-    return f"in every trial {constant} (no column above)" if constant else None
+    constant = parameter_text(rows[0], [name for name in rows[0] if name not in varied]) if rows else ""
+    return f"in every trial {constant}" if constant else None
 
 
 def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str) -> Table:

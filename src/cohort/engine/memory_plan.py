@@ -92,15 +92,13 @@ class MemoryPlan:
         """
         machine = self.machine
         needed = find_enough(lambda free: sizes_of(replace(machine, memory_bytes=free)), taken=self.base_bytes)
-        return (
-            None
-            if needed is None
-            else Enough(
-                num_bytes=needed,
-                limit_bytes=self.limit_bytes,
-                there_bytes=free_memory_bytes(machine.device) + self.base_bytes,
-                is_measured=self.profile is not None,
-            )
+        if needed is None:
+            return None
+        return Enough(
+            num_bytes=needed,
+            limit_bytes=self.limit_bytes,
+            there_bytes=free_memory_bytes(machine.device) + self.base_bytes,
+            is_measured=self.profile is not None,
         )
 
     def distrust(self) -> None:
