@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cohort.kernels.backend import Backend, implementation
 from cohort.kernels.packed_linear import LaunchTables, LoraPart, RoomyRows, SlotTable
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, choose_tiles
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
 

@@ -21,7 +21,7 @@ from measure import RESULTS, interleaved, print_table, write_result
 from requirements import need_gpu
 
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear.choice import TermPlace
+from cohort.kernels.packed_linear.choice.tiles import TermPlace
 from cohort.models.frozen_linear import FrozenLinear
 
 QUESTION = "When does a packed linear gain from an augmented product?"

@@ -29,17 +29,17 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.checkpoints import save_checkpoint
-from cohort.engine.executor_share import ExecutorShare
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_records import NewTrial
-from cohort.engine.session import Session, StopRequestedError
-from cohort.engine.state_shelf import StateShelf
-from cohort.engine.supervisor import Supervisor, SupervisorSettings
-from cohort.engine.time_spent import TimeSpent
+from cohort.engine.state.checkpoints import save_checkpoint
+from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.session import Session, StopRequestedError
+from cohort.engine.train.supervisor import Supervisor, SupervisorSettings
+from cohort.engine.train.time_spent import TimeSpent
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.runs.directory import RunDirectory
+from cohort.runs.records import NewTrial
+from cohort.runs.store import RunStore
 from cohort.scheduling.admission import Capacity
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec

@@ -36,8 +36,8 @@ from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import LaunchTables
-from cohort.kernels.packed_linear import triton_launches as launches
-from cohort.kernels.packed_linear.choice import TileChoice, choose_tiles, shares_of
+from cohort.kernels.packed_linear.choice.tiles import TileChoice, choose_tiles, shares_of
+from cohort.kernels.packed_linear.launch import launches
 
 QUESTION = "Which settings fill the GPU where a stream is short or its adapters are few?"
 CASES = (

@@ -26,9 +26,9 @@ from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear import triton_launches as launches
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, choose_tiles
-from cohort.kernels.packed_linear.product_launch import product
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, choose_tiles
+from cohort.kernels.packed_linear.launch import launches
+from cohort.kernels.packed_linear.launch.product import product
 
 __all__ = ["Work", "intermediates", "piece_work", "relative_error", "weight_gradients", "whole_work"]
 
@@ -302,7 +302,7 @@ def main() -> None:
 
 
 def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the best whole of each linear as ``cohort.kernels.packed_linear.choice`` reads it."""
+    """Write the best whole of each linear as ``cohort.kernels.packed_linear.choice.tiles`` reads it."""
     defaults = asdict(TileChoice())
     table = []
     for name in dict.fromkeys(row["linear"] for row in rows):

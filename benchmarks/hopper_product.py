@@ -21,9 +21,9 @@ from requirements import need_gpu
 from torch import Tensor
 
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear import triton_launches as launches
-from cohort.kernels.packed_linear.choice import TermPlace
-from cohort.kernels.packed_linear.hopper_launch import hopper_product
+from cohort.kernels.packed_linear.choice.tiles import TermPlace
+from cohort.kernels.packed_linear.hopper.launch import hopper_product
+from cohort.kernels.packed_linear.launch import launches
 
 QUESTION = "Is the product for Hopper with the LoRA term inside as fast as the BLAS's without it?"
 SHAPES = {

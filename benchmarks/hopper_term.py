@@ -26,7 +26,7 @@ from hopper_product import whole_works
 from measure import RESULTS, capture, interleaved, print_table, write_result
 from requirements import need_gpu
 
-from cohort.kernels.packed_linear.hopper_launch import hopper_product
+from cohort.kernels.packed_linear.hopper.launch import hopper_product
 
 QUESTION = "What does the LoRA term cost inside the product for Hopper, where no power limit moves the clock?"
 ROWS, ADAPTERS = 8192, 16

@@ -21,7 +21,7 @@ from step_timing import alternating_medians, build_executor, frozen_step, median
 
 from cohort.adapters.mlp import PackedMlp
 from cohort.kernels.backend import Backend, implementation
-from cohort.kernels.packed_linear import choice
+from cohort.kernels.packed_linear.choice import tiles as choice
 from cohort.models.decoder import Decoder
 
 MIXED = (8, 16, 32, 64)

@@ -30,12 +30,12 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import PassKind
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine import Machine
-from cohort.engine.memory_profile import MARGIN_SHARE, MemoryProfile, profile_memory
-from cohort.engine.sizing import Sizes, SizeWish, choose_sizes
+from cohort.engine.machine.machine import Machine
+from cohort.engine.memory.profile import MARGIN_SHARE, MemoryProfile, profile_memory
+from cohort.engine.memory.sizes import Sizes, SizeWish, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
-from cohort.scheduling.memory_fit import TERMS, mean_error_percent
+from cohort.scheduling.memory.memory_fit import TERMS, mean_error_percent
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState

@@ -19,12 +19,12 @@ from typing import Any
 
 from measure import RESULTS, print_table, write_result
 
-from cohort.scheduling.cost_model import CostModel, Interconnect, Knee, StepCost, TrialWork
-from cohort.scheduling.memory_model import AdaptedLinear, Sharding, adapter_state_bytes, base_shard_bytes
-from cohort.scheduling.pack_records import PackableTrial, PackingProblem
-from cohort.scheduling.packing import plan_packs
-from cohort.scheduling.solo_baselines import max_gpu_plan, min_gpu_plan
-from cohort.scheduling.verify_packs import check_pack_plan, packing_lower_bound
+from cohort.scheduling.cost.model import CostModel, Interconnect, Knee, StepCost, TrialWork
+from cohort.scheduling.memory.memory_model import AdaptedLinear, Sharding, adapter_state_bytes, base_shard_bytes
+from cohort.scheduling.packing.planner import plan_packs
+from cohort.scheduling.packing.records import PackableTrial, PackingProblem
+from cohort.scheduling.packing.solo_baselines import max_gpu_plan, min_gpu_plan
+from cohort.scheduling.packing.verify import check_pack_plan, packing_lower_bound
 
 RANKS = (8, 16, 32, 64, 128)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)

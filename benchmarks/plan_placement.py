@@ -13,11 +13,11 @@ from typing import Any
 
 from measure import RESULTS, print_table, write_result
 
-from cohort.scheduling.baselines import ListPolicy, list_plan
-from cohort.scheduling.placement import plan_placement
-from cohort.scheduling.placement_records import Cluster, SolverStatus, TaskOption, TaskRequest
-from cohort.scheduling.simulate import SimulatedTask, SimulationSettings, simulate
-from cohort.scheduling.verify import check_plan
+from cohort.scheduling.placement.baselines import ListPolicy, list_plan
+from cohort.scheduling.placement.planner import plan_placement
+from cohort.scheduling.placement.records import Cluster, SolverStatus, TaskOption, TaskRequest
+from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate
+from cohort.scheduling.placement.verify import check_plan
 
 INSTANCE = Path(__file__).parent / "eleven_tasks.json"
 # shares of the planned steps: three quarters end at the warm-up's end, the rest mostly run on (ALTO 5's selection)

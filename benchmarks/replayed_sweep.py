@@ -22,15 +22,15 @@ from torch import Tensor
 from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.executor_share import ExecutorShare
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_records import NewTrial
-from cohort.engine.session import Session
-from cohort.engine.sizing import Sizes
-from cohort.engine.state_shelf import StateShelf
-from cohort.engine.supervisor import Supervisor, SupervisorSettings
-from cohort.engine.time_spent import TimeSpent
+from cohort.engine.memory.sizes import Sizes
+from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.session import Session
+from cohort.engine.train.supervisor import Supervisor, SupervisorSettings
+from cohort.engine.train.time_spent import TimeSpent
+from cohort.runs.directory import RunDirectory
+from cohort.runs.records import NewTrial
+from cohort.runs.store import RunStore
 from cohort.training.evaluate import EvaluationLoss
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState

@@ -50,7 +50,7 @@ def missing_of_a_gpu(*, hopper: bool = False) -> tuple[str, str] | None:
         return "Triton is not installed", "Install it: `pip install '.[gpu]'` in the repository."
     if not hopper:
         return None
-    from cohort.kernels.packed_linear.hopper_launch import TRITON_VERSION  # needs Triton
+    from cohort.kernels.packed_linear.hopper.launch import TRITON_VERSION  # needs Triton
 
     capability, version = torch.cuda.get_device_capability(), importlib.metadata.version("triton")
     if torch.version.hip is not None or capability[0] != HOPPER:

@@ -35,16 +35,16 @@ from requirements import need_gpu
 
 from cohort.cluster.local import LocalSlot
 from cohort.core.errors import InputError
-from cohort.engine.task_queue.expectation import Expectation, hardware_of_slots
-from cohort.engine.task_queue.head_settings import HeadSettings
-from cohort.engine.task_queue.pool_choice import WORKER_TARGET
-from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
-from cohort.engine.task_queue.slot_choice import choose_slots
-from cohort.engine.task_queue.working import add_to_queue, open_queue, work_off
-from cohort.scheduling.baselines import ListPolicy
-from cohort.scheduling.hardware import Hardware
-from cohort.scheduling.placement_records import Cluster, TaskOption, TaskRequest
-from cohort.scheduling.simulate import SimulatedTask, SimulationSettings, simulate
+from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots
+from cohort.scheduling.cost.hardware import Hardware
+from cohort.scheduling.placement.baselines import ListPolicy
+from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
+from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate
+from cohort.task_queue.expected_time import Expectation
+from cohort.task_queue.head_settings import HeadSettings
+from cohort.task_queue.operations import add_to_queue, open_queue, work_off
+from cohort.task_queue.pool import WORKER_TARGET
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 
 # what is most wanted first
 POLICIES: dict[str, ListPolicy | None] = {

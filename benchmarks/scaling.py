@@ -22,7 +22,7 @@ from measure import RESULTS, copy_ceiling, median_eager, median_replay, print_ta
 from requirements import need_gpu
 from torch import Tensor
 
-from cohort.kernels.packed_linear import triton_launches as kernels
+from cohort.kernels.packed_linear.launch import launches as kernels
 from cohort.kernels.packed_linear.triton import tiles_for
 
 QUESTION = "Do 32 adapters' LoRA products in shared launches take the time of one adapter's?"

@@ -11,7 +11,7 @@ from typing import Any
 
 from curve_files import Grid
 
-from cohort.engine.report.svg import Frame, band_axis, linear_axis, mark, polyline, text
+from cohort.runs.report.svg import Frame, band_axis, linear_axis, mark, polyline, text
 
 __all__ = ["draw_figures"]
 

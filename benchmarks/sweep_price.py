@@ -27,8 +27,8 @@ from sweep_grid import plan_grid
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine import Machine
-from cohort.engine.sizing import Sizes, SizeWish, choose_sizes, facts_of
+from cohort.engine.machine.machine import Machine
+from cohort.engine.memory.sizes import Sizes, SizeWish, choose_sizes, facts_of
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows

@@ -15,13 +15,13 @@ from typing import Any
 from cohort.cli.progress import watching
 from cohort.cli.run_results import print_results
 from cohort.core.units import format_duration
-from cohort.engine.generation import GenerationSettings, generate_from_run
-from cohort.engine.progress import ProgressWatcher
-from cohort.engine.results import RunResults, read_results
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.task_file import load_task
+from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
+from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import tune
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.results import RunResults, read_results
+from cohort.tasks.loading import load_task
 
 HERE = Path(__file__).resolve().parent
 SEARCHED = ("learning_rate", "r", "lora_alpha", "batch_size")

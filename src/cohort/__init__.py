@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from cohort.version import __version__
 
 if TYPE_CHECKING:
+    from cohort.api import Engine, Schedule
     from cohort.core.errors import CohortError, InputError, Problem
-    from cohort.engine.engine import Engine, Schedule
-    from cohort.engine.task import Task
-    from cohort.engine.task_file import TaskFile, load_task
-    from cohort.engine.task_result import TaskResult
     from cohort.engine.tune import resume, tune
+    from cohort.runs.task_result import TaskResult
+    from cohort.tasks.loading import TaskFile, load_task
+    from cohort.tasks.task import Task
     from cohort.tuning.early_exit.settings import EarlyExitSettings as EarlyExit
 
 __all__ = [
@@ -39,14 +39,14 @@ __all__ = [
 _HOMES = {
     "CohortError": ("cohort.core.errors", "CohortError"),
     "EarlyExit": ("cohort.tuning.early_exit.settings", "EarlyExitSettings"),
-    "Engine": ("cohort.engine.engine", "Engine"),
+    "Engine": ("cohort.api", "Engine"),
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
-    "Schedule": ("cohort.engine.engine", "Schedule"),
-    "Task": ("cohort.engine.task", "Task"),
-    "TaskFile": ("cohort.engine.task_file", "TaskFile"),
-    "TaskResult": ("cohort.engine.task_result", "TaskResult"),
-    "load_task": ("cohort.engine.task_file", "load_task"),
+    "Schedule": ("cohort.api", "Schedule"),
+    "Task": ("cohort.tasks.task", "Task"),
+    "TaskFile": ("cohort.tasks.loading", "TaskFile"),
+    "TaskResult": ("cohort.runs.task_result", "TaskResult"),
+    "load_task": ("cohort.tasks.loading", "load_task"),
     "resume": ("cohort.engine.tune", "resume"),
     "tune": ("cohort.engine.tune", "tune"),
 }
@@ -59,8 +59,12 @@ _LAYERS = (
     "integrations",
     "kernels",
     "models",
+    "planning",
+    "runs",
     "scheduling",
     "serving",
+    "task_queue",
+    "tasks",
     "training",
     "tuning",
 )

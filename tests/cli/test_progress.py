@@ -10,8 +10,8 @@ from rich.live import Live
 
 from cohort.cli.progress import LiveWatcher, PlainWatcher, progress_line, watching
 from cohort.core.clock import ManualClock
-from cohort.engine.progress import RunProgress, SilentWatcher, TrialProgress
-from cohort.engine.run_store_records import TrialStatus
+from cohort.engine.train.progress import RunProgress, SilentWatcher, TrialProgress
+from cohort.runs.records import TrialStatus
 
 
 def trial(trial_id: int, status: TrialStatus, *, reason: str = "", value: float | None = None) -> TrialProgress:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cohort.cli.main import main
-from cohort.engine.run_lock import RunLock
-from cohort.engine.task_queue.records import RunStretch, TaskDecision, TaskState
-from cohort.engine.task_queue.working import open_queue
+from cohort.runs.lock import RunLock
+from cohort.task_queue.operations import open_queue
+from cohort.task_queue.records import RunStretch, TaskDecision, TaskState
 from tests.cli.tiny_task import TASK, write_tiny_task
 
 

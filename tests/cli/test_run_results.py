@@ -8,11 +8,11 @@ import pytest
 
 from cohort.cli.run_results import print_results, print_status
 from cohort.core.events import Evaluated
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_records import JsonValue, NewTrial
-from cohort.engine.status import read_status
-from tests.engine.synthetic_run import new_best
+from cohort.runs.directory import RunDirectory
+from cohort.runs.records import JsonValue, NewTrial
+from cohort.runs.status import read_status
+from cohort.runs.store import RunStore
+from tests.runs.synthetic_run import new_best
 
 SPACE: dict[str, JsonValue] = {
     "learning_rate": {"min": 1e-5, "max": 1e-3, "log": True},

@@ -14,7 +14,7 @@ import pytest
 from cohort.cluster.ray import RayPool, connect
 from cohort.cluster.worker_pool import PoolEvent, SlotsGained, SlotsLost, WorkerDied, WorkerMessage
 from cohort.core.errors import InputError
-from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
+from cohort.task_queue.pool import PoolWish, open_pool
 from tests.cluster.ray_nodes import RayNodes, nodes
 
 __all__ = ["nodes"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cohort.cli.main import main
-from cohort.engine.task_file import load_task
+from cohort.tasks.loading import load_task
 from tests.cli.tiny_task import write_rows, write_tiny_task
 from tests.conftest import REPOSITORY
 from tests.docs.documents import Block, blocks_of, documents

@@ -13,10 +13,10 @@ import pytest
 
 from cohort.cli.main import main
 from cohort.core.errors import InputError
-from cohort.engine.generation import GenerationSettings, generate_from_run
-from cohort.engine.progress import RunProgress
-from cohort.engine.run_store_reading import RunReader
+from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
+from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.reader import RunReader
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
 
 OFTEN = RunOptions(checkpoint_seconds=0.3, checkpoint_share=1.0)

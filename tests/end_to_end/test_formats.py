@@ -10,8 +10,8 @@ import pytest
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import tune
+from cohort.runs.reader import RunReader
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 TEMPLATE = (

@@ -12,8 +12,8 @@ import pytest
 from torch import Tensor
 
 from cohort.core.events import StepDone
-from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import tune
+from cohort.runs.reader import RunReader
 from cohort.training.executor import Executor
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 

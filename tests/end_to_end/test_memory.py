@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-import cohort.engine.memory_plan as memory_plan
+import cohort.engine.memory.plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import PassKind
-from cohort.engine.check import check_task
-from cohort.engine.memory_watch import lowered_budgets
-from cohort.engine.pass_sizes import MemoryNeeds
-from cohort.engine.progress import SilentWatcher
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import JsonValue
-from cohort.engine.task_file import load_task
-from cohort.engine.task_file_model import TaskFile
+from cohort.engine.memory.watch import lowered_budgets
+from cohort.engine.prepare.check import check_task
+from cohort.engine.train.progress import SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.reader import RunReader
+from cohort.runs.records import JsonValue
+from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.tasks.loading import load_task
+from cohort.tasks.task_file import TaskFile
 from cohort.training.device_memory import DeviceMemory, StorageMeter
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 
@@ -186,7 +186,7 @@ def test_units(folder: Path) -> None:
 
 
 def test_a_limit_below_the_model_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.engine.task_file_sections.LEAST_LIMIT", 1)
+    monkeypatch.setattr("cohort.tasks.sections.LEAST_LIMIT", 1)
     task = tiny_task(folder, memory={"limit": max(1000, model_bytes(folder) // 2)})
     with pytest.raises(InputError, match="which the base model takes"):
         tune(task, tmp_path / "run")
@@ -213,7 +213,7 @@ def written_task(folder: Path, limit: int, **search: Any) -> Path:
 @pytest.fixture
 def any_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a limit be as small as these models are."""
-    monkeypatch.setattr("cohort.engine.task_file_sections.LEAST_LIMIT", 1)
+    monkeypatch.setattr("cohort.tasks.sections.LEAST_LIMIT", 1)
 
 
 @pytest.mark.usefixtures("any_limit")

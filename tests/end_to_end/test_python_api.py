@@ -12,12 +12,12 @@ import pytest
 import cohort
 from cohort.cluster.local import cpu_slots
 from cohort.core.errors import InputError
-from cohort.engine.task_queue.expectation import hardware_of_slots
-from cohort.engine.task_queue.pool_choice import PoolWish
-from cohort.engine.task_result import TasksFailedError
-from cohort.scheduling.hardware import Hardware
+from cohort.engine.machine.local_slots import hardware_of_slots
+from cohort.runs.task_result import TasksFailedError
+from cohort.scheduling.cost.hardware import Hardware
+from cohort.task_queue.pool import PoolWish
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, write_inputs
-from tests.engine.task_queue.inline_pool import InlinePool
+from tests.task_queue.inline_pool import InlinePool
 
 QUICK = {
     "training": {"max_steps": 4, "batch_size": 2},
@@ -63,8 +63,8 @@ def test_the_example_of_the_documents(folder: Path, tmp_path: Path, monkeypatch:
 
 
 def test_it_is_the_same_run_as_the_command_lines(folder: Path, tmp_path: Path) -> None:
-    from cohort.engine.task_file import task_from_mapping
     from cohort.engine.tune import tune
+    from cohort.tasks.loading import task_from_mapping
 
     (result,) = cohort.Engine(total_gpus=0).run([quick_task(folder)], run_directory=tmp_path / "api")
     data = tiny_data(**QUICK, search={"space": {"learning_rate": [1e-3, 1e-2], "r": [2, 4]}})
@@ -126,7 +126,7 @@ def test_several_tasks_on_several_gpus(folder: Path, tmp_path: Path, monkeypatch
         assert wish == PoolWish(gpus=2)
         return InlinePool(2), hardware_of_slots(cpu_slots(2, num_threads=1))
 
-    monkeypatch.setattr("cohort.engine.several_gpus.open_pool", two_slots)
+    monkeypatch.setattr("cohort.task_queue.from_python.open_pool", two_slots)
     runs = tmp_path / "runs"
     engine = cohort.Engine(total_gpus=2)
     tasks = [quick_task(folder, name=name, priority=priority) for name, priority in (("one", 0), ("two", 3))]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-import cohort.engine.memory_plan as memory_plan
+import cohort.engine.memory.plan as memory_plan
 from cohort.core.errors import InputError
-from cohort.engine.memory_profile import MemoryProfile, profile_memory
-from cohort.engine.pass_sizes import MemoryNeeds
-from cohort.engine.progress import RunProgress, SilentWatcher
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import JsonValue
-from cohort.engine.sizing import rank_row_bytes
-from cohort.engine.task_file import TaskFile
+from cohort.engine.memory.profile import MemoryProfile, profile_memory
+from cohort.engine.memory.sizes import rank_row_bytes
+from cohort.engine.train.progress import RunProgress, SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.reader import RunReader
+from cohort.runs.records import JsonValue
+from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.tasks.loading import TaskFile
 from tests.cli.tiny_task import write_rows, write_tiny_model
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task
 
@@ -108,7 +108,7 @@ def limits(folder: Path, roomy: Path) -> dict[str, int]:
 
 def _prepare(task: TaskFile) -> Any:
     from cohort.core.clock import SystemClock
-    from cohort.engine.preparation import prepare
+    from cohort.engine.prepare.preparation import prepare
 
     return prepare(task, clock=SystemClock())
 

@@ -16,11 +16,11 @@ import torch
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, RunStateError
-from cohort.engine.machine import package_versions
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_reading import RunReader
+from cohort.engine.machine.machine import package_versions
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.store import RunStore
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_data, tiny_task, write_inputs
 
 # every tick makes a checkpoint

@@ -13,15 +13,15 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
-from cohort.engine.progress import RunProgress
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import LoggedDecision
-from cohort.engine.session import Session
 from cohort.engine.shared_session import SharedSession
-from cohort.engine.task_file import TaskFile
-from cohort.engine.task_result import TasksFailedError
-from cohort.engine.task_run import TaskRun
+from cohort.engine.train.progress import RunProgress
+from cohort.engine.train.session import Session
+from cohort.engine.train.task_run import TaskRun
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.reader import RunReader
+from cohort.runs.records import LoggedDecision
+from cohort.runs.task_result import TasksFailedError
+from cohort.tasks.loading import TaskFile
 from cohort.tuning.decisions import DecisionKind
 from tests.cli.tiny_task import write_tiny_model
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs

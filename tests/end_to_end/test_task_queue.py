@@ -20,15 +20,15 @@ from cohort.cluster.local import LocalPool, cpu_slots
 from cohort.cluster.ray import RayPool
 from cohort.cluster.worker_pool import PoolEvent, WorkerMessage
 from cohort.core.errors import CohortError
-from cohort.engine.run_directory import QUEUE_DATABASE
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.task_queue.head_settings import HeadSettings
-from cohort.engine.task_queue.pool_choice import WORKER_TARGET
-from cohort.engine.task_queue.queue_store import QueueStore
-from cohort.engine.task_queue.records import QueuedTask, RunStretch, TaskState
-from cohort.engine.task_queue.seats import Limits
-from cohort.engine.task_queue.working import add_to_queue, work_off
 from cohort.engine.tune import RunOptions, tune
+from cohort.runs.directory import QUEUE_DATABASE
+from cohort.runs.reader import RunReader
+from cohort.task_queue.head_settings import HeadSettings
+from cohort.task_queue.operations import add_to_queue, work_off
+from cohort.task_queue.pool import WORKER_TARGET
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
+from cohort.task_queue.store import QueueStore
+from cohort.task_queue.worker_slots import Limits
 from tests.cli.tiny_task import write_rows
 from tests.cluster.ray_nodes import RayNodes, nodes
 from tests.conftest import REPOSITORY

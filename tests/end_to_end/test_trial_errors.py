@@ -15,10 +15,10 @@ import cohort.kernels.adamw as adamw
 from cohort.adapters.bank import AdapterBank
 from cohort.cli.main import main
 from cohort.core.errors import RunStateError, StorageFullError
-from cohort.engine.evaluation import RunEvaluator
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import TrialStatus
+from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.reader import RunReader
+from cohort.runs.records import TrialStatus
 from cohort.training import step_samples
 from cohort.training.executor import Executor
 from cohort.training.optimizer import update_slots

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, RunStateError
-from cohort.engine.results import read_results
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import TrialStatus
 from cohort.engine.tune import resume, tune
 from cohort.models.weights import load_decoder
+from cohort.runs.reader import RunReader
+from cohort.runs.records import TrialStatus
+from cohort.runs.results import read_results
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 
 

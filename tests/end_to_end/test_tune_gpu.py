@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.engine.run_store_reading import RunReader
 from cohort.engine.tune import resume, tune
+from cohort.runs.reader import RunReader
 from tests.end_to_end.test_resume import OPTIONS, TickingClock
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
@@ -38,7 +38,7 @@ def test_validation_losses_are_those_of_peft(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from cohort.core.clock import SystemClock
-    from cohort.engine.preparation import prepare
+    from cohort.engine.prepare.preparation import prepare
 
     prepared = prepare(tiny_task(folder, **SECTIONS), clock=SystemClock())
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cohort.engine.progress import RunProgress
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import LoggedDecision
-from cohort.engine.task_file import TaskFile, task_from_mapping
+from cohort.engine.train.progress import RunProgress
+from cohort.runs.reader import RunReader
+from cohort.runs.records import LoggedDecision
+from cohort.tasks.loading import TaskFile, task_from_mapping
 from tests.cli.tiny_task import write_rows, write_tiny_model
 
 __all__ = ["Outcome", "outcome_of", "tiny_data", "tiny_task", "write_inputs"]

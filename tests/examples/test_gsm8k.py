@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cohort.engine.results import read_results
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.task_file import TaskFile, load_task
-from cohort.engine.task_inputs import read_inputs
-from cohort.engine.trial_planning import default_configuration
+from cohort.engine.prepare.inputs import read_inputs
+from cohort.engine.prepare.trials import default_configuration
 from cohort.engine.tune import tune
+from cohort.runs.reader import RunReader
+from cohort.runs.results import read_results
+from cohort.tasks.loading import TaskFile, load_task
 from tests.conftest import REPOSITORY
 
 TASK = REPOSITORY / "examples" / "gsm8k" / "task.yaml"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cohort.engine.task_file import TaskFile, load_task
+from cohort.tasks.loading import TaskFile, load_task
 from cohort.tuning.parameters import Choice
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "quickstart"

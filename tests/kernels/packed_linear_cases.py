@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cohort.kernels.packed_linear import LaunchTables, LoraPart, SlotTable
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear.choice import TileChoice
+from cohort.kernels.packed_linear.choice.tiles import TileChoice
 from cohort.kernels.packed_linear.reference import packed_linear_reference
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear

@@ -18,7 +18,7 @@ from cohort.core.errors import SegmentError
 from cohort.kernels.backend import Backend
 from cohort.kernels.packed_linear import LaunchTables, SlotTable, packed_linear
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
 from tests.kernels.closeness import assert_near, low_precision

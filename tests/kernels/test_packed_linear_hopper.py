@@ -12,9 +12,10 @@ pytest.importorskip("triton")
 
 import triton
 
-from cohort.kernels.packed_linear import hopper_launch, product_launch
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice
-from cohort.kernels.packed_linear.hopper_launch import filled, hopper_product, is_hopper
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
+from cohort.kernels.packed_linear.hopper import launch as hopper_launch
+from cohort.kernels.packed_linear.hopper.launch import filled, hopper_product, is_hopper
+from cohort.kernels.packed_linear.launch import product as product_launch
 from tests.kernels.closeness import assert_near
 from tests.kernels.packed_linear_cases import assert_equal_to_reference, make_case
 

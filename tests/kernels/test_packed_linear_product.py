@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.packed_linear import product_launch
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear.choice import TermPlace
-from cohort.kernels.packed_linear.hopper_launch import is_hopper
+from cohort.kernels.packed_linear.choice.tiles import TermPlace
+from cohort.kernels.packed_linear.hopper.launch import is_hopper
+from cohort.kernels.packed_linear.launch import product as product_launch
 from tests.kernels.closeness import low_precision
 from tests.kernels.packed_linear_cases import SMALL, assert_equal_to_reference, make_case
 

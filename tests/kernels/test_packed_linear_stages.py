@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.packed_linear.choice import (
+from cohort.kernels.packed_linear.choice.tiles import (
     TileChoice,
     filling_strip,
     filling_tiles,

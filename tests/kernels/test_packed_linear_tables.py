@@ -10,9 +10,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.packed_linear import product_launch
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, measured_tiles
-from cohort.kernels.packed_linear.launch_tables import OWNER_WIDTH, PRODUCT_ROWS
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, measured_tiles
+from cohort.kernels.packed_linear.launch import product as product_launch
+from cohort.kernels.packed_linear.launch.tables import OWNER_WIDTH, PRODUCT_ROWS
 from tests.kernels.packed_linear_cases import make_case
 
 # what decides the order in which a slot's S, dS, dA or dB is added up

@@ -17,7 +17,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.packed_linear import triton as grouped
-from cohort.kernels.packed_linear.choice import TermPlace
+from cohort.kernels.packed_linear.choice.tiles import TermPlace
 from cohort.kernels.packed_mlp import triton as fused
 from cohort.kernels.segments import SegmentTable
 from cohort.models import weights

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cohort.kernels.backend import Backend, BackendChoice
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.models import spare_columns
 from cohort.models.decoder import Decoder
 from cohort.models.frozen_linear import FrozenLinear

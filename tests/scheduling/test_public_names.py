@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import cohort.scheduling
-from cohort.scheduling.packing import plan_packs
-from cohort.scheduling.placement import plan_placement
+from cohort.scheduling.packing.planner import plan_packs
+from cohort.scheduling.placement.planner import plan_placement
 
 
 def test_the_planners_are_public() -> None:

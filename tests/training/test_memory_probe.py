@@ -9,11 +9,11 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind
-from cohort.engine.memory_cache import KnownPasses
-from cohort.engine.memory_profile import MemoryProfile, profile_memory
+from cohort.engine.machine.memory_cache import KnownPasses
+from cohort.engine.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.scheduling.memory_fit import mean_error_percent
+from cohort.scheduling.memory.memory_fit import mean_error_percent
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, probe_rows
 from cohort.training.optimizer import UnfinishedUpdateError
 from tests.training.small_models import save_llama

@@ -18,7 +18,7 @@ from cohort.core.errors import CohortError
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable
-from cohort.kernels.packed_linear.launch_tables import LaunchTables
+from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["AdapterBank", "AdapterState", "BankFullError", "aligned_rank"]

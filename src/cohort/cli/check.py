@@ -17,7 +17,7 @@ __all__ = ["check"]
 
 def _print_schema(value: bool) -> None:  # noqa: FBT001 - typer calls it so
     if value:
-        from cohort.engine.task_file import task_json_schema
+        from cohort.tasks.loading import task_json_schema
 
         print(json.dumps(task_json_schema(), indent=2))
         raise typer.Exit
@@ -40,17 +40,17 @@ def check(
     """
     with exits(as_json=as_json, debug=debug):
         if resolved:
-            from cohort.engine.task_file import load_task
+            from cohort.tasks.loading import load_task
 
             print(load_task(task, context.obj or ()).resolved_yaml(), end="")
             return
-        from cohort.engine.task_inputs import load_fitting_task
+        from cohort.engine.prepare.inputs import load_fitting_task
 
         loaded = load_fitting_task(task, context.obj or ())
         from cohort.cli.trial_table import print_facts
         from cohort.core.units import format_count
         from cohort.data.inspection import format_example
-        from cohort.engine.check import check_task
+        from cohort.engine.prepare.check import check_task
 
         report = check_task(loaded)
         if as_json:

@@ -12,7 +12,7 @@ from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption
 
 if TYPE_CHECKING:
-    from cohort.engine.doctor import MachineReport
+    from cohort.engine.machine.doctor import MachineReport
 
 __all__ = ["doctor"]
 
@@ -39,7 +39,7 @@ def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOpti
         if gpu is not None:
             _show_choices(gpu, as_json=as_json)
             return
-        from cohort.engine.doctor import examine_machine
+        from cohort.engine.machine.doctor import examine_machine
 
         report = examine_machine()
         if as_json:
@@ -56,7 +56,7 @@ def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOpti
 
 
 def _show_choices(gpu: str, *, as_json: bool) -> None:
-    from cohort.engine.kernel_choices import choices_by_shape, measured_gpus
+    from cohort.engine.machine.kernel_choices import choices_by_shape, measured_gpus
 
     found = {num_rows: choices_by_shape(gpu, num_rows=num_rows) for num_rows in _ROWS}
     if as_json:
@@ -69,7 +69,10 @@ def _show_choices(gpu: str, *, as_json: bool) -> None:
     for num_rows, lines in found.items():
         print(f"a stream of {num_rows} rows, input width -> output widths of siblings:")
         print("".join(f"  {line}\n" for line in lines))
-    print("What a setting means: TileChoice in src/cohort/kernels/packed_linear/choice.py, and the README beside it.")
+    print(
+        "What each setting means: see TileChoice in src/cohort/kernels/packed_linear/choice/tiles.py and the README "
+        "of packed_linear."
+    )
 
 
 def _facts(report: MachineReport) -> dict[str, str]:

@@ -35,10 +35,10 @@ def export(
     Of a run that has not finished it is the best checkpoint so far, which is said.
     """
     with exits(as_json=as_json, debug=debug):
-        from cohort.engine.run_directory import RunDirectory
+        from cohort.runs.directory import RunDirectory
 
         RunDirectory.open(run_dir)
-        from cohort.engine.export import ExportForm, export_adapter
+        from cohort.engine.adapter_files.export import ExportForm, export_adapter
 
         exported = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output)
         so_far = exported.so_far

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cohort.core.units import format_duration
-from cohort.scheduling.placement_records import Placement
+from cohort.scheduling.placement.records import Placement
 
 __all__ = ["print_gantt"]
 

@@ -32,10 +32,10 @@ def generate(
     Of a run that has not finished it is the best checkpoint so far, which is said.
     """
     with exits(as_json=as_json, debug=debug):
-        from cohort.engine.run_directory import RunDirectory
+        from cohort.runs.directory import RunDirectory
 
         RunDirectory.open(run_dir)
-        from cohort.engine.generation import GenerationSettings, generate_from_run
+        from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
 
         settings = GenerationSettings(
             max_new_tokens=max_new_tokens,

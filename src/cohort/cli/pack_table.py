@@ -12,7 +12,7 @@ from rich.table import Table
 from cohort.core.units import format_duration
 
 if TYPE_CHECKING:
-    from cohort.engine.task_plan.packs import TaskPacks
+    from cohort.planning.packs import TaskPacks
 
 __all__ = ["pack_facts", "pack_table"]
 

@@ -16,9 +16,9 @@ from cohort.cli.options import DebugOption, JsonOption
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cohort.engine.task_plan.packs import TaskPacks
-    from cohort.engine.task_plan.planning import TaskPlan
-    from cohort.engine.task_plan.simulation import PlanSimulation
+    from cohort.planning.packs import TaskPacks
+    from cohort.planning.planning import TaskPlan
+    from cohort.planning.simulation import PlanSimulation
 
 __all__ = ["plan"]
 
@@ -76,12 +76,12 @@ def plan(
     """Show which task would run where and when, and how long it takes at worst; train nothing."""
     with exits(as_json=as_json, debug=debug):
         from cohort.core.errors import InputError, Problem
-        from cohort.engine.task_plan.cluster_choice import choose_cluster
-        from cohort.engine.task_plan.exit_shares import exit_shares_of
-        from cohort.engine.task_plan.packs import packs_json, plan_task_packs
-        from cohort.engine.task_plan.page import write_plan_page
-        from cohort.engine.task_plan.planning import load_tasks, plan_json, plan_tasks
-        from cohort.engine.task_plan.simulation import simulate_plan, simulation_json
+        from cohort.planning.cluster_choice import choose_cluster
+        from cohort.planning.exit_shares import exit_shares_of
+        from cohort.planning.packs import packs_json, plan_task_packs
+        from cohort.planning.page import write_plan_page
+        from cohort.planning.planning import load_tasks, plan_json, plan_tasks
+        from cohort.planning.simulation import simulate_plan, simulation_json
 
         if exit_shares is not None and not simulate:
             mend = "Write --simulate as well, or leave --exits out."
@@ -223,7 +223,7 @@ def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
 
 
 def _notes(planned: TaskPlan, simulation: PlanSimulation | None) -> list[str]:
-    from cohort.scheduling.cost_model import CostSource
+    from cohort.scheduling.cost.model import CostSource
 
     found = []
     used = [

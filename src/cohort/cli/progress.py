@@ -16,8 +16,8 @@ from rich.text import Text
 from cohort.cli.trial_table import STYLES, constant_text, format_value, parameter_text, varied_names
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
-from cohort.engine.progress import ProgressWatcher, RunProgress, TrialProgress
-from cohort.engine.run_store_records import TrialStatus
+from cohort.engine.train.progress import ProgressWatcher, RunProgress, TrialProgress
+from cohort.runs.records import TrialStatus
 
 __all__ = ["LiveWatcher", "PlainWatcher", "progress_line", "watching"]
 

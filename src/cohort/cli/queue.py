@@ -13,7 +13,7 @@ from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption, QueueDirOption
 
 if TYPE_CHECKING:
-    from cohort.engine.task_queue.records import QueuedTask
+    from cohort.task_queue.records import QueuedTask
 
 __all__ = ["build_queue_app", "print_added"]
 
@@ -26,7 +26,7 @@ def add(
 ) -> None:
     """Check tasks and add them to a queue. A `cohort run` that works it off takes them in at once."""
     with exits(as_json=as_json, debug=debug):
-        from cohort.engine.task_queue.working import add_to_queue, queue_holder
+        from cohort.task_queue.operations import add_to_queue, queue_holder
 
         print_added(add_to_queue(tasks, output), output, holder=queue_holder(output), as_json=as_json)
 
@@ -51,7 +51,7 @@ def remove(
 ) -> None:
     """Take tasks off a queue; one that runs saves its state and stops. Run directories stay."""
     with exits(as_json=as_json, debug=debug):
-        from cohort.engine.task_queue.working import remove_from_queue
+        from cohort.task_queue.operations import remove_from_queue
 
         remove_from_queue(names, output)
         print(json.dumps({"removed": names}) if as_json else "\n".join(f"removed {name}" for name in names))
@@ -61,7 +61,7 @@ def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = Fals
     """Show the tasks of a queue and where they stand, as `cohort status` does."""
     with exits(as_json=as_json, debug=debug):
         from cohort.cli.queue_table import print_queue
-        from cohort.engine.task_queue.queue_status import read_queue_status
+        from cohort.task_queue.status import read_queue_status
 
         print_queue(read_queue_status(output), as_json=as_json)
 

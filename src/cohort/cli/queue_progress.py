@@ -14,7 +14,7 @@ from rich.text import Text
 from cohort.cli.queue_table import count_states, task_table
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_duration
-from cohort.engine.task_queue.queue_progress import QueueProgress, QueueWatcher
+from cohort.task_queue.progress import QueueProgress, QueueWatcher
 
 __all__ = ["LiveQueueWatcher", "PlainQueueWatcher", "queue_line", "watching_queue"]
 

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from cohort.cli.trial_table import format_value, print_facts
 from cohort.core.units import format_duration
-from cohort.engine.task_queue.queue_progress import QueueProgress, TaskView
-from cohort.engine.task_queue.queue_status import QueueStatus, queue_status_json
-from cohort.engine.task_queue.records import TaskState
-from cohort.engine.task_queue.unbegun_task import UnbegunTask, unbegun_task_json
+from cohort.task_queue.progress import QueueProgress, TaskView
+from cohort.task_queue.records import TaskState
+from cohort.task_queue.status import QueueStatus, queue_status_json
+from cohort.task_queue.unbegun_task import UnbegunTask, unbegun_task_json
 
 __all__ = ["STYLES", "count_states", "print_queue", "print_unbegun", "task_table"]
 

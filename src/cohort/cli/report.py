@@ -15,17 +15,17 @@ def report(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOpt
     was planned, and what happened.
     """
     with exits(as_json=as_json, debug=debug):
-        from cohort.engine.task_queue.working import find_queue
+        from cohort.task_queue.operations import find_queue
 
         if find_queue(run_dir):
-            from cohort.engine.task_queue.queue_page import write_queue_page
+            from cohort.task_queue.page import write_queue_page
 
             path = write_queue_page(run_dir)
             print(json.dumps({"path": str(path)}) if as_json else path)
             return
-        from cohort.engine.report import write_report
-        from cohort.engine.run_directory import RunDirectory
-        from cohort.engine.run_store_reading import RunReader
+        from cohort.runs.directory import RunDirectory
+        from cohort.runs.reader import RunReader
+        from cohort.runs.report import write_report
 
         directory = RunDirectory.open(run_dir)
         with RunReader.open(directory.database) as reader:

@@ -19,7 +19,7 @@ def resume(
     Inputs that are elsewhere now: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH.
     """
     with exits(as_json=as_json, debug=debug, resume=run_dir):
-        from cohort.engine.task_queue.working import find_queue
+        from cohort.task_queue.operations import find_queue
 
         if find_queue(run_dir):
             from cohort.cli.run import go_on_as_before
@@ -36,7 +36,7 @@ def resume(
                 )
             go_on_as_before(run_dir, as_json=as_json)
             return
-        from cohort.engine.run_directory import RunDirectory
+        from cohort.runs.directory import RunDirectory
 
         RunDirectory.open(run_dir)
         from cohort.cli.progress import watching

@@ -14,7 +14,7 @@ from cohort.cli.options import DebugOption, JsonOption, QueueDirOption
 
 if TYPE_CHECKING:
     from cohort.cluster.worker_pool import WorkerPool
-    from cohort.engine.task_queue.records import QueuedTask
+    from cohort.task_queue.records import QueuedTask
 
 __all__ = ["Policy", "go_on_as_before", "run"]
 
@@ -87,9 +87,9 @@ def run(
     """
     with exits(as_json=as_json, debug=debug, resume=output):
         from cohort.core.errors import InputError, Problem
-        from cohort.engine.task_queue.expectation import Expectation
-        from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
-        from cohort.engine.task_queue.working import add_to_queue, find_queue, queue_holder
+        from cohort.task_queue.expected_time import Expectation
+        from cohort.task_queue.operations import add_to_queue, find_queue, queue_holder
+        from cohort.task_queue.pool import PoolWish, open_pool
 
         placed_by = _read_policy(policy)
         if stall_limit <= 0:
@@ -120,7 +120,7 @@ def run(
 def _add_to_live_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> None:
     """Add tasks to a queue that another process works off, and say that this is all."""
     from cohort.cli.queue import print_added
-    from cohort.engine.task_queue.working import add_to_queue, queue_holder
+    from cohort.task_queue.operations import add_to_queue, queue_holder
 
     print_added(add_to_queue(tasks, directory), directory, holder=queue_holder(directory), as_json=as_json)
     if not as_json:
@@ -129,9 +129,9 @@ def _add_to_live_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> 
 
 def go_on_as_before(directory: Path, *, as_json: bool) -> None:
     """Work off the queue in ``directory`` as the last ``cohort run`` did."""
-    from cohort.engine.task_queue.expectation import Expectation
-    from cohort.engine.task_queue.pool_choice import PoolWish, open_pool
-    from cohort.engine.task_queue.working import open_queue, queue_holder
+    from cohort.task_queue.expected_time import Expectation
+    from cohort.task_queue.operations import open_queue, queue_holder
+    from cohort.task_queue.pool import PoolWish, open_pool
 
     with open_queue(directory) as store:
         wish = {"policy": Policy.PLANNED.value, "stall_limit": STALL_LIMIT_SECONDS, **store.facts().get("wish", {})}
@@ -156,10 +156,10 @@ def go_on(
 ) -> None:
     """Work off the queue in ``directory`` and print what its tasks came to; exit with 1 if any has no result."""
     from cohort.cli.queue_progress import watching_queue
-    from cohort.engine.task_queue.head_settings import HeadSettings
-    from cohort.engine.task_queue.seats import Limits
-    from cohort.engine.task_queue.working import open_queue, queue_holder, work_off
-    from cohort.scheduling.baselines import ListPolicy
+    from cohort.scheduling.placement.baselines import ListPolicy
+    from cohort.task_queue.head_settings import HeadSettings
+    from cohort.task_queue.operations import open_queue, queue_holder, work_off
+    from cohort.task_queue.worker_slots import Limits
 
     policies = {
         Policy.PLANNED: None,
@@ -184,8 +184,8 @@ def go_on(
 def _show(directory: Path, *, as_json: bool) -> None:
     """Write the queue's page and print what its tasks came to; exit with 1 if any has no result."""
     from cohort.cli.queue_table import print_queue
-    from cohort.engine.task_queue.queue_page import write_queue_page
-    from cohort.engine.task_queue.queue_status import read_queue_status
+    from cohort.task_queue.page import write_queue_page
+    from cohort.task_queue.status import read_queue_status
 
     write_queue_page(directory)
     status = read_queue_status(directory)

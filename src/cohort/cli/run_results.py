@@ -10,11 +10,11 @@ from rich.console import Console
 
 from cohort.cli.trial_table import constant_text, format_value, parameter_text, print_facts, trial_table, varied_names
 from cohort.core.units import format_count, format_duration
-from cohort.engine.results import RankedTrial, RunResults, read_results, results_json
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.searched_parameters import searched_names
-from cohort.engine.status import RunStatus
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.report.searched_parameters import searched_names
+from cohort.runs.results import RankedTrial, RunResults, read_results, results_json
+from cohort.runs.status import RunStatus
 
 __all__ = ["print_results", "print_status"]
 

@@ -11,15 +11,15 @@ __all__ = ["status"]
 def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show where a run stands: its trials, best first, and what is left to do; or the tasks of a queue."""
     with exits(as_json=as_json, debug=debug):
-        from cohort.engine.task_queue.working import find_queue
+        from cohort.task_queue.operations import find_queue
 
         if find_queue(run_dir):
             from cohort.cli.queue_table import print_queue
-            from cohort.engine.task_queue.queue_status import read_queue_status
+            from cohort.task_queue.status import read_queue_status
 
             print_queue(read_queue_status(run_dir), as_json=as_json)
             return
-        from cohort.engine.task_queue.unbegun_task import read_unbegun_task
+        from cohort.task_queue.unbegun_task import read_unbegun_task
 
         if (unbegun := read_unbegun_task(run_dir)) is not None:
             from cohort.cli.queue_table import print_unbegun
@@ -27,7 +27,7 @@ def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOpt
             print_unbegun(unbegun, as_json=as_json)
             return
         from cohort.cli.run_results import print_status
-        from cohort.engine.run_directory import RunDirectory
-        from cohort.engine.status import read_status
+        from cohort.runs.directory import RunDirectory
+        from cohort.runs.status import read_status
 
         print_status(read_status(RunDirectory.open(run_dir)), run_directory=run_dir, as_json=as_json)

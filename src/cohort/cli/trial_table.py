@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cohort.engine.results import RankedTrial
-from cohort.engine.run_store_records import JsonValue, TrialStatus
+from cohort.runs.records import JsonValue, TrialStatus
+from cohort.runs.results import RankedTrial
 
 __all__ = ["constant_text", "format_value", "parameter_text", "print_facts", "trial_table", "varied_names"]
 

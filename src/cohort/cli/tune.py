@@ -29,8 +29,8 @@ def tune(
     """
     run_directory = output if output is not None else Path("runs") / task.stem
     with exits(as_json=as_json, debug=debug, resume=run_directory):
-        from cohort.engine.run_directory import RunDirectory
-        from cohort.engine.task_inputs import load_fitting_task
+        from cohort.engine.prepare.inputs import load_fitting_task
+        from cohort.runs.directory import RunDirectory
 
         occupied = RunDirectory.find_problem(run_directory)
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))

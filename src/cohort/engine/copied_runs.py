@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cohort.core.errors import RunStateError
-from cohort.engine.checkpoints import Manifest
-from cohort.engine.database_copies import is_good_copy, replace_database
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store_records import JsonValue
+from cohort.engine.state.checkpoints import Manifest
+from cohort.runs.database_copies import is_good_copy, replace_database
+from cohort.runs.directory import RunDirectory
+from cohort.runs.records import JsonValue
 
 __all__ = ["home_facts", "settle_copy"]
 

@@ -18,26 +18,26 @@ from pathlib import Path
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import CohortError, InputError, Problem, RunStateError
-from cohort.engine.executor_share import ExecutorShare
-from cohort.engine.isolation import one_line
-from cohort.engine.memory_watch import MemoryWatch
-from cohort.engine.preparation import Backbone, Preparation, prepare
-from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
-from cohort.engine.run_beginning import begin_record, open_shelf
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_records import JsonValue
-from cohort.engine.session import Session, StopRequestedError
-from cohort.engine.sizing import Sizes, SizeWish, facts_of
-from cohort.engine.state_shelf import StateShelf
-from cohort.engine.stopping import stopping_gently
-from cohort.engine.supervisor import Supervisor
-from cohort.engine.task import Task
-from cohort.engine.task_file_model import TaskFile
-from cohort.engine.task_result import TaskResult, TasksFailedError, read_task_result
-from cohort.engine.task_run import RunOptions, TaskRun
-from cohort.engine.thread_count import settle_thread_count
-from cohort.engine.trial_planning import objective_metric
+from cohort.core.interrupts import stopping_gently
+from cohort.engine.first_record import begin_record, open_shelf
+from cohort.engine.machine.thread_count import settle_thread_count
+from cohort.engine.memory.sizes import Sizes, SizeWish, facts_of
+from cohort.engine.memory.watch import MemoryWatch
+from cohort.engine.prepare.preparation import Backbone, Preparation, prepare
+from cohort.engine.prepare.trials import objective_metric
+from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.isolation import one_line
+from cohort.engine.train.progress import ProgressWatcher, RunProgress, SilentWatcher
+from cohort.engine.train.session import Session, StopRequestedError
+from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.train.task_run import RunOptions, TaskRun
+from cohort.runs.directory import RunDirectory
+from cohort.runs.records import JsonValue
+from cohort.runs.store import RunStore
+from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
+from cohort.tasks.task import Task
+from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import Executor
 
 __all__ = ["SharedSession"]

@@ -12,30 +12,30 @@ import torch
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import Problem, RunStateError
-from cohort.engine.checkpoints import Manifest, latest_good_checkpoint
+from cohort.core.interrupts import stopping_gently
+from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import home_facts, settle_copy
-from cohort.engine.database_copies import mend_database
-from cohort.engine.executor_share import ExecutorShare
-from cohort.engine.finishing import is_complete
-from cohort.engine.memory_watch import MemoryWatch
-from cohort.engine.preparation import Preparation, prepare
-from cohort.engine.progress import ProgressWatcher, RunProgress, SilentWatcher
-from cohort.engine.run_beginning import begin_record, open_shelf
-from cohort.engine.run_directory import RunDirectory
-from cohort.engine.run_store import RunStore
-from cohort.engine.run_store_reading import RunReader
-from cohort.engine.run_store_records import JsonValue
-from cohort.engine.run_task import load_run_task, place_facts
-from cohort.engine.same_inputs import require_same_inputs, require_same_task, surroundings_warning
-from cohort.engine.same_rows import rewritten_note
-from cohort.engine.session import Session, StopRequestedError
-from cohort.engine.sizing import SizeWish
-from cohort.engine.state_shelf import StateShelf
-from cohort.engine.stopping import stopping_gently
-from cohort.engine.task_file_model import TaskFile
-from cohort.engine.task_run import RunOptions, TaskRun
-from cohort.engine.thread_count import settle_thread_count
-from cohort.engine.trial_planning import objective_metric
+from cohort.engine.first_record import begin_record, open_shelf
+from cohort.engine.machine.thread_count import settle_thread_count
+from cohort.engine.memory.sizes import SizeWish
+from cohort.engine.memory.watch import MemoryWatch
+from cohort.engine.prepare.preparation import Preparation, prepare
+from cohort.engine.prepare.trials import objective_metric
+from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
+from cohort.engine.state.checkpoints import Manifest, latest_good_checkpoint
+from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.finish import is_complete
+from cohort.engine.train.progress import ProgressWatcher, RunProgress, SilentWatcher
+from cohort.engine.train.session import Session, StopRequestedError
+from cohort.engine.train.task_run import RunOptions, TaskRun
+from cohort.runs.database_copies import mend_database
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.records import JsonValue
+from cohort.runs.store import RunStore
+from cohort.runs.task_of_run import load_run_task, place_facts
+from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import Executor
 
 __all__ = ["RunOptions", "resume", "tune"]

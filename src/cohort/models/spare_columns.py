@@ -8,7 +8,7 @@ import torch
 
 from cohort.adapters.linear import PackedLinear
 from cohort.kernels.backend import Backend, describe_backend
-from cohort.kernels.packed_linear.choice import TermPlace, choose_tiles
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, choose_tiles
 from cohort.models.decoder import Decoder
 from cohort.models.frozen_linear import FrozenLinear
 

@@ -9,14 +9,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cohort.scheduling.packing import plan_packs
-    from cohort.scheduling.placement import plan_placement
+    from cohort.scheduling.packing.planner import plan_packs
+    from cohort.scheduling.placement.planner import plan_placement
 
 __all__ = ["plan_packs", "plan_placement"]
 
 _HOMES = {
-    "plan_packs": "cohort.scheduling.packing",
-    "plan_placement": "cohort.scheduling.placement",
+    "plan_packs": "cohort.scheduling.packing.planner",
+    "plan_placement": "cohort.scheduling.placement.planner",
 }
 
 

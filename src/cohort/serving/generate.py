@@ -23,7 +23,7 @@ from cohort.serving.cached_attention import CachedRows, DecodeAttention, Prefill
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.sampler import Sampling, pick_tokens
 
-__all__ = ["GenerateRequest", "LoraFor", "generate"]
+__all__ = ["GenerateRequest", "LoraFor", "end_of_answer_ids", "generate"]
 
 LoraFor = Callable[[SegmentTable], LoraContext]
 """What the linears need for a stream laid out by a table: ``AdapterBank.context``."""
@@ -259,3 +259,9 @@ def _check(requests: Sequence[GenerateRequest], *, vocab_size: int, limit: int, 
         raise InputError(problems)
     if not has_adapters and any(request.slot is not None for request in requests):
         raise ValueError("a request names a slot but there is no lora_for: pass the bank's context")
+
+
+def end_of_answer_ids(tokenizer: object, model_ids: Sequence[int]) -> frozenset[int]:
+    """Return the tokens that end an answer: the tokenizer's and the model's end of sequence."""
+    own = getattr(tokenizer, "eos_token_id", None)
+    return frozenset(model_ids) | (frozenset() if own is None else frozenset([int(own)]))

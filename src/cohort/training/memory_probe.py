@@ -1,7 +1,7 @@
 """Measures, before training, what passes take: a few passes over random rows in a bank of their own.
 
 Nothing of it reaches training: draws are keyed, not global, the bank and the rows are the probe's, and both are freed.
-What was measured is fitted elsewhere (:mod:`cohort.scheduling.memory_fit`), for this layer knows no plans.
+What was measured is fitted elsewhere (:mod:`cohort.scheduling.memory.memory_fit`), for this layer knows no plans.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cohort.core.memory_records import PassPeak, PassSize, Recompute
 from cohort.data.packing import FILLER_ROWS, ROW_MULTIPLE
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.cross_entropy import logits_bytes
-from cohort.kernels.packed_linear.launch_tables import WIDEST_RANK, rank_class
+from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings

@@ -1,7 +1,7 @@
 """Search spaces as plain Python values: lists, ranges, constants and multiples such as ``2r``.
 
 For those who use :mod:`cohort.tuning` alone, where pydantic need not be installed and parameters may have any name. A
-task file and :class:`cohort.Task` go through ``engine/task_file_search.py``, which knows hyperparameters and lines.
+task file and :class:`cohort.Task` go through ``tasks/search_space.py``, which knows hyperparameters and lines.
 """
 
 from __future__ import annotations

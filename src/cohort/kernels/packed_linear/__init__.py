@@ -1,8 +1,8 @@
 """Packed LoRA linear: every adapter of a pack in one frozen product."""
 
-from cohort.kernels.packed_linear.augmented import RoomyRows
+from cohort.kernels.packed_linear.choice.augmented import RoomyRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
-from cohort.kernels.packed_linear.launch_tables import LaunchTables
+from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.op import input_room, packed_linear
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 

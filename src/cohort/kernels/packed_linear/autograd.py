@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.backend import Backend, implementation
-from cohort.kernels.packed_linear.augmented import RoomyRows
+from cohort.kernels.packed_linear.choice.augmented import RoomyRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
-from cohort.kernels.packed_linear.launch_tables import LaunchTables
+from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable

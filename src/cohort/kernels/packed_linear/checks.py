@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cohort.core.errors import OperandError, SegmentError, ShapeError
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
-from cohort.kernels.packed_linear.launch_tables import LaunchTables
+from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 

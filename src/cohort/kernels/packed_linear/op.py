@@ -8,11 +8,11 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
-from cohort.kernels.packed_linear.augmented import RoomyRows
 from cohort.kernels.packed_linear.autograd import PackedLinearFunction
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
+from cohort.kernels.packed_linear.choice.augmented import RoomyRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
-from cohort.kernels.packed_linear.launch_tables import LaunchTables
+from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 

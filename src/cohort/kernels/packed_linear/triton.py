@@ -15,14 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cohort.kernels.packed_linear.augmented import RoomyRows, augmented_columns, roomy_rows
-from cohort.kernels.packed_linear.choice import EXACT_TILES, TermPlace, TileChoice, choose_tiles
+from cohort.kernels.packed_linear.choice.augmented import RoomyRows, augmented_columns, roomy_rows
+from cohort.kernels.packed_linear.choice.tiles import EXACT_TILES, TermPlace, TileChoice, choose_tiles
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, can_augment, plain_weight
-from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
-from cohort.kernels.packed_linear.product_launch import describe_inside, product, product_takes
-from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
-from cohort.kernels.packed_linear.triton_augmented import Spread, copy_factor
-from cohort.kernels.packed_linear.triton_launches import (
+from cohort.kernels.packed_linear.launch.launches import (
     MOST_PARTS,
     expand,
     input_side,
@@ -30,6 +26,10 @@ from cohort.kernels.packed_linear.triton_launches import (
     output_side_ds,
     shrink,
 )
+from cohort.kernels.packed_linear.launch.product import describe_inside, product, product_takes
+from cohort.kernels.packed_linear.launch.tables import LaunchTables, RankPass
+from cohort.kernels.packed_linear.portable.augmented import Spread, copy_factor
+from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
 __all__ = [

@@ -17,10 +17,18 @@ import triton
 from torch import Tensor
 
 from cohort.kernels.dropout.triton import as_signed32
-from cohort.kernels.packed_linear.augmented import RoomyRows
-from cohort.kernels.packed_linear.choice import TermPlace, TileChoice, fitting_stages
+from cohort.kernels.packed_linear.choice.augmented import RoomyRows
+from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
-from cohort.kernels.packed_linear.launch_support import (
+from cohort.kernels.packed_linear.launch.launches import (
+    expand,
+    input_side,
+    output_side,
+    output_side_ds,
+    shrink,
+)
+from cohort.kernels.packed_linear.launch.product import product
+from cohort.kernels.packed_linear.launch.support import (
     chunk_counters,
     chunk_parts,
     precision,
@@ -28,8 +36,8 @@ from cohort.kernels.packed_linear.launch_support import (
     sink_of,
     sum_partials,
 )
-from cohort.kernels.packed_linear.launch_tables import LaunchTables, RankPass
-from cohort.kernels.packed_linear.product_launch import product
+from cohort.kernels.packed_linear.launch.tables import LaunchTables, RankPass
+from cohort.kernels.packed_linear.portable.augmented import Spread
 from cohort.kernels.packed_linear.tables import LoraPart
 from cohort.kernels.packed_linear.triton import (
     augmented_product,
@@ -37,14 +45,6 @@ from cohort.kernels.packed_linear.triton import (
     inner_weight,
     room_for,
     tiles_for,
-)
-from cohort.kernels.packed_linear.triton_augmented import Spread
-from cohort.kernels.packed_linear.triton_launches import (
-    expand,
-    input_side,
-    output_side,
-    output_side_ds,
-    shrink,
 )
 from cohort.kernels.packed_mlp.choice import MlpTiles, default_tiles
 from cohort.kernels.packed_mlp.triton_kernels import activate_kernel, gradient_kernel

@@ -2,7 +2,7 @@
 
 Both read the frozen gate-and-up product G once and keep what LoRA adds to it in registers. A launch serves the slots of
 one padded rank; a program reads its rows, rank rows, rank and scale from a table of
-:mod:`cohort.kernels.packed_linear.launch_tables`.
+:mod:`cohort.kernels.packed_linear.launch.tables`.
 
 Shapes:  T rows · F feed-forward width, G is [T, 2F] · R rank rows of the bank · r true rank, BR its padded class
 """
@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 
 from cohort.kernels.dropout.triton import keep_tile
-from cohort.kernels.packed_linear.triton_forward import drop, entry_fields, in_class, kept_columns
-from cohort.kernels.packed_linear.triton_stages import chunks_done, own_part, put_gradient, sum_parts
+from cohort.kernels.packed_linear.portable.forward import drop, entry_fields, in_class, kept_columns
+from cohort.kernels.packed_linear.portable.stages import chunks_done, own_part, put_gradient, sum_parts
 
 __all__ = ["activate_kernel", "gradient_kernel"]
 

@@ -1,0 +1,1 @@
+"""What users take away from a run: adapter directories, exports, generated text."""

@@ -1,0 +1,211 @@
+"""Which adapter of a run is meant: the best one, or a trial's, also one that the selection sorted out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError, Problem
+from cohort.engine.adapter_files.model_card import render_model_card
+from cohort.engine.adapter_files.write import AdapterContent, write_adapter_files
+from cohort.engine.state.trial_states import Shelved, ShelvedKind
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.source import find_model
+from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.records import EvaluationRecord, TrialRecord
+from cohort.runs.results import RunResults, read_results
+from cohort.runs.task_of_run import read_run_task
+from cohort.training.checkpoint import read_weights
+
+__all__ = ["BestSoFar", "best_so_far", "chosen_adapter"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSoFar:
+    """The best checkpoint on disk of a run that has not finished.
+
+    Attributes:
+        trial_id: Its trial.
+        step: Steps it had done.
+        note: What it is, in a line.
+    """
+
+    trial_id: int
+    step: int
+    note: str
+
+
+@contextmanager
+def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int | None = None) -> Iterator[Path]:
+    """Yield the directory of the best adapter, or of trial ``trial_id``.
+
+    That of a trial which was sorted out is made from its best checkpoint and lasts as long as the block.
+
+    Args:
+        directory: Of the run.
+        trial_id: A trial; the run's best when None.
+        step: Of the trial's checkpoint, where it is not its best (:func:`best_so_far`).
+
+    Raises:
+        InputError: there is no adapter yet, or none of that trial; those there are are listed.
+        DamagedStateError: the trial's checkpoint is damaged.
+    """
+    if trial_id is None:
+        if not _is_adapter(directory.best):
+            raise InputError(_no_best(directory))
+        yield directory.best
+    elif step is not None:
+        with RunReader.open(directory.database) as reader:
+            results = _as_it_was(read_results(reader), reader.evaluations(trial_id), trial_id=trial_id, step=step)
+        trial = next(entry.trial for entry in results.ranked if entry.trial.trial_id == trial_id)
+        with TemporaryDirectory(prefix="cohort-adapter-") as folder:
+            write_adapter_files(Path(folder), _content(directory, results, trial))
+            yield Path(folder)
+    elif trial_id >= 0 and _is_adapter(directory.trial(trial_id)):
+        yield directory.trial(trial_id)
+    else:
+        with RunReader.open(directory.database) as reader:
+            results = read_results(reader)
+        trial = _with_checkpoint(directory, results, trial_id=trial_id)
+        with TemporaryDirectory(prefix="cohort-adapter-") as folder:
+            write_adapter_files(Path(folder), _content(directory, results, trial))
+            yield Path(folder)
+
+
+def _no_best(directory: RunDirectory) -> Problem:
+    """Return what is wrong when the best adapter is asked for of a run that has not even a checkpoint of one."""
+    with RunReader.open(directory.database) as reader:
+        was_evaluated = bool(reader.evaluations())
+    missing = "no trial's evaluated state has been written yet" if was_evaluated else "no trial has been evaluated yet"
+    holder = directory.lock().holder()
+    finish = f"Finish it with `cohort resume {directory.root}`."
+    return Problem(
+        where=str(directory.root),
+        found=f"a run without a best adapter yet, nor any checkpoint on disk: {missing}",
+        allowed="a run that has finished, or has written a checkpoint of an evaluated trial",
+        mend=f"Wait for its next checkpoint: it is being trained ({holder})." if holder else finish,
+    )
+
+
+def best_so_far(directory: RunDirectory) -> BestSoFar | None:
+    """Return the best checkpoint on disk of a run that has not finished; None when it has, or there is no checkpoint.
+
+    What a run holds in memory is on disk with its next checkpoint, so this may lag behind what ``status`` shows.
+    """
+    if _is_adapter(directory.best):
+        return None
+    with RunReader.open(directory.database) as reader, reader.snapshot():
+        metric, evaluations = reader.metric(), reader.evaluations()
+        steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
+    found, seen = [], []
+    for evaluation in evaluations:
+        value = metric.read_record(evaluation.validation_loss, evaluation.metrics)
+        if value is None or not math.isfinite(value) or not math.isfinite(evaluation.validation_loss):
+            continue
+        seen.append((metric.cost(value), evaluation.trial_id, evaluation.step, value))
+        if _path(directory, evaluation.trial_id, evaluation.step).is_file():
+            found.append((metric.cost(value), evaluation.trial_id, evaluation.step, value))
+    if not found:
+        return None
+    _, trial_id, step, value = min(found)
+    done, planned = steps[trial_id]
+    _, best_trial, best_step, best_value = min(seen)
+    better = ""
+    if (best_trial, best_step) != (trial_id, step):
+        better = f"; the run also reached {best_value:.4g} (trial {best_trial}, step {best_step}), which is not on disk"
+    return BestSoFar(
+        trial_id=trial_id,
+        step=step,
+        note=f"this run has not finished: the best checkpoint so far is of trial {trial_id} after step {step} "
+        f"({metric.label} {value:.4g}; it has done {done} of {planned} steps){better}. "
+        f"`cohort resume {directory.root}` goes on with the run",
+    )
+
+
+def _as_it_was(results: RunResults, evaluations: Sequence[EvaluationRecord], *, trial_id: int, step: int) -> RunResults:
+    """Return the results with a trial's best taken back to an earlier evaluation, for what is said of its adapter."""
+    then = next(evaluation for evaluation in evaluations if evaluation.step == step)
+    value = results.metric.read_record(then.validation_loss, then.metrics)
+    ranked = tuple(
+        entry
+        if entry.trial.trial_id != trial_id
+        else replace(
+            entry,
+            trial=replace(
+                entry.trial,
+                best_step=step,
+                best_value=value,
+                best_loss=then.validation_loss,
+                best_metrics=then.metrics,
+            ),
+        )
+        for entry in results.ranked
+    )
+    return replace(results, ranked=ranked)
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
+
+
+def _checkpoint(directory: RunDirectory, trial: TrialRecord) -> Path | None:
+    """Return the file of a trial's best checkpoint; None where it never was evaluated or is not written yet."""
+    if trial.best_step is None:
+        return None
+    path = _path(directory, trial.trial_id, trial.best_step)
+    return path if path.is_file() else None
+
+
+def _path(directory: RunDirectory, trial_id: int, step: int) -> Path:
+    return directory.root / Shelved(trial_id, ShelvedKind.BEST, step).relative_path
+
+
+def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: int) -> TrialRecord:
+    trials = {entry.trial.trial_id: entry.trial for entry in results.ranked}
+    trial = trials.get(trial_id)
+    if trial is not None and _checkpoint(directory, trial) is not None:
+        return trial
+    there = [n for n in sorted(trials) if _is_adapter(directory.trial(n)) or _checkpoint(directory, trials[n])]
+    raise InputError(
+        Problem(
+            where="--trial",
+            found=f"{trial_id}, which {'is no trial of this run' if trial is None else 'has no checkpoint on disk'}",
+            allowed=f"one of {', '.join(map(str, there))}" if there else "no trial of this run has an adapter yet",
+            mend="Choose one of these, or leave --trial out for the best.",
+        )
+    )
+
+
+def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -> AdapterContent:
+    facts = results.facts
+    base_model = read_run_task(directory, facts=facts).model_name_or_path
+    modules, shared = facts["target_modules"], facts["training"]
+    assert isinstance(modules, list), "a run that trained recorded its linears"
+    assert isinstance(shared, dict), "a run that trained recorded what its trials share"
+    settings: dict[str, Any] = {**shared, **trial.parameters}
+    linears = linear_shapes(check_checkpoint(find_model(base_model)))
+    path = _checkpoint(directory, trial)
+    assert path is not None, "a trial without a checkpoint was refused"
+    return AdapterContent(
+        weights_rD=read_weights(path)[0],
+        layout=AdapterLayout({str(name): linears[str(name)] for name in modules}),
+        spec=AdapterSpec(
+            r=int(settings["r"]),
+            lora_alpha=float(settings["lora_alpha"]),
+            lora_dropout=float(settings["lora_dropout"]),
+            use_rslora=bool(settings["use_rslora"]),
+        ),
+        base_model=base_model,
+        linears=tuple(linears),
+        card=render_model_card(results, trial_id=trial.trial_id),
+        tokenizer=load_tokenizer(base_model),
+    )

@@ -1,0 +1,104 @@
+"""Takes an adapter out of a run: as PEFT and vLLM load it, or merged into the base model's weights."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from cohort.adapters.merge import merge_into_base
+from cohort.adapters.peft_format import WEIGHTS_FILE, read_adapter
+from cohort.core.durable_files import directory_written_beside
+from cohort.core.errors import InputError, Problem
+from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
+from cohort.models.safetensors_files import read_headers
+from cohort.models.source import find_model
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.task_of_run import read_run_task
+
+__all__ = ["ExportForm", "Exported", "export_adapter"]
+
+
+class ExportForm(StrEnum):
+    """What is written."""
+
+    PEFT = "peft"
+    """An adapter directory."""
+    MERGED = "merged"
+    """The base model with the adapter added into its weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """Where an adapter was written.
+
+    Attributes:
+        path: The directory.
+        so_far: What it is where the run has not finished.
+    """
+
+    path: Path
+    so_far: BestSoFar | None = None
+
+
+def export_adapter(
+    run_directory: Path, *, form: ExportForm, trial_id: int | None = None, output: Path | None = None
+) -> Exported:
+    """Write an adapter of a run and return where it is.
+
+    Args:
+        run_directory: The run.
+        form: What to write.
+        trial_id: A trial, kept or not; the best when None: of a run that has not finished, the best so far.
+        output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None, followed
+            by trial and step where it is not the run's best.
+
+    Raises:
+        InputError: there is no such adapter, or ``output`` is not empty.
+        StorageFullError: the disk is full; nothing half-written stays.
+    """
+    directory = RunDirectory.open(run_directory)
+    so_far = best_so_far(directory) if trial_id is None else None
+    name = f"export-{form.value}" + ("" if trial_id is None else f"-{trial_id:04d}")
+    if so_far is not None:
+        trial_id = so_far.trial_id
+        name += f"-{trial_id:04d}-step-{so_far.step}"
+    target = directory.root / name if output is None else output
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(
+            Problem(
+                where=f"-o {target}",
+                found="a file" if not target.is_dir() else "a directory that is not empty",
+                allowed="a directory that is new or empty",
+                mend="Choose another directory, or delete this one.",
+            )
+        )
+    with chosen_adapter(directory, trial_id=trial_id, step=None if so_far is None else so_far.step) as source:
+        if form is ExportForm.PEFT:
+            _copy(source, target)
+        else:
+            with RunReader.open(directory.database) as reader:
+                task = read_run_task(directory, facts=reader.facts())
+            _merge(source, target, base=find_model(task.model_name_or_path))
+    return Exported(path=target, so_far=so_far)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with directory_written_beside(target) as partial:
+        for path in sorted(source.iterdir()):
+            # resume state lies beside a kept trial's adapter; it is no part of the adapter
+            if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
+                shutil.copy2(path, partial / path.name)
+
+
+def _merge(source: Path, target: Path, *, base: Path) -> None:
+    adapter = read_adapter(source)
+    shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
+    with directory_written_beside(target) as partial:
+        merge_into_base(base, adapter, partial, shards=shards)
+
+
+# adapter_config.json, the model card and the tokenizer
+_ADAPTER_SUFFIXES = {".json", ".md", ".model", ".txt", ".jinja"}

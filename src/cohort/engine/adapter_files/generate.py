@@ -1,0 +1,161 @@
+"""Tries an adapter of a run on prompts, rendered as its training rows were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
+from cohort.data.chat import RENDERING_DATE
+from cohort.data.formats import DataFormat
+from cohort.data.parsing import alpaca_prompt
+from cohort.data.settings import template_fields
+from cohort.data.tokenise import encode_prompt
+from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
+from cohort.engine.machine.machine import choose_machine
+from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.records import JsonValue
+from cohort.runs.task_of_run import read_run_task
+from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
+from cohort.serving.sampler import Sampling
+from cohort.tasks.loading import TaskFile
+
+__all__ = ["Generated", "GenerationSettings", "generate_from_run", "render_prompt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """How prompts are continued.
+
+    Attributes:
+        max_new_tokens: Most tokens generated for a prompt.
+        temperature: 0 takes the likeliest token.
+        top_p: Draw among the likeliest tokens that together have this probability.
+        seed: Of the draws.
+        is_raw: Take prompts as they are, without the task's prompt template or the model's chat template.
+        use_base: The frozen model without the adapter, to compare with.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    is_raw: bool = False
+    use_base: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """What an adapter answered.
+
+    Attributes:
+        answers: One for each prompt.
+        so_far: What the adapter is where the run has not finished; None where it has, or a trial was named.
+    """
+
+    answers: tuple[str, ...]
+    so_far: BestSoFar | None = None
+
+
+def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool, is_alpaca: bool = False) -> str:
+    """Return the text a model trained on the task's rows expects before its answer.
+
+    A chat model gets the prompt as a user's message, one trained on alpaca rows as an instruction without input; a
+    prompt template of one field has the field filled.
+    """
+    if is_chat:
+        messages = [{"role": "user", "content": prompt}]
+        return str(
+            tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, strftime_now=RENDERING_DATE.strftime
+            )
+        )
+    template = task.dataset.prompt_template
+    if template is None and is_alpaca:
+        return alpaca_prompt(prompt)
+    if template is None or len(set(template_fields(template))) != 1:
+        return prompt
+    return template.format_map({template_fields(template)[0]: prompt})
+
+
+def _facts(directory: RunDirectory) -> dict[str, JsonValue]:
+    with RunReader.open(directory.database) as reader:
+        return reader.facts()
+
+
+def _read_chosen(directory: RunDirectory, *, trial_id: int | None) -> tuple[PeftAdapter, BestSoFar | None]:
+    so_far = best_so_far(directory) if trial_id is None else None
+    chosen_id, step = (trial_id, None) if so_far is None else (so_far.trial_id, so_far.step)
+    with chosen_adapter(directory, trial_id=chosen_id, step=step) as source:
+        return read_adapter(source), so_far
+
+
+def generate_from_run(
+    run_directory: Path,
+    prompts: Sequence[str],
+    *,
+    settings: GenerationSettings,
+    trial_id: int | None = None,
+) -> Generated:
+    """Return what an adapter of a run answers to each prompt.
+
+    Args:
+        run_directory: The run.
+        prompts: What to answer.
+        settings: How.
+        trial_id: A trial; the best when None: of a run that has not finished, the best checkpoint so far.
+
+    Raises:
+        InputError: there is no such adapter, or a prompt is empty or longer than the model's context.
+    """
+    directory = RunDirectory.open(run_directory)
+    facts = _facts(directory)
+    task = read_run_task(directory, facts=facts)
+    adapter, so_far = (None, None) if settings.use_base else _read_chosen(directory, trial_id=trial_id)
+    machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+    tokenizer = load_tokenizer(task.model_name_or_path)
+    decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
+    is_chat = facts.get("is_chat") is True and not settings.is_raw
+    is_alpaca = facts.get("data_format") == DataFormat.ALPACA
+    texts = [
+        prompt
+        if settings.is_raw
+        else render_prompt(prompt, task=task, tokenizer=tokenizer, is_chat=is_chat, is_alpaca=is_alpaca)
+        for prompt in prompts
+    ]
+    bank, slot = None, None
+    if adapter is not None:
+        layout = AdapterLayout({module: decoder.linears[module] for module in adapter.modules})
+        bank = AdapterBank(
+            layout,
+            num_slots=1,
+            num_rank_rows=adapter.spec.r,
+            device=machine.device,
+            compute_dtype=decoder.dtype,
+        )
+        slot = bank.insert(adapter.spec, AdapterState.fresh(rank_rows_from_peft(layout, adapter)))
+    requests = [
+        GenerateRequest(
+            prompt_tokens=encode_prompt(text, tokenizer=tokenizer, is_chat=is_chat),
+            max_new_tokens=settings.max_new_tokens,
+            slot=slot,
+            seed=settings.seed,
+        )
+        for text in texts
+    ]
+    answers = generate(
+        decoder,
+        requests,
+        lora_for=None if bank is None else bank.context,
+        num_slots=0 if bank is None else 1,
+        stop_ids=end_of_answer_ids(tokenizer, decoder.config.eos_token_ids),
+        sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p),
+    )
+    decoded = tuple(str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers)
+    return Generated(answers=decoded, so_far=so_far)

@@ -1,0 +1,121 @@
+"""The README.md of an adapter: a Hugging Face model card with everything needed to load it and to make it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from cohort.core.hub_ids import is_hub_id
+from cohort.runs.records import JsonValue, TrialRecord
+from cohort.runs.results import RunResults
+from cohort.version import __version__
+
+__all__ = ["render_model_card"]
+
+# the values that vLLM's --max-lora-rank takes
+_VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def _hub_id(base_model: str) -> str | None:
+    """``base_model`` where it is a hub id: the hub refuses a card whose base_model is a local path."""
+    return base_model if is_hub_id(base_model) and not Path(base_model).exists() else None
+
+
+def _table(rows: Mapping[str, JsonValue], *, headers: tuple[str, str]) -> list[str]:
+    lines = [f"| {headers[0]} | {headers[1]} |", "|---|---|"]
+    for name, value in rows.items():
+        shown = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+        lines.append(f"| {name} | {shown.replace('|', chr(92) + '|')} |")
+    return lines
+
+
+def _front_matter(*, hub_id: str | None, objective: str) -> list[str]:
+    lines = ["---"]
+    if hub_id:
+        lines.append(f"base_model: {hub_id}")
+    lines += ["library_name: peft", "pipeline_tag: text-generation", "tags:", "- lora", "- peft", "- cohort"]
+    lines.append(f"- {objective}")
+    if hub_id:
+        lines.append(f"- base_model:adapter:{hub_id}")
+    return [*lines, "---", ""]
+
+
+def _loading(*, base_model: str, r: int) -> list[str]:
+    max_rank = next((rank for rank in _VLLM_RANKS if rank >= r), r)
+    return [
+        "## Loading",
+        "",
+        "With PEFT:",
+        "",
+        "```python",
+        "from peft import PeftModel",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        f"model = AutoModelForCausalLM.from_pretrained({json.dumps(base_model)})",
+        'model = PeftModel.from_pretrained(model, "PATH/TO/THIS/FOLDER")',
+        'tokenizer = AutoTokenizer.from_pretrained("PATH/TO/THIS/FOLDER")',
+        "```",
+        "",
+        "With vLLM:",
+        "",
+        "```sh",
+        f"vllm serve {base_model} --enable-lora --max-lora-rank {max_rank} --lora-modules adapter=PATH/TO/THIS/FOLDER",
+        "```",
+        "",
+    ]
+
+
+def _outcome(results: RunResults, trial: TrialRecord) -> dict[str, JsonValue]:
+    outcome: dict[str, JsonValue] = {}
+    if trial.best_loss is not None:
+        outcome["validation loss"] = trial.best_loss
+    outcome.update(trial.best_metrics)
+    if results.base_value is not None:
+        outcome[f"{results.metric_label} of the base model"] = results.base_value
+    outcome["at step"] = trial.best_step if trial.best_step is not None else trial.steps_done
+    return outcome
+
+
+def render_model_card(results: RunResults, *, trial_id: int) -> str:
+    """Return the model card of one trial's adapter.
+
+    Raises:
+        KeyError: the run has no such trial.
+    """
+    place = {entry.trial.trial_id: entry for entry in results.ranked}[trial_id]
+    trial, facts = place.trial, results.facts
+    base_model = str(facts.get("base_model", "BASE_MODEL"))
+    task, objective = str(facts.get("task_name", "task")), str(facts.get("objective", "sft"))
+    r = trial.parameters.get("r")
+    shared = facts.get("training")
+    settings = {**(shared if isinstance(shared, dict) else {}), **trial.parameters, "seed": trial.seed}
+    origin: dict[str, JsonValue] = {
+        name.replace("_", " "): facts[name]
+        for name in ("data_hash", "model_hash", "task_hash", "backend", "precision", "versions")
+        if name in facts
+    }
+    lines = [
+        *_front_matter(hub_id=_hub_id(base_model), objective=objective),
+        f"# LoRA adapter: {task}",
+        "",
+        f"A LoRA adapter for `{base_model}`, the result of trial {trial_id} in a sweep of {len(results.ranked)} "
+        f"configurations (place {place.rank}: {place.why}). Trained with Cohort {__version__}.",
+        "",
+        "## Outcome",
+        "",
+        *_table(_outcome(results, trial), headers=("metric", "value")),
+        "",
+        "## Hyperparameters",
+        "",
+        *_table(settings, headers=("name", "value")),
+        "",
+        *_loading(base_model=base_model, r=int(r) if isinstance(r, int | float) else 16),
+        "## Provenance",
+        "",
+        *_table(
+            {**origin, "optimizer steps": f"{trial.steps_done} of {trial.planned_steps}"}, headers=("what", "value")
+        ),
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,150 @@
+"""Which rows are no longer those a run began with: training rows, validation rows, or how they are tokenised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cohort.core.errors import Problem
+from cohort.runs.records import JsonValue
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["MEND_PLACE", "rewritten_note", "row_problems", "short"]
+
+MEND_PLACE = (
+    "Restore it as it was, say where it is now (cohort resume RUN_DIR --{key} PATH), "
+    "or start a new run with `cohort tune`."
+)
+_MEND_LIBRARY = "Install the versions the run began with, or start a new run with `cohort tune`."
+_WHEN = "as when the run began"
+_SHORT = 12
+
+
+def row_problems(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue], *, task: TaskFile) -> list[Problem]:
+    """Return a problem for each input whose change gives other rows, and for none beside it.
+
+    Args:
+        facts: Of the run record. A record without ``train_input`` tells only that something changed, not what.
+        now: The same facts of the preparation.
+        task: Says where the rows are.
+    """
+    if _same_fingerprints(facts, now):
+        return []
+    places = {"train": _place(task, "train"), "validation": _place(task, "validation")}
+    is_share = isinstance(task.dataset.validation, int | float)
+    if not isinstance(facts.get("train_input"), dict):
+        return [_problem_of_old_record(facts, now, task=task, places=places, is_share=is_share)]
+    problems = []
+    if facts.get("tokenizer_hash") != now["tokenizer_hash"]:
+        problems.append(_tokenizer_problem(facts, now, task=task))
+    train_changed, validation_changed = _other_rows(facts, now, "train"), _other_rows(facts, now, "validation")
+    # a share is taken from the training rows: they are what the user changed
+    changed = {"train": train_changed or (is_share and validation_changed), "validation": validation_changed}
+    for split in ("train", "validation"):
+        if not changed[split] or (split == "validation" and is_share):
+            continue
+        then, found = _input(facts, split), _input(now, split)
+        if then["files_hash"] != found["files_hash"]:
+            problems.append(_changed(places[split], split, then=then, now=found))
+        elif not problems:
+            problems.append(_tokenised_otherwise(places[split], split))
+    return problems
+
+
+def rewritten_note(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> str | None:
+    """Return which files are written otherwise than when the run began, for rows that are the same; None for none."""
+    names = [
+        f"dataset.{split}"
+        for split in ("train", "validation")
+        if _input(facts, split) and _input(facts, split)["files_hash"] != _input(now, split)["files_hash"]
+    ]
+    return f"{' and '.join(names)} changed since the run began; the rows it uses are the same" if names else None
+
+
+def short(value: JsonValue) -> str:
+    """Return the first digits of a hash."""
+    return value[:_SHORT] if isinstance(value, str) else "nothing"
+
+
+def _same_fingerprints(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> bool:
+    return all(facts.get(key) == now[key] for key in ("train_fingerprint", "validation_fingerprint"))
+
+
+def _place(task: TaskFile, split: str) -> str:
+    value = task.model_dump(mode="json")["dataset"][split]
+    return f"dataset.{split}: {', '.join(value) if isinstance(value, list) else value}"
+
+
+def _input(facts: Mapping[str, JsonValue], split: str) -> Mapping[str, Any]:
+    value = facts.get(f"{split}_input")
+    return value if isinstance(value, dict) else {}
+
+
+def _other_rows(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue], split: str) -> bool:
+    return bool(_input(facts, split)["rows_hash"] != _input(now, split)["rows_hash"])
+
+
+def _changed(place: str, split: str, *, then: Mapping[str, Any], now: Mapping[str, Any]) -> Problem:
+    name = "training" if split == "train" else "validation"
+    return Problem(
+        where=place,
+        found=f"the {name} rows changed: {_in_words(now)}",
+        allowed=f"{_in_words(then)}, {_WHEN}",
+        mend=MEND_PLACE.format(key=f"dataset.{split}"),
+    )
+
+
+def _in_words(read: Mapping[str, Any]) -> str:
+    size = "" if read["num_bytes"] is None else f" in {read['num_bytes']:,} bytes"
+    return f"{read['num_rows_read']:,} rows read{size} (SHA-256 {short(read['files_hash'])})"
+
+
+def _tokenizer_problem(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue], *, task: TaskFile) -> Problem:
+    return Problem(
+        where=f"model_name_or_path: {task.model_name_or_path}",
+        found=f"the tokenizer or its chat template changed (SHA-256 {short(now['tokenizer_hash'])})",
+        allowed=f"SHA-256 {short(facts.get('tokenizer_hash'))}, {_WHEN}",
+        mend=MEND_PLACE.format(key="model_name_or_path"),
+    )
+
+
+def _tokenised_otherwise(place: str, split: str) -> Problem:
+    name = "training" if split == "train" else "validation"
+    return Problem(
+        where=place,
+        found=f"the {name} rows changed, though neither the file nor the tokenizer did: other versions read them",
+        allowed=f"the tokens that Cohort, transformers and tokenizers made of them, {_WHEN}",
+        mend=_MEND_LIBRARY,
+    )
+
+
+def _problem_of_old_record(
+    facts: Mapping[str, JsonValue],
+    now: Mapping[str, JsonValue],
+    *,
+    task: TaskFile,
+    places: Mapping[str, str],
+    is_share: bool,
+) -> Problem:
+    """Return what can be said where files and tokenizer went into one hash."""
+    if facts.get("data_hash") == now["data_hash"]:
+        return Problem(
+            where=f"model_name_or_path: {task.model_name_or_path}",
+            found="other tokens of the same files: the tokenizer, its chat template or a library changed",
+            allowed=f"the tokenizer and the versions of transformers and tokenizers, {_WHEN}",
+            mend=MEND_PLACE.format(key="model_name_or_path"),
+        )
+    name = "the training rows" if is_share else "the training rows, the validation rows or both"
+    return Problem(
+        where=places["train"] if is_share else f"{places['train']}; {places['validation']}",
+        found=f"{name} changed: {_used(now)}",
+        allowed=f"{_used(facts)}, {_WHEN}",
+        mend=MEND_PLACE.format(key="dataset.train"),
+    )
+
+
+def _used(facts: Mapping[str, JsonValue]) -> str:
+    counts = facts.get("data_counts")
+    read = counts.get("rows_read") if isinstance(counts, dict) else None
+    total = "" if read is None else f"{read} rows read, "
+    return f"{total}{facts.get('num_train_rows')} to train on (SHA-256 {short(facts.get('data_hash'))})"

@@ -1,0 +1,155 @@
+"""What a task will take, before it runs: GPUs, seconds and memory, each with where the figure comes from.
+
+Seconds are the worst case: every trial trains to its end, evaluations included, and the process starts once. Early exit
+only makes a task shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohort.core.errors import InputError, Problem
+from cohort.engine.estimate.task_costs import TaskSketch, TimeParts, cost_key
+from cohort.engine.machine.cost_cache import read_costs
+from cohort.engine.machine.devices import hardware_of
+from cohort.engine.memory.sizes import Sizes
+from cohort.engine.prepare.inputs import TaskInputs, read_inputs
+from cohort.scheduling.cost.hardware import Hardware
+from cohort.scheduling.cost.model import CostSource
+from cohort.scheduling.placement.records import TaskOption, TaskRequest
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["OptionEstimate", "TaskEstimate", "estimate_task", "hardware_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionEstimate:
+    """One way to run a task.
+
+    Attributes:
+        num_gpus: Devices it holds (a CPU worker counts as one).
+        time: Seconds from its start to its end in the worst case, by what they are spent on.
+        memory_bytes: On each device at most: base model's share, adapters' states, one pass.
+    """
+
+    num_gpus: int
+    time: TimeParts
+    memory_bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Worst case from the task's start to its end."""
+        return self.time.total
+
+    @property
+    def step_source(self) -> CostSource:
+        """Where the seconds of a step come from."""
+        return self.time.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEstimate:
+    """What a task will take.
+
+    Attributes:
+        options: Ways to run it, by number of GPUs.
+        num_trials: Configurations it tries.
+        priority: Of the task file.
+        hardware: Name of what it was estimated for.
+    """
+
+    options: tuple[OptionEstimate, ...]
+    num_trials: int
+    priority: int
+    hardware: str
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the first option."""
+        return self.options[0].num_gpus
+
+    @property
+    def seconds(self) -> float:
+        """Worst case of the first option."""
+        return self.options[0].seconds
+
+    def request(self, task_id: str, *, arrival_seconds: float = 0.0) -> TaskRequest:
+        """Return the task as the placement planner sees it."""
+        return TaskRequest(
+            task_id=task_id,
+            options=tuple(TaskOption(num_gpus=o.num_gpus, seconds=o.seconds) for o in self.options),
+            arrival_seconds=arrival_seconds,
+            priority=self.priority,
+        )
+
+
+def estimate_task(
+    task: TaskFile,
+    hardware: Hardware,
+    *,
+    inputs: TaskInputs | None = None,
+    most_gpus: int = 1,
+    cache_directory: Path | None = None,
+) -> TaskEstimate:
+    """Return what ``task`` will take on ``hardware``.
+
+    Args:
+        task: A task that is valid in itself.
+        hardware: One device of those it may run on.
+        inputs: What the task names, where it was read already.
+        most_gpus: Largest number of GPUs one task may be given; powers of two up to it become options.
+        cache_directory: Where measured costs are; ``$COHORT_CACHE_DIR`` or its default when None.
+
+    Raises:
+        InputError: something is wrong with what the task names, or it fits no allowed number of GPUs.
+    """
+    _refuse_other_device(task, hardware)
+    found = inputs or read_inputs(task)
+    measured = read_costs(cost_key(found, hardware), directory=cache_directory)
+    sketch = TaskSketch(task, found, hardware, measured)
+    sized: list[tuple[int, Sizes]] = []
+    refusal: InputError | None = None
+    degree = 1
+    while degree <= max(1, most_gpus):
+        try:
+            sized.append((degree, sketch.sizes(degree)))
+        except InputError as error:
+            refusal = refusal or error
+        degree *= 2
+    if not sized:
+        assert refusal is not None, "every number of GPUs was refused for a reason"
+        raise refusal
+    return TaskEstimate(
+        options=tuple(
+            OptionEstimate(
+                num_gpus=degree, time=sketch.time(degree, sizes), memory_bytes=sketch.memory_bytes(degree, sizes)
+            )
+            for degree, sizes in sized
+        ),
+        num_trials=len(sketch.trials),
+        priority=task.priority,
+        hardware=hardware.name,
+    )
+
+
+def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
+    """Refuse a task that asks for the CPU where it would get a GPU, and the other way round."""
+    if task.num_gpus == 0 and hardware.is_gpu:
+        raise InputError(
+            Problem(
+                where=task.where("num_gpus"),
+                found="0: the task asks for the CPU",
+                allowed=f"auto | 1, on {hardware.name}",
+                mend="Write num_gpus: auto, or use --workers N instead of GPUs.",
+            )
+        )
+    if task.num_gpus != "auto" and task.num_gpus > 0 and not hardware.is_gpu:
+        raise InputError(
+            Problem(
+                where=task.where("num_gpus"),
+                found=f"{task.num_gpus}, but the workers are on the CPU",
+                allowed="auto | 0 (CPU)",
+                mend="Write num_gpus: auto, or use --gpus N instead of workers on the CPU.",
+            )
+        )

@@ -1,0 +1,340 @@
+"""A task on one kind of hardware, without its weights: its trials, sizes that fit, and seconds from costs.
+
+Costs are analytic until steps of such tasks were measured: then they are fitted to those, the analytic ones beside them
+where little was measured (see cost_cache for what counts as such a task).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import InputError, Problem
+from cohort.core.memory_records import Recompute
+from cohort.core.units import format_bytes
+from cohort.engine.machine.cost_cache import CostKey, MeasuredCosts
+from cohort.engine.machine.machine import Machine
+from cohort.engine.memory.limit import placed
+from cohort.engine.memory.sizes import (
+    GRAPH_TOKENS,
+    LOSS_HEAD_BYTES,
+    Sizes,
+    SizeWish,
+    choose_sizes,
+    estimate_passes,
+    rank_row_bytes,
+)
+from cohort.engine.memory.smallest import Enough, find_enough
+from cohort.engine.prepare.inputs import TaskInputs
+from cohort.engine.prepare.proposals import TrialProposals
+from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
+from cohort.scheduling.admission import Request
+from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
+from cohort.scheduling.cost.fit import LaunchRegime, fit_step_cost
+from cohort.scheduling.cost.hardware import Hardware
+from cohort.scheduling.cost.model import CostSource, StepCost, TrialWork, derive_cost
+from cohort.scheduling.cost.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_time
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["TaskSketch", "TimeParts", "cost_key"]
+
+# starting Python with torch; on a GPU also its libraries, kernels and first graphs; reading weights from a local disk
+START_SECONDS = 5.0
+GPU_SET_UP_SECONDS = 10.0
+READ_BYTES_PER_SECOND = 1.5e9
+# adapters, tables and report at the end
+FINISH_SECONDS = 1.0
+# with so many measured packs the analytic cost no longer matters
+ENOUGH_PACKS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeParts:
+    """Seconds of a task from the start of its process to its end, every trial trained in full.
+
+    Attributes:
+        training, evaluation: Of all trials.
+        start: Until the first step.
+        rest: Records, checkpoints, and the results at the end.
+        source: Where a step's seconds come from.
+    """
+
+    training: float
+    evaluation: float
+    start: float
+    rest: float
+    source: CostSource
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.training + self.evaluation + self.start + self.rest
+
+
+def cost_key(task_inputs: TaskInputs, hardware: Hardware) -> CostKey:
+    """Return what the measured costs of a task are filed under."""
+    return CostKey.of(
+        task_inputs.config,
+        hardware=hardware.name,
+        precision="bfloat16" if hardware.is_gpu else "float32",
+        mean_length=float(task_inputs.data.train.lengths.mean()),
+        target_modules=task_inputs.target_modules,
+    )
+
+
+class TaskSketch:
+    """One task on one kind of hardware."""
+
+    def __init__(self, task: TaskFile, inputs: TaskInputs, hardware: Hardware, measured: MeasuredCosts) -> None:
+        """Work out trials and analytic costs.
+
+        Args:
+            task: The task.
+            inputs: What it names.
+            hardware: One device.
+            measured: What runs of such tasks took.
+
+        Raises:
+            InputError: the search space cannot be listed or sampled.
+        """
+        self.task, self.inputs, self.hardware, self.measured = task, inputs, hardware, measured
+        self.bytes_per_value = 2 if hardware.is_gpu else 4
+        shapes = linear_shapes(inputs.config)
+        self.layout = AdapterLayout({name: shapes[name] for name in inputs.target_modules})
+        self.counts = count_model(inputs.config)
+        self.weight_bytes = float(self.counts.weight_bytes(self.bytes_per_value))
+        train = inputs.data.train
+        self.proposals = TrialProposals(task, num_rows=len(train), num_tokens=int(train.offsets[-1]))
+        self.trials = self._all_trials()
+        self.mean_square = float((train.lengths.astype(float) ** 2).mean())
+        self.works = {trial_id: self._work(trial) for trial_id, trial in enumerate(self.trials)}
+        self.model_work = self._model_work()
+
+    def _all_trials(self) -> list[PlannedTrial]:
+        """Return all trials; those that a sampler will only propose later are like the first ones, in turn."""
+        first = self.proposals.first
+        return [first[index % len(first)] for index in range(max(self.inputs.num_trials, len(first)))]
+
+    def _work(self, trial: PlannedTrial) -> TrialWork:
+        spec = trial.spec
+        return TrialWork(
+            r=aligned_rank(spec.adapter.r),
+            num_tokens=trial.planned_tokens / spec.num_steps,
+            num_steps=spec.num_steps,
+            sum_squares=spec.batch_size * self.mean_square,
+            num_sequences=spec.batch_size,
+        )
+
+    def _model_work(self) -> ModelWork:
+        counts, train = self.counts, self.inputs.data.train
+        trained_share = float(train.trained_T.mean())
+        return ModelWork(
+            flops_per_token=(2 + self._recomputed) * counts.linear_flops_per_token
+            + 3 * trained_share * counts.head_flops_per_token,
+            # a causal sequence sees half of its square, and attention's backward costs twice its forward
+            flops_per_square=(1.5 + 0.5 * self._recomputed) * counts.attention_flops_per_pair,
+            weight_bytes=self.weight_bytes,
+            rank_width=self.layout.width,
+            num_linears=len(self.layout.linears),
+            num_layers=self.inputs.config.num_layers,
+            hidden_size=self.inputs.config.hidden_size,
+            bytes_per_value=self.bytes_per_value,
+        )
+
+    @property
+    def _recomputed(self) -> int:
+        """Further forward passes of the layers in a training pass."""
+        return int(self.task.memory.recompute == Recompute.ALWAYS.value)
+
+    def sizes(self, num_gpus: int) -> Sizes:
+        """Return sizes beside a base model that is spread over ``num_gpus`` GPUs.
+
+        Raises:
+            InputError: it does not fit, or not with the largest rank.
+        """
+        weights = math.ceil(self.weight_bytes / num_gpus)
+        free = self.device_bytes - weights
+        limit = self.task.memory.limit
+        machine = Machine(
+            device=torch.device("cuda" if self.hardware.is_gpu else "cpu"),
+            device_name=self.hardware.name,
+            dtype="bfloat16" if self.hardware.is_gpu else "float32",
+            threads=1,
+            memory_bytes=int(free),
+        )
+        needs = None
+        if self.hardware.is_gpu or limit is not None:
+            dtype = torch.bfloat16 if self.hardware.is_gpu else torch.float32
+            needs = estimate_passes(self.inputs.config, dtype=dtype, device=machine.device)
+            if limit is not None:
+                needs = replace(needs, margin_share=self.task.memory.margin)
+
+        def sizes_of(free: int) -> Sizes:
+            return choose_sizes(
+                self.proposals.largest(),
+                layout=self.layout,
+                machine=replace(machine, memory_bytes=free),
+                longest_row=int(self.inputs.data.train.lengths.max()),
+                wish=SizeWish(),
+                needs=needs,
+                recompute=Recompute(self.task.memory.recompute),
+            )
+
+        if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):
+            raise InputError(self._too_large(weights, enough=self._enough(sizes_of, weights)))
+        try:
+            return sizes_of(int(free))
+        except InputError as error:
+            problems, enough = [self._placed(problem) for problem in error.problems], self._enough(sizes_of, weights)
+            raise InputError(problems if enough is None else enough.all_told(problems)) from None
+
+    def _enough(self, sizes_of: Callable[[int], Sizes], weights: int) -> Enough | None:
+        """Return what the task would do with beside ``weights`` bytes on each device; None where no memory would do."""
+        needed = find_enough(sizes_of, taken=weights)
+        if needed is None:
+            return None
+        limit = self.task.memory.limit
+        return Enough(num_bytes=needed, limit_bytes=limit, there_bytes=self.hardware.memory_bytes)
+
+    @property
+    def device_bytes(self) -> float:
+        """What there is of a device's memory, or what the task may take of it."""
+        limit = self.task.memory.limit
+        return self.hardware.memory_bytes if limit is None else min(float(limit), self.hardware.memory_bytes)
+
+    def _too_large(self, weights: int, *, enough: Enough | None) -> Problem:
+        """Return what is wrong when the base model alone is too large."""
+        limit = self.task.memory.limit
+        if limit is not None and limit < self.hardware.memory_bytes:
+            to = "" if enough is None or enough.raised is None else f" to {enough.raised}"
+            return Problem(
+                where=self.task.where("memory.limit"),
+                found=format_bytes(limit),
+                allowed=f"more than {format_bytes(weights)}, which the base model takes, and room for a pass",
+                mend=f"Raise it{to}, remove it, or choose a smaller base model.",
+            )
+        return Problem(
+            where=self.task.where("model_name_or_path"),
+            found=f"{self.task.model_name_or_path}, whose weights take {format_bytes(weights)}",
+            allowed=f"what fits in {format_bytes(self.hardware.memory_bytes)} of {self.hardware.name}",
+            mend="Choose a smaller base model, or hardware with more memory.",
+        )
+
+    def _placed(self, problem: Problem) -> Problem:
+        return replace(
+            problem,
+            where=placed(self.task, problem).where,
+            allowed=f"{problem.allowed}, beside the base model on {self.hardware.name}",
+        )
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes that one token of a training pass keeps."""
+        return activation_bytes_per_token(self.inputs.config, bytes_per_value=self.bytes_per_value)
+
+    @property
+    def recomputed_bytes(self) -> int:
+        """The same where layers are recomputed."""
+        return recomputed_bytes_per_token(self.inputs.config, bytes_per_value=self.bytes_per_value)
+
+    def memory_bytes(self, num_gpus: int, sizes: Sizes) -> float:
+        """Return what each device holds at most: its share of the base, the bank, one pass and the loss head."""
+        row_bytes = rank_row_bytes(self.layout, has_compute_copy=self.hardware.is_gpu)
+        memory = self.weight_bytes / num_gpus + sizes.executor.num_rank_rows * row_bytes
+        tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
+        memory += self.activation_bytes * tokens if kept is None else max(
+            self.activation_bytes * min(kept, tokens), self.recomputed_bytes * tokens
+        )  # fmt: skip
+        return memory + (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0)
+
+    def step_cost(self, num_gpus: int, *, tokens_per_pass: float | None) -> tuple[StepCost, CostSource]:
+        """Return a step's coefficients and where they come from.
+
+        Args:
+            num_gpus: Above one they are derived from those of one, and analytic.
+            tokens_per_pass: Where launches of the host may take longer than the work; None: never, which is convex.
+        """
+        launched = None
+        if self.hardware.is_gpu and tokens_per_pass is not None:
+            launched = LaunchRegime(from_tokens=GRAPH_TOKENS, tokens_per_pass=tokens_per_pass)
+        cost, source = analytic_step_cost(self.model_work, self.hardware, launched=launched), CostSource.ANALYTIC
+        # only steps that kept their activations are measured
+        samples = () if self._recomputed else self.measured.samples
+        if samples:
+            cost = fit_step_cost(samples, held_out=(), prior=cost, launched=launched).cost
+            source = CostSource.MEASURED if len(set(samples)) >= ENOUGH_PACKS else CostSource.SCALED
+        if num_gpus == 1:
+            return cost, source
+        interconnect = analytic_interconnect(self.model_work, self.hardware)
+        plain = replace(cost, launches=None)
+        return derive_cost(plain, num_gpus=num_gpus, interconnect=interconnect), CostSource.ANALYTIC
+
+    def time(self, num_gpus: int, sizes: Sizes) -> TimeParts:
+        """Return the seconds of the whole task."""
+        cost, source = self.step_cost(num_gpus, tokens_per_pass=sizes.executor.token_budget)
+        mean_length = float(self.inputs.data.train.lengths.mean())
+        waiting = [
+            WaitingTrial(
+                request=Request(
+                    trial_id=trial_id,
+                    r=aligned_rank(trial.spec.adapter.r),
+                    batch_size=trial.spec.batch_size,
+                    mean_length=mean_length,
+                ),
+                work=self.works[trial_id],
+            )
+            for trial_id, trial in enumerate(self.trials)
+        ]
+        training = training_time(waiting, capacity=sizes.capacity, cost=cost)
+        runs = self.measured.runs
+        # medians, here as below: the first run on a machine compiles kernels
+        others = [run.other_seconds / run.steps for run in runs if run.steps]
+        other = statistics.median(others) * training.num_steps if others else 0.0
+        finish = statistics.median(run.finish_seconds for run in runs) if runs else FINISH_SECONDS
+        return TimeParts(
+            training=training.seconds,
+            evaluation=self._evaluation_seconds(cost, sizes),
+            start=self._start_seconds(),
+            rest=other + finish,
+            source=source,
+        )
+
+    def _evaluation_seconds(self, cost: StepCost, sizes: Sizes) -> float:
+        """Return the seconds of all trials' evaluations, generation included."""
+        validation = self.inputs.data.validation
+        plan = plan_evaluation(self.task, self.proposals.first, validation=validation)
+        tokens = plan.num_rows * float(validation.lengths.mean())
+        num_evaluations = sum(len(trial.candidate.evaluation_steps) for trial in self.trials)
+        generates = self.task.evaluation.metric != "loss"
+        rate = self.measured.seconds_per_evaluated_token
+        if rate is not None:
+            generated = plan.num_rows * self.task.evaluation.max_new_tokens if generates else 0
+            return num_evaluations * (tokens + generated) * rate
+        evaluations = {
+            trial_id: EvaluationWork(
+                num_evaluations=len(trial.candidate.evaluation_steps), num_tokens=tokens, num_sequences=plan.num_rows
+            )
+            for trial_id, trial in enumerate(self.trials)
+        }
+        budget = sizes.executor.evaluation_token_budget
+        seconds = evaluation_seconds(evaluations, works=self.works, cost=cost, token_budget=budget)
+        if generates:
+            # each new token of a batch of rows is a forward pass of one token a row
+            each = 0.5 * cost.step_seconds([TrialWork(r=1, num_tokens=plan.num_rows, num_sequences=plan.num_rows)])
+            seconds += num_evaluations * self.task.evaluation.max_new_tokens * each
+        return seconds
+
+    def _start_seconds(self) -> float:
+        runs = self.measured.runs
+        if runs:
+            return START_SECONDS + statistics.median(run.start_seconds for run in runs)
+        set_up = GPU_SET_UP_SECONDS if self.hardware.is_gpu else 0.0
+        return START_SECONDS + set_up + self.weight_bytes / READ_BYTES_PER_SECOND

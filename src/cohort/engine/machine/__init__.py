@@ -1,0 +1,1 @@
+"""Devices of this machine, what they can do, and what was measured on them."""

@@ -1,0 +1,128 @@
+"""Which kernels run on a device and why, in words: what ``cohort doctor`` prints and a run records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from cohort.kernels.backend import Backend, describe_backend, implementation
+from cohort.kernels.packed_linear.choice.tiles import describe_augmented, describe_tiles, measured_tiles
+
+__all__ = [
+    "attention_name",
+    "choices_by_shape",
+    "describe_kernels",
+    "inside_products",
+    "linear_groups",
+    "measured_gpus",
+    "product_name",
+    "tile_lines",
+    "tile_source",
+]
+
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+def product_name(device: torch.device) -> str:
+    """Return how the LoRA products are computed."""
+    if describe_backend(device).backend is Backend.TRITON:
+        return "Triton, grouped over adapters, a fixed number of launches"
+    if device.type == "cpu":
+        return "torch, per sample (packing changes no bit)"
+    return "torch, per adapter (slow: Triton is missing)"
+
+
+def attention_name(device: torch.device) -> str:
+    """Return which attention runs."""
+    if describe_backend(device).backend is Backend.TRITON:
+        return "Triton, ragged over the packed stream, per sequence"
+    return "torch scaled_dot_product_attention, per sequence, in buckets of equal length"
+
+
+def tile_source(device: torch.device) -> str:
+    """Return where the tiles of the packed linear's kernels come from."""
+    if describe_backend(device).backend is not Backend.TRITON:
+        return f"none needed (measured for {', '.join(measured_tiles())}: see cohort doctor --gpu)"
+    name = torch.cuda.get_device_name(device)
+    rows = measured_tiles().get(name, [])
+    if not rows:
+        return f"defaults: nothing was measured on {name} (benchmarks/gpu_variants_packed_linear.py measures)"
+    shapes = {(row["in_features"], tuple(row["out_widths"])) for row in rows}
+    return f"measured on {name} for {len(shapes)} shapes of linears, defaults for others"
+
+
+def augmented_products(device: torch.device) -> str:
+    """Return for which linears B goes behind the frozen weight, so that one product gives the LoRA term as well."""
+    if describe_backend(device).backend is not Backend.TRITON:
+        return "none needed"
+    return describe_augmented(torch.cuda.get_device_name(device))
+
+
+def inside_products(device: torch.device) -> str:
+    """Return which frozen product can take the LoRA term inside, or why none can."""
+    if describe_backend(device).backend is not Backend.TRITON:
+        return "none needed"
+    return str(implementation("packed_linear", Backend.TRITON).describe_inside(device))
+
+
+def describe_kernels(device: torch.device) -> dict[str, str]:
+    """Return the choices on ``device`` by name."""
+    return {
+        "backend": str(describe_backend(device)),
+        "lora products": product_name(device),
+        "attention": attention_name(device),
+        "tile table": tile_source(device),
+        "augmented products": augmented_products(device),
+        "products with the term inside": inside_products(device),
+    }
+
+
+def linear_groups(
+    linears: Mapping[str, tuple[int, int]], *, targets: Sequence[str]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the distinct ``(in_features, out_widths)`` of adapted linears, siblings that share their input together.
+
+    Args:
+        linears: ``(in_features, out_features)`` by full path.
+        targets: Full paths of the adapted linears.
+    """
+    groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for path in targets:
+        parent, _, leaf = path.rpartition(".")
+        place = next((index for index, names in enumerate(_SIBLINGS) if leaf in names), -1)
+        key = (f"{parent}.{leaf}", place) if place < 0 else (parent, place)
+        groups.setdefault(key, []).append(linears[path])
+    shapes = ((found[0][0], tuple(width for _, width in found)) for found in groups.values())
+    return list(dict.fromkeys(shapes))
+
+
+def tile_lines(device: torch.device, groups: Sequence[tuple[int, tuple[int, ...]]], *, num_rows: int) -> list[str]:
+    """Return one line for each shape of linear: its tiles and whether they were measured; none without Triton.
+
+    Args:
+        device: Of the run.
+        groups: From :func:`linear_groups`.
+        num_rows: Rows of a full stream.
+    """
+    if describe_backend(device).backend is not Backend.TRITON:
+        return []
+    return describe_tiles(torch.cuda.get_device_name(device), groups, num_rows=num_rows)
+
+
+def measured_gpus() -> list[str]:
+    """Return the GPUs that the table of tiles knows, as torch names them."""
+    return sorted(measured_tiles())
+
+
+def choices_by_shape(gpu: str, *, num_rows: int) -> list[str]:
+    """Return one line for each shape of linear in the table of tiles: what is chosen on the GPU called ``gpu``.
+
+    Read from the table alone, so any machine can tell. A GPU that nothing was measured on gets the defaults.
+
+    Args:
+        gpu: As torch names it.
+        num_rows: Rows of a stream; some choices begin at a number of rows.
+    """
+    shapes = [(row["in_features"], tuple(row["out_widths"])) for rows in measured_tiles().values() for row in rows]
+    return describe_tiles(gpu, sorted(set(shapes)), num_rows=num_rows)

@@ -1,0 +1,207 @@
+"""What of the device's memory a run may take, and what its passes take of that: measured, or estimated from above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError
+from cohort.core.memory_records import Recompute
+from cohort.core.units import format_bytes
+from cohort.data.tokenised import TokenisedRows
+from cohort.engine.machine.cost_cache import CostKey
+from cohort.engine.machine.devices import hardware_of
+from cohort.engine.machine.machine import Machine, free_memory_bytes
+from cohort.engine.machine.memory_cache import MemoryKey, forget_passes, read_passes, write_passes
+from cohort.engine.memory.limit import limit_problem
+from cohort.engine.memory.profile import MemoryProfile, profile_memory
+from cohort.engine.memory.sizes import CPU_SIZES, GPU_TOKENS, estimate_passes, rank_row_bytes
+from cohort.engine.memory.smallest import Enough, find_enough
+from cohort.models.decoder import Decoder
+from cohort.runs.records import JsonValue
+from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.tasks.task_file import TaskFile
+from cohort.training.device_memory import release_cached
+from cohort.training.trial import TrialSpec
+
+__all__ = ["MemoryPlan", "plan_memory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """What sizes are chosen by.
+
+    Attributes:
+        machine: With the memory that is there for adapters and passes.
+        needs: What passes take; None on a CPU without a limit.
+        profile: What was measured; None where nothing was.
+        limit_bytes: Of the task; None for all there is.
+        base_bytes: What the base model takes.
+        key: What was measured is kept under for the next run; None where nothing was.
+    """
+
+    machine: Machine
+    needs: MemoryNeeds | None
+    profile: MemoryProfile | None
+    limit_bytes: int | None
+    base_bytes: int = 0
+    key: MemoryKey | None = None
+
+    def facts(self) -> dict[str, JsonValue]:
+        """Return what the run record says of it."""
+        facts: dict[str, JsonValue] = {"memory_available_bytes": self.machine.memory_bytes}
+        if self.limit_bytes is not None:
+            facts["memory_limit_bytes"] = self.limit_bytes
+        if self.needs is not None:
+            facts |= {
+                "memory_margin_share": self.needs.margin_share,
+                "memory_reserve_bytes": self.needs.reserve_bytes,
+                "memory_of_a_pass": "estimated" if self.profile is None else "measured",
+            }
+        if self.profile is not None:
+            facts |= {
+                "memory_profile_passes": self.profile.num_passes,
+                "memory_profile_seconds": self.profile.seconds,
+                "memory_profile_error_percent": self.profile.fit_error_percent,
+                "memory_profile_largest_tokens": self.profile.largest_tokens,
+            }
+        return facts
+
+    def note(self) -> str | None:
+        """Return in a line what was measured."""
+        if self.profile is None:
+            return None
+        measured = f"{self.profile.num_passes} passes measured in {self.profile.seconds:.1f} s"
+        if not self.profile.num_passes:
+            measured = "passes were measured by an earlier run"
+        return (
+            f"memory: {measured}, predicted within {self.profile.fit_error_percent:.1f} %; passes of up to "
+            f"{self.profile.largest_tokens:,} tokens fit in {format_bytes(self.machine.memory_bytes)}"
+        )
+
+    def enough(self, sizes_of: Callable[[Machine], object]) -> Enough | None:
+        """Return what the task would do with; None where no memory would do.
+
+        Args:
+            sizes_of: Sizes on a machine with so much memory; raises InputError where it has too little.
+        """
+        machine = self.machine
+        needed = find_enough(lambda free: sizes_of(replace(machine, memory_bytes=free)), taken=self.base_bytes)
+        if needed is None:
+            return None
+        return Enough(
+            num_bytes=needed,
+            limit_bytes=self.limit_bytes,
+            there_bytes=free_memory_bytes(machine.device) + self.base_bytes,
+            is_measured=self.profile is not None,
+        )
+
+    def distrust(self) -> None:
+        """Have the next run measure anew: memory ran out where it should not have."""
+        if self.key is not None:
+            forget_passes(self.key)
+
+
+def plan_memory(
+    task: TaskFile,
+    *,
+    machine: Machine,
+    decoder: Decoder,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+    rows: TokenisedRows,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> MemoryPlan:
+    """Find what there is, with the base model loaded, and what passes take of it.
+
+    Args:
+        task: Its ``memory`` section.
+        machine: Device; its memory is looked at anew.
+        decoder: The base model, on the device.
+        layout: Adapted linears.
+        specs: The trials with the most needs.
+        rows: Training rows.
+        clock: For the time that measuring takes.
+        say: Told what is being done.
+
+    Raises:
+        InputError: the limit leaves nothing beside the base model.
+    """
+    limit = task.memory.limit
+    machine = replace(machine, memory_bytes=_available(task, decoder))
+    on_gpu = machine.device.type == "cuda"
+    if not on_gpu and limit is None:
+        return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
+    lengths = rows.lengths
+    ranks = [spec.adapter.r for spec in specs]
+    state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
+    profile = key = None
+    # the smallest pass has its own way to say that it does not fit
+    if task.memory.profile and state_bytes < machine.memory_bytes:
+        say("measuring the memory of passes")
+        key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows)
+        profile = profile_memory(
+            decoder,
+            layout=layout,
+            ranks=ranks,
+            usual=round(float(lengths.mean())),
+            longest=int(lengths.max()),
+            room_bytes=machine.memory_bytes * (1 - task.memory.margin) - state_bytes,
+            most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], int(lengths.max())),
+            memory_limit_bytes=None if on_gpu else limit,
+            known=read_passes(key),
+            recompute=Recompute(task.memory.recompute),
+            clock=clock.monotonic,
+        )
+        if profile is not None and profile.num_passes:
+            write_passes(key, profile.passes)
+        machine = replace(machine, memory_bytes=_available(task, decoder))
+    if profile is not None:
+        needs = profile.needs(margin_share=task.memory.margin)
+    else:
+        needs = estimate_passes(decoder.config, dtype=decoder.dtype, device=decoder.device)
+        needs = replace(needs, margin_share=task.memory.margin)
+    return MemoryPlan(
+        machine=machine, needs=needs, profile=profile, limit_bytes=limit, base_bytes=_taken(decoder), key=key
+    )
+
+
+def _key(
+    machine: Machine, *, decoder: Decoder, layout: AdapterLayout, ranks: Sequence[int], rows: TokenisedRows
+) -> MemoryKey:
+    cost = CostKey.of(
+        decoder.config,
+        hardware=hardware_of(machine).name,
+        precision=machine.dtype,
+        mean_length=float(rows.lengths.mean()),
+        target_modules=tuple(layout.linears),
+    )
+    return MemoryKey.of(cost, ranks=ranks, longest=int(rows.lengths.max()))
+
+
+def _available(task: TaskFile, decoder: Decoder) -> int:
+    """Return the bytes for adapters and passes, and see to it that a GPU's allocator keeps the limit."""
+    limit, device = task.memory.limit, decoder.device
+    release_cached(device)
+    free, taken = free_memory_bytes(device), _taken(decoder)
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        # without a limit as well: a worker's last task may have had one
+        torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total), device)
+    if limit is None:
+        return free
+    if (problem := limit_problem(task, taken=taken)) is not None:
+        raise InputError(problem)
+    return min(free, limit - taken)
+
+
+def _taken(decoder: Decoder) -> int:
+    """Return the bytes of the base model: on a GPU whatever is allocated beside it as well."""
+    is_gpu = decoder.device.type == "cuda"
+    return torch.cuda.memory_allocated(decoder.device) if is_gpu else decoder.num_bytes

@@ -1,0 +1,311 @@
+"""Measures what passes take before a run, fits a model to it, and says what fits: probing joined to planning."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.memory_records import PassKind, PassPeak, PassSize, Recompute
+from cohort.engine.machine.memory_cache import KnownPasses
+from cohort.models.decoder import Decoder
+from cohort.scheduling.memory.memory_fit import PassModel, fit_passes
+from cohort.scheduling.memory.memory_model import largest_that_fits
+from cohort.scheduling.pass_sizes import MemoryNeeds
+from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, worst_pass
+
+__all__ = ["MARGIN_SHARE", "MemoryProfile", "profile_memory"]
+
+# of the memory, stays free beside what was measured: for fragments, and for predictions that are a little low
+MARGIN_SHARE = 0.05
+# tokens of the sweep's largest pass; a line reaches further than that, and what is then chosen is checked by a pass
+MOST_TOKENS = 8192
+# a CPU works sample by sample
+MOST_CPU_TOKENS, MOST_CPU_ROWS = 1024, 24
+# what a recorded pass takes over a launched one of as many tokens: its attention is padded
+GRAPH_FACTOR = 1.2
+# a longest row that takes more of the room than this may not fit when sizes are chosen: less is free by then
+SURE_SHARE = 0.95
+# tokens between the passes that the search for the largest tells apart
+GRAIN = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryProfile:
+    """What was measured, and what follows from it.
+
+    Attributes:
+        decoder: The frozen backbone.
+        model: Predicts the peak of any pass.
+        widest: The widest rank that will train.
+        usual, longest: Tokens of rows that will be trained on.
+        checked_tokens: The largest pass that was run, now or by an earlier run.
+        largest_tokens: The largest pass that fits by prediction; it has no more rows than what was run, unless that
+            failed.
+        fit_error_percent: Mean absolute error on the passes of the sweep.
+        reserve_bytes: What the allocator held beyond its own peak.
+        num_passes, seconds: What it cost; no pass where an earlier run had measured enough.
+    """
+
+    decoder: Decoder
+    model: PassModel
+    widest: int
+    usual: int
+    longest: int
+    checked_tokens: int
+    largest_tokens: int
+    fit_error_percent: float
+    reserve_bytes: int
+    num_passes: int
+    seconds: float
+
+    @property
+    def passes(self) -> KnownPasses:
+        """What the next run of such a task need not measure."""
+        return KnownPasses(
+            peaks=self.model.samples,
+            correction=self.model.correction,
+            checked_tokens=self.checked_tokens,
+            reserve_bytes=self.reserve_bytes,
+            fit_error_percent=self.fit_error_percent,
+        )
+
+    def worst(self, tokens: int, *, recomputed: bool = False) -> PassSize:
+        """Return the size of the pass of ``tokens`` tokens that takes most."""
+        size = worst_pass(tokens, decoder=self.decoder, widest=self.widest, usual=self.usual, longest=self.longest)
+        return replace(size, recomputed=recomputed)
+
+    def pass_bytes(self, tokens: int) -> float:
+        """Return the most that a micro-batch of ``tokens`` takes, and an evaluation of twice as many."""
+        pairs = ((PassKind.TRAIN, tokens), (PassKind.EVALUATE, 2 * tokens))
+        return max(self.model.predict(kind, self.worst(count)) for kind, count in pairs)
+
+    def recomputed_bytes(self, tokens: int) -> float:
+        """Return what a micro-batch of ``tokens`` takes whose layers are recomputed, and an evaluation of as many."""
+        train = self.model.predict(PassKind.TRAIN, self.worst(tokens, recomputed=True))
+        return max(train, self.model.predict(PassKind.EVALUATE, self.worst(tokens)))
+
+    def graph_bytes(self, tokens: int) -> float:
+        """Return what recorded passes of at most ``tokens`` hold: their attention is padded."""
+        return GRAPH_FACTOR * self.pass_bytes(tokens) if self.decoder.device.type == "cuda" else 0.0
+
+    def needs(self, *, margin_share: float = MARGIN_SHARE) -> MemoryNeeds:
+        """Return what sizes are chosen by."""
+        return MemoryNeeds(
+            pass_bytes=self.pass_bytes,
+            recomputed_bytes=self.recomputed_bytes,
+            graph_bytes=self.graph_bytes,
+            reserve_bytes=self.reserve_bytes,
+            margin_share=margin_share,
+        )
+
+
+def profile_memory(
+    decoder: Decoder,
+    *,
+    layout: AdapterLayout,
+    ranks: Sequence[int],
+    usual: int,
+    longest: int,
+    room_bytes: float,
+    most_tokens: int,
+    memory_limit_bytes: int | None = None,
+    known: KnownPasses | None = None,
+    recompute: Recompute = Recompute.AUTO,
+    clock: Callable[[], float] = time.perf_counter,
+) -> MemoryProfile | None:
+    """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
+
+    The search is by prediction, its answer is checked by a pass; where that takes more the model learns it, once more.
+    What is known is not measured again, and a pass no larger than one that was run is not checked again. Recomputed
+    passes are measured where the longest row hardly fits with everything kept, by prediction, or all are recomputed.
+
+    Args:
+        decoder: The frozen backbone.
+        layout: Adapted linears.
+        ranks: Every rank that will train.
+        usual, longest: Of rows, in tokens.
+        room_bytes, most_tokens: Of a pass: beside base model and the widest adapter; beyond them no run is faster.
+        memory_limit_bytes: Of everything, on a CPU.
+        known: What an earlier run measured.
+        recompute: When passes are recomputed.
+        clock: For the time it takes.
+    """
+    begun = clock()
+    widest = max(ranks)
+
+    def worst(tokens: int) -> PassSize:
+        return worst_pass(tokens, decoder=decoder, widest=widest, usual=usual, longest=longest)
+
+    def largest_of(model: PassModel) -> int:
+        return _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
+
+    def open_probe(mode: Recompute) -> MemoryProbe:
+        return MemoryProbe(
+            decoder,
+            target_linears=layout.linears,
+            num_slots=1,
+            num_rank_rows=aligned_rank(widest),
+            compute_dtype=decoder.dtype,
+            memory_limit_bytes=memory_limit_bytes,
+            recompute=mode,
+        )
+
+    swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
+    grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
+    found = None if known is None else _without_measuring(known, largest_of, longest=longest)
+    if found is None:
+        with contextlib.closing(open_probe(Recompute.NEVER)) as probe:
+            found = _measured(
+                probe, grid, known, largest_of, worst, widest=widest, longest=longest, room_bytes=room_bytes
+            )
+    if found is None:
+        return None
+    sure_bytes = SURE_SHARE * room_bytes - found.reserve_bytes
+    does_fit = found.model.predict(PassKind.TRAIN, worst(longest)) <= sure_bytes
+    if recompute is Recompute.ALWAYS or (recompute is Recompute.AUTO and not does_fit):
+        row = ProbePass(ranks=(widest,), lengths=(longest,))
+        with contextlib.closing(open_probe(Recompute.ALWAYS)) as probe:
+            found = _with_recomputed(
+                probe, grid, row, found, size=replace(worst(longest), recomputed=True), room_bytes=room_bytes
+            )
+    return MemoryProfile(
+        decoder=decoder,
+        model=found.model,
+        widest=widest,
+        usual=usual,
+        longest=longest,
+        checked_tokens=found.checked_tokens,
+        largest_tokens=found.largest_tokens,
+        fit_error_percent=found.fit_error_percent,
+        reserve_bytes=found.reserve_bytes,
+        num_passes=found.num_passes,
+        seconds=clock() - begun,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a search came to; see :class:`MemoryProfile`."""
+
+    model: PassModel
+    checked_tokens: int
+    largest_tokens: int
+    fit_error_percent: float
+    reserve_bytes: int
+    num_passes: int
+
+
+def _model_of(known: KnownPasses) -> PassModel:
+    return replace(fit_passes(known.peaks), correction=known.correction)
+
+
+def _without_measuring(known: KnownPasses, largest_of: Callable[[PassModel], int], *, longest: int) -> _Found | None:
+    """Return what follows from what is known; None where a pass of more rows than was run may fit."""
+    model = _model_of(known)
+    largest = largest_of(model)
+    if largest >= known.checked_tokens + longest:
+        return None
+    return _Found(
+        model=model,
+        checked_tokens=known.checked_tokens,
+        largest_tokens=largest,
+        fit_error_percent=known.fit_error_percent,
+        reserve_bytes=known.reserve_bytes,
+        num_passes=0,
+    )
+
+
+def _measured(
+    probe: MemoryProbe,
+    grid: Sequence[ProbePass],
+    known: KnownPasses | None,
+    largest_of: Callable[[PassModel], int],
+    worst: Callable[[int], PassSize],
+    *,
+    widest: int,
+    longest: int,
+    room_bytes: float,
+) -> _Found | None:
+    """Sweep, where nothing is known, then check the largest pass that fits by prediction."""
+    if known is None:
+        peaks, num_passes = _sweep(probe, grid)
+        if {peak.kind for peak in peaks} != set(PassKind):
+            return None
+        model = fit_passes(peaks)
+        error = model.error_percent(peaks)
+    else:
+        probe.measure(grid[0])  # the warm-up step: libraries set themselves up in it
+        model, num_passes, error = _model_of(known), 1, known.fit_error_percent
+    checked = largest = 0
+    for _ in range(3):
+        largest = largest_of(model)
+        length = min(longest, max(2, largest))
+        check = ProbePass(ranks=(widest,), lengths=(length,) * max(1, largest // length))
+        found, fits = probe.measure(check) if largest else ((), True)
+        num_passes += 1
+        model = model.refitted(found)
+        if fits and max((peak.num_bytes for peak in found), default=0) <= room_bytes:
+            checked = check.num_tokens if found else 0
+            break
+        if not fits:
+            model = model.corrected(PassKind.TRAIN, worst(largest), at_least=1.05 * room_bytes)
+    return _Found(
+        model=model,
+        checked_tokens=checked,
+        largest_tokens=largest,
+        fit_error_percent=error,
+        reserve_bytes=max(probe.reserve_bytes, 0 if known is None else known.reserve_bytes),
+        num_passes=num_passes,
+    )
+
+
+def _with_recomputed(
+    probe: MemoryProbe,
+    grid: Sequence[ProbePass],
+    row: ProbePass,
+    found: _Found,
+    *,
+    size: PassSize,
+    room_bytes: float,
+) -> _Found:
+    """Add recomputed passes to what was found, unless it has some; then run the longest row, which decides."""
+    if found.model.knows(PassKind.TRAIN, recomputed=True):
+        return found
+    peaks, count = _sweep(probe, grid)
+    longest, fits = probe.measure(row)
+    # evaluations keep nothing either way
+    kept = (*found.model.samples, *(peak for peak in peaks if peak.kind is PassKind.TRAIN))
+    model = replace(fit_passes(kept), correction=found.model.correction)
+    model = model.refitted([peak for peak in longest if peak.kind is PassKind.TRAIN])
+    if not fits:
+        model = model.corrected(PassKind.TRAIN, size, at_least=1.05 * room_bytes)
+    return replace(
+        found,
+        model=model,
+        num_passes=found.num_passes + count + 1,
+        reserve_bytes=max(found.reserve_bytes, probe.reserve_bytes),
+    )
+
+
+def _sweep(probe: MemoryProbe, grid: Sequence[ProbePass]) -> tuple[list[PassPeak], int]:
+    """Return the peaks of the grid's passes up to the first that does not fit, and how many were run."""
+    probe.measure(grid[0])  # the warm-up step: libraries set themselves up in it
+    peaks: list[PassPeak] = []
+    for count, planned in enumerate(grid, start=2):
+        found, fits = probe.measure(planned)
+        peaks += found
+        if not fits:
+            return peaks, count
+    return peaks, 1 + len(grid)
+
+
+def _largest(model: PassModel, worst: Callable[[int], PassSize], *, room_bytes: float, most_tokens: int) -> int:
+    """Return the tokens of the largest training pass that fits by prediction, a multiple of :data:`GRAIN`."""
+    return GRAIN * largest_that_fits(
+        lambda count: model.predict(PassKind.TRAIN, worst(GRAIN * count)) <= room_bytes,
+        at_most=max(1, most_tokens // GRAIN),
+    )

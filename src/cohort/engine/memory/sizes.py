@@ -1,0 +1,284 @@
+"""How much fits: slots, rank rows and tokens of an executor, by exact arithmetic where there is any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import InputError, Problem
+from cohort.core.memory_records import Recompute
+from cohort.core.units import format_bytes
+from cohort.engine.machine.machine import Machine
+from cohort.kernels.cross_entropy import logits_bytes
+from cohort.models.config import DecoderConfig
+from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
+from cohort.runs.records import JsonValue
+from cohort.scheduling.admission import Capacity
+from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
+from cohort.training.executor import ExecutorSettings
+from cohort.training.recomputation import LEAST_SPLIT_TOKENS
+from cohort.training.trial import TrialSpec
+
+__all__ = [
+    "SizeWish",
+    "Sizes",
+    "choose_sizes",
+    "estimate_passes",
+    "estimated_needs",
+    "facts_of",
+    "rank_row_bytes",
+    "recompute_note",
+    "too_large",
+]
+
+# a CPU core is as fast as it gets, within 7 %, from 512 to 4,096 tokens a pass; at 256 it is 10 % slower, at 128 23 %
+# (benchmarks/results/token_budget_cpu.json). The upper half of that range keeps more trials with long rows resident.
+CPU_TOKENS = 2048
+# one H200 reaches its matrix ceiling from about 8,192 tokens a pass; below 4,096 it mostly waits for the host
+GPU_TOKENS = (16384, 8192, 4096)
+# as on a GPU, where a limit is set: from what fills the core to what may cost a quarter of its speed
+CPU_SIZES = (2048, 1024, 512, 256)
+# passes of fewer tokens are recorded as CUDA graphs: the host takes longer to launch them than the GPU to run them
+GRAPH_TOKENS = 3072
+# where trials have to wait for memory, recorded passes hold at most this share of it, or are none
+GRAPH_SHARE, LEAST_GRAPH_TOKENS = 0.08, 512
+MOST_SLOTS = 64
+# on a GPU: the loss head's logits and their gradient
+LOSS_HEAD_BYTES = 5 << 29
+# tokens of a usual training row: so many trials of batch size 1 fill a pass; a larger bank would be paid with states of
+# parked trials that have to leave the device
+USUAL_ROW = 200
+# shares of the memory that is free beside the base model; the rest is activations and what the allocator wastes
+BANK_SHARE = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of the executor, what admission counts against, and what parked trials may keep of the device's memory."""
+
+    executor: ExecutorSettings
+    capacity: Capacity
+    device_shelf_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeWish:
+    """Sizes to use where the machine allows it; None leaves one to :func:`choose_sizes`.
+
+    Attributes:
+        token_budget: Most tokens of a micro-batch.
+        num_slots, rank_rows: Of the bank.
+    """
+
+    token_budget: int | None = None
+    num_slots: int | None = None
+    rank_rows: int | None = None
+
+    @classmethod
+    def recorded(cls, facts: Mapping[str, JsonValue]) -> SizeWish:
+        """Return the sizes a run began with: who is resident when follows from them, and free memory varies."""
+        found = {name: facts.get(name) for name in ("token_budget", "num_slots", "rank_rows")}
+        return cls(**{name: value for name, value in found.items() if isinstance(value, int)})
+
+
+def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool) -> int:
+    """Return the bytes one rank row takes in the bank: weight, gradient and two moments in float32, and a bf16 copy."""
+    bytes_per_entry = 4 * 4 + (2 if has_compute_copy else 0)
+    return layout.width * bytes_per_entry
+
+
+def choose_sizes(
+    specs: Sequence[TrialSpec],
+    *,
+    layout: AdapterLayout,
+    machine: Machine,
+    longest_row: int,
+    wish: SizeWish,
+    activation_bytes: int = 0,
+    needs: MemoryNeeds | None = None,
+    recompute: Recompute = Recompute.AUTO,
+    longest_source: str = "the longest",
+) -> Sizes:
+    """Return sizes that hold as many of ``specs`` at once as memory and a full machine allow.
+
+    On a GPU tokens and bank share what is left beside the base model, a margin and the loss head: the most
+    tokens a pass with which all trials fit at once, else the fewest that fill the machine, and fewer only when the
+    largest rank would not fit otherwise. State is exact arithmetic; what a pass takes was measured (``needs``) or is an
+    estimate from above. A CPU whose needs are known, because its user set a limit, is treated alike.
+
+    Args:
+        specs: All trials of the task.
+        layout: Adapted linears.
+        machine: Device and its free memory, base model loaded; less where the user's limit is lower.
+        longest_row: Tokens of the longest row.
+        wish: Sizes to use where memory allows it.
+        activation_bytes: What one token of a training pass keeps until its backward pass, where ``needs`` are unknown.
+        needs: What passes take, measured.
+        recompute: When passes are recomputed.
+        longest_source: Where the longest row is from, for errors.
+
+    Raises:
+        InputError: not even the largest rank fits, or the longest row does not fit beside it.
+    """
+    on_gpu = machine.device.type == "cuda"
+    needs = estimated_needs(activation_bytes) if on_gpu and needs is None else needs
+    row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
+    by_need = sorted((aligned_rank(spec.adapter.r) for spec in specs), reverse=True)
+    num_slots = wish.num_slots or min(len(specs), MOST_SLOTS)
+    if needs is not None:
+        room = int(machine.memory_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
+        passes = choose_pass_sizes(
+            needs,
+            room=room,
+            least_bytes=by_need[0] * row_bytes,
+            wanted_bytes=sum(by_need) * row_bytes,
+            sizes=(GPU_TOKENS if on_gpu else CPU_SIZES) if wish.token_budget is None else (wish.token_budget,),
+            most_recorded=GRAPH_TOKENS,
+            longest_row=longest_row,
+            mode=recompute,
+            least_split=LEAST_SPLIT_TOKENS.get(machine.device.type, 1),
+        )
+        room -= passes.num_bytes
+    else:
+        tokens = wish.token_budget or CPU_TOKENS
+        passes = PassSizes(tokens=tokens, keep_tokens=0 if recompute is Recompute.ALWAYS else None, num_bytes=0)
+        room = int(machine.memory_bytes * BANK_SHARE)
+    tokens = passes.tokens
+    wanted = wish.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu)
+    graph_tokens = 0
+    if on_gpu and needs is not None:
+        bank = (by_need[0] * row_bytes, wanted * row_bytes)
+        graph_tokens = _graph_tokens(needs, most=min(GRAPH_TOKENS, passes.kept_tokens), room=room, bank_bytes=bank)
+        room -= math.ceil(needs.graph_bytes(graph_tokens))
+    affordable = max(0, room) // row_bytes
+    if affordable < by_need[0]:
+        left, rank = room + passes.num_bytes - by_need[0] * row_bytes, max(spec.adapter.r for spec in specs)
+        raise InputError(
+            row_too_long(needs, passes, left=left, longest_row=longest_row, source=longest_source, mode=recompute)
+            or too_large(rank, row_bytes=row_bytes, room=room, free_bytes=machine.memory_bytes)
+        )
+    rank_rows = min(wanted, affordable // 16 * 16)
+    return Sizes(
+        executor=_settings(passes, num_slots, rank_rows, graph_tokens=graph_tokens, recompute=recompute),
+        capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
+        device_shelf_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
+    )
+
+
+def _settings(
+    passes: PassSizes, num_slots: int, rank_rows: int, *, graph_tokens: int, recompute: Recompute
+) -> ExecutorSettings:
+    return ExecutorSettings(
+        num_slots=num_slots,
+        num_rank_rows=rank_rows,
+        token_budget=passes.tokens,
+        evaluation_token_budget=passes.evaluation_tokens,
+        graph_tokens=graph_tokens,
+        recompute=recompute,
+        keep_tokens=passes.keep_tokens,
+    )
+
+
+def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Problem:
+    """Return what is wrong when the state of one adapter of ``rank`` does not fit into ``room`` bytes."""
+    fitting = max(0, room) // (row_bytes * aligned_rank(1)) * aligned_rank(1)
+    return Problem(
+        where="search.space.r",
+        found=f"rank {rank}, whose training state takes {format_bytes(aligned_rank(rank) * row_bytes)}",
+        allowed=f"at most {format_bytes(max(0, room))}, which the smallest pass and the margin leave of "
+        f"{format_bytes(free_bytes)} free beside the base model"
+        + (f": ranks up to {fitting}" if fitting else ": too little for any rank"),
+        mend=("Choose smaller ranks, fewer" if fitting else "Choose fewer")
+        + " target_modules, a smaller dataset.max_length, a higher memory.limit where one is set, or a machine with "
+        "more memory.",
+    )
+
+
+def _graph_tokens(needs: MemoryNeeds, *, most: int, room: int, bank_bytes: tuple[int, int]) -> int:
+    """Return up to how many tokens passes are recorded: all that pay, fewer where their memory is the bank's.
+
+    ``bank_bytes`` are the least that trains, which no graph may take, and what is wanted.
+    """
+    least, wanted = bank_bytes
+    tokens = most
+    while tokens >= LEAST_GRAPH_TOKENS:
+        held = needs.graph_bytes(tokens)
+        if room - held >= wanted or (room - held >= least and held <= GRAPH_SHARE * room):
+            return tokens
+        tokens //= 2
+    return 0
+
+
+def estimated_needs(activation_bytes: int, recomputed_bytes: int | None = None) -> MemoryNeeds:
+    """Return what passes of a GPU take when nothing was measured, from above.
+
+    Args:
+        activation_bytes: What one token keeps until its backward pass.
+        recomputed_bytes: The same with every layer recomputed; None where that is not known.
+    """
+    return MemoryNeeds(
+        pass_bytes=lambda tokens: activation_bytes * tokens + LOSS_HEAD_BYTES,
+        recomputed_bytes=(
+            None if recomputed_bytes is None else lambda tokens: recomputed_bytes * tokens + LOSS_HEAD_BYTES
+        ),
+        graph_bytes=lambda tokens: activation_bytes * tokens,
+    )
+
+
+def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> MemoryNeeds:
+    """Return what passes take from above; plain torch on a CPU keeps what a GPU's kernels work out anew."""
+    activation_bytes = activation_bytes_per_token(config, bytes_per_value=dtype.itemsize)
+    recomputed_bytes = recomputed_bytes_per_token(config, bytes_per_value=dtype.itemsize)
+    if device.type == "cuda":
+        return estimated_needs(activation_bytes, recomputed_bytes)
+
+    def head(tokens: int) -> int:
+        return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device)
+
+    return MemoryNeeds(
+        pass_bytes=lambda tokens: 2 * activation_bytes * tokens + head(tokens),
+        recomputed_bytes=lambda tokens: 2 * recomputed_bytes * tokens + head(tokens),
+    )
+
+
+def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  # noqa: FBT001
+    """Return rank rows for the trials of one pass: a GPU holds the trials that fill it, a CPU all."""
+    most = max(1, tokens // USUAL_ROW) if on_gpu else len(by_need)
+    return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
+
+
+def recompute_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
+    """Return in a line which training passes are recomputed, and what that costs; None where none is.
+
+    Args:
+        sizes: As they were chosen.
+        lengths: Tokens of each training row, [N].
+    """
+    kept = sizes.executor.keep_tokens
+    cost = "such a pass takes about half as long again, and no result changes"
+    if sizes.executor.recompute is Recompute.ALWAYS:
+        return f"memory: every training pass is recomputed (memory.recompute: always); {cost}"
+    if kept is None:
+        return None
+    return (
+        f"memory: training passes of more than {kept:,} tokens do not fit with all activations kept and are recomputed "
+        f"({int((lengths > kept).sum()):,} of {len(lengths):,} rows are longer); {cost}"
+    )
+
+
+def facts_of(sizes: Sizes) -> Mapping[str, JsonValue]:
+    """Return what the run record says about sizes."""
+    return {
+        "num_slots": sizes.executor.num_slots,
+        "rank_rows": sizes.executor.num_rank_rows,
+        "token_budget": sizes.executor.token_budget,
+        "memory_recompute": sizes.executor.recompute.value,
+        "recomputed_above_tokens": sizes.executor.keep_tokens,
+    }

@@ -1,0 +1,1 @@
+"""Everything before the first step: read inputs, propose trials, choose sizes."""

@@ -1,0 +1,80 @@
+"""What reading the rows found, for the run record and its report: one note for each kind, with the first places."""
+
+from __future__ import annotations
+
+from cohort.data.problems import ProblemKind
+from cohort.data.report import DataReport
+from cohort.runs.records import JsonValue
+
+__all__ = ["data_counts", "data_problems", "split_notes"]
+
+_PLACES_SHOWN = 5
+
+# kind: what was found, what is expected, what to do
+_TEXTS = {
+    ProblemKind.UNREADABLE: ("could not be read; skipped", "one JSON object a line", "Mend or remove them."),
+    ProblemKind.MALFORMED: ("malformed; skipped", "the keys and types of the format", "Mend or remove them."),
+    ProblemKind.TEMPLATE: ("refused by the chat template; skipped", "roles the template knows", "Mend the messages."),
+    ProblemKind.TOO_LONG: ("too long; dropped", "at most max_length tokens", "Raise max_length, or shorten them."),
+    ProblemKind.TRUNCATED: ("cut to max_length", "at most max_length tokens", "Raise max_length, or shorten them."),
+    ProblemKind.EMPTY_AFTER_MASKING: (
+        "without a token to train on; dropped",
+        "an answer within max_length",
+        "Add the answer, or raise max_length.",
+    ),
+    ProblemKind.DUPLICATE: ("with the tokens of an earlier row", "each row once", "Remove copies that are not meant."),
+    ProblemKind.IN_TRAIN_AND_VALIDATION: (
+        "of the validation data that are also trained on",
+        "validation rows that are not trained on",
+        "Remove them from one of the two.",
+    ),
+    ProblemKind.BORDER_INSIDE_TOKEN: (
+        "where one token spans the end of the prompt and the start of the answer; it is trained",
+        "a border between two tokens",
+        "End prompts in a newline if it matters.",
+    ),
+    ProblemKind.VALIDATED_ON_TEST_SPLIT: (
+        "no validation split, so trials are compared on its test split",
+        "rows that no reported result is measured on",
+        "Write validation: 0.1 to set training rows aside, or name a file.",
+    ),
+}
+
+
+# these are about a whole source, not about so many rows
+_OF_SOURCES = (ProblemKind.VALIDATED_ON_TEST_SPLIT,)
+
+
+def split_notes(report: DataReport) -> tuple[str, ...]:
+    """Return what must not stay silent about where the validation rows are from."""
+    return report.samples.get(ProblemKind.VALIDATED_ON_TEST_SPLIT, ())
+
+
+def data_counts(report: DataReport) -> dict[str, JsonValue]:
+    """Return what there is how many of, by name."""
+    return {
+        "rows_read": report.num_rows_read,
+        "usable_training_rows": report.num_usable_train_rows,
+        "training_rows": report.num_train_rows,
+        "trained_tokens_per_epoch": report.num_trained_tokens,
+        "validation_rows": report.num_validation_rows,
+        **report.counts,
+    }
+
+
+def data_problems(report: DataReport) -> list[JsonValue]:
+    """Return a note for each kind that occurred: where, found, allowed, mend."""
+    notes: list[JsonValue] = []
+    for kind, count in report.counts.items():
+        found, allowed, mend = _TEXTS.get(ProblemKind(kind), (kind.replace("_", " "), "", ""))
+        places = report.lines[kind]
+        more = f" and {count - _PLACES_SHOWN} more" if count > _PLACES_SHOWN else ""
+        notes.append(
+            {
+                "where": ", ".join(places[:_PLACES_SHOWN]) + more,
+                "found": found if kind in _OF_SOURCES else f"{count} row{'' if count == 1 else 's'} {found}",
+                "allowed": allowed,
+                "mend": mend,
+            }
+        )
+    return notes

@@ -1,0 +1,244 @@
+"""What a task names, read and checked together: model files, target modules, tokenizer and every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import InputError, Problem
+from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.tokenised import TokenisedRows
+from cohort.engine.machine.machine import Machine
+from cohort.engine.memory.limit import estimate_enough, limit_problem, weight_bytes
+from cohort.engine.prepare.proposals import TrialProposals
+from cohort.integrations.trackers import tracker_problems
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config import DecoderConfig
+from cohort.models.source import find_model
+from cohort.models.targets import select_linears
+from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.tasks.loading import TaskFile, TaskFileError, load_task
+from cohort.tuning.samplers import count_configurations
+
+__all__ = ["TaskInputs", "load_fitting_task", "read_inputs"]
+
+_LISTED_PROBLEMS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskInputs:
+    """A task's inputs, whole and fitting each other; no weight has been read yet.
+
+    Attributes:
+        model_directory: Local files of the base model.
+        config: Its configuration.
+        target_modules: Full paths of the linears that get an adapter.
+        tokenizer: The base model's tokenizer.
+        data: Tokenised rows and what was found in them.
+        num_trials: Configurations that will be tried.
+    """
+
+    model_directory: Path
+    config: DecoderConfig
+    target_modules: tuple[str, ...]
+    tokenizer: Any
+    data: LoadedDataset
+    num_trials: int
+
+
+def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[Problem] = ()) -> TaskFile:
+    """Return the task of a file; if anything is wrong in it, name that and all that is wrong with what it names.
+
+    A task that is right in itself is returned at once: reading its data and model is left to whoever uses them.
+
+    Args:
+        path: The task file.
+        overrides: Command-line arguments (:func:`load_task`).
+        also: Problems that are known already, to be listed with the others.
+
+    Raises:
+        InputError: every problem of the task file, and of its model and rows as far as it can be told.
+    """
+    try:
+        return load_task(path, overrides)
+    except TaskFileError as error:
+        known = [*error.problems, *also]
+        if error.rest is not None and _is_local(error.rest):
+            read_inputs(error.rest, also=known, reads_rows=error.are_rows_readable)
+        raise InputError(known) from None
+
+
+def read_inputs(
+    task: TaskFile,
+    *,
+    max_problems: int | None = _LISTED_PROBLEMS,
+    also: Sequence[Problem] = (),
+    reads_rows: bool = True,
+    machine: Machine | None = None,
+) -> TaskInputs:
+    """Read and check everything that ``task`` names.
+
+    Args:
+        task: A task that is valid in itself.
+        max_problems: Most problems of the data to list; None lists all.
+        also: Problems that are known already, to be listed with the others.
+        reads_rows: False leaves the rows alone, where there are problems that would make more of them.
+        machine: What it will train on, where that is known; ``memory.limit`` must hold the base model there.
+
+    Raises:
+        InputError: every problem of the trackers, the model's files, the target modules, the search space, the rows and
+            the memory.
+    """
+    problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
+    model = _read_model(task, problems, machine=machine)
+    num_trials = _count_trials(task, problems)
+    tokenised = _read_data(task, problems, max_problems=max_problems) if reads_rows else None
+    if model is not None and tokenised is not None:
+        problems += _misfits(task, model[1], tokenised[1])
+    if machine is not None and model is not None and tokenised is not None and num_trials:
+        problems = _with_enough_memory(task, problems, machine=machine, model=model, rows=tokenised[1].train)
+    if problems or model is None or tokenised is None:
+        raise InputError(problems)
+    model_directory, config, target_modules = model
+    return TaskInputs(
+        model_directory=model_directory,
+        config=config,
+        target_modules=target_modules,
+        tokenizer=tokenised[0],
+        data=tokenised[1],
+        num_trials=num_trials,
+    )
+
+
+def _is_local(task: TaskFile) -> bool:
+    """Whether checking the task downloads nothing: nobody waits for a download to be told of a slip of the pen."""
+    data = task.dataset
+    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
+    return Path(task.model_name_or_path).is_dir() and all(Path(file).exists() for file in files)
+
+
+def _read_model(
+    task: TaskFile, problems: list[Problem], *, machine: Machine | None
+) -> tuple[Path, DecoderConfig, tuple[str, ...]] | None:
+    try:
+        directory = find_model(task.model_name_or_path)
+        config = check_checkpoint(directory)
+    except InputError as error:
+        problems.extend(error.problems)
+        return None
+    if machine is not None and (problem := limit_problem(task, taken=weight_bytes(config, machine))) is not None:
+        problems.append(problem)
+    try:
+        return directory, config, select_linears(task.lora.target_modules, paths=linear_shapes(config))
+    except InputError as error:
+        problems.extend(replace(problem, where=task.where("lora.target_modules")) for problem in error.problems)
+        return None
+
+
+def _with_enough_memory(
+    task: TaskFile,
+    problems: list[Problem],
+    *,
+    machine: Machine,
+    model: tuple[Path, DecoderConfig, tuple[str, ...]],
+    rows: TokenisedRows,
+) -> list[Problem]:
+    """Return the problems with the limit that would do, which only the rows can tell, at a limit that is too low."""
+    _, config, target_modules = model
+    taken = weight_bytes(config, machine)
+    known = limit_problem(task, taken=taken)
+    if known is None:
+        return problems
+    shapes = linear_shapes(config)
+    enough = estimate_enough(
+        task,
+        machine,
+        config=config,
+        layout=AdapterLayout({name: shapes[name] for name in target_modules}),
+        specs=TrialProposals(task, num_rows=len(rows), num_tokens=int(rows.offsets[-1])).largest(),
+        longest_row=int(rows.lengths.max()),
+    )
+    told = limit_problem(task, taken=taken, enough=enough)
+    return [told if problem == known and told is not None else problem for problem in problems]
+
+
+def _count_trials(task: TaskFile, problems: list[Problem]) -> int:
+    """Return how many configurations will be tried, at most."""
+    try:
+        found = count_configurations(task.search_space(), sampler=task.search.sampler, trials=task.search.trials)
+    except InputError as error:
+        problems.extend(replace(p, where=_placed_in_search(task, p.where)) for p in error.problems)
+        return 0
+    if not found:
+        problems.append(_unmet(task))
+    return found
+
+
+def _unmet(task: TaskFile) -> Problem:
+    """Return what is wrong with constraints that no configuration of the space meets."""
+    return Problem(
+        where=task.where("search.constraints"),
+        found="; ".join(task.search.constraints),
+        allowed="constraints that some configuration of the space meets",
+        mend="Loosen one of them, or widen the space.",
+    )
+
+
+def _placed_in_search(task: TaskFile, where: str) -> str:
+    """Return a place in the search section with its line."""
+    before, section, key = where.partition(": search.")
+    return task.where(f"search.{key}") if section and before == task.where("").rpartition(":")[0] else where
+
+
+def _read_data(
+    task: TaskFile, problems: list[Problem], *, max_problems: int | None
+) -> tuple[Any, LoadedDataset] | None:
+    try:
+        tokenizer = load_tokenizer(task.model_name_or_path)
+        loaded = load_dataset(
+            task.dataset_settings(),
+            tokenizer=tokenizer,
+            evaluation_max_examples=task.evaluation.max_examples,
+            max_problems=max_problems,
+        )
+    except InputError as error:
+        # a model that cannot be found has no tokenizer either: say it once
+        problems.extend(_placed(task, problem) for problem in error.problems if problem not in problems)
+        return None
+    return tokenizer, loaded
+
+
+def _placed(task: TaskFile, problem: Problem) -> Problem:
+    """Return a problem of the data layer, which knows keys but not their lines, with the line in the task file."""
+    before, section, key = problem.where.partition(": dataset")
+    is_key = before == task.dataset_settings().where.partition(": ")[0] and (not key or key.startswith("."))
+    return replace(problem, where=task.where(section.removeprefix(": ") + key)) if section and is_key else problem
+
+
+def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
+    """Return what is right in itself but not together."""
+    problems = []
+    longest = int(max(data.train.lengths.max(), data.validation.lengths.max()))
+    limit = config.max_position_embeddings
+    if longest > limit:
+        problems.append(
+            Problem(
+                where=task.where("dataset.max_length"),
+                found=f"rows of up to {longest} tokens",
+                allowed=f"at most {limit} tokens, the model's context",
+                mend=f"Write max_length: {limit}.",
+            )
+        )
+    if task.evaluation.metric != "loss" and not any(data.validation.prompts):
+        problems.append(
+            Problem(
+                where=task.where("evaluation.metric"),
+                found=f"{task.evaluation.metric} with rows that have no prompt ({data.report.format})",
+                allowed="loss, or rows with a prompt and an answer",
+                mend="Write metric: loss.",
+            )
+        )
+    return problems

@@ -1,0 +1,127 @@
+"""Which trials a task proposes, and when: all at once, or some later, once a sampler can learn from results."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from cohort.engine.prepare.trials import PlannedTrial, objective_metric, plan_trial
+from cohort.tasks.task_file import TaskFile
+from cohort.training.trial import TrialSpec
+from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
+from cohort.tuning.samplers import SamplerName, build_sampler
+from cohort.tuning.search_feedback import SearchFeedback
+from cohort.tuning.study import Study
+
+__all__ = ["TrialProposals", "num_first_trials"]
+
+# TPE draws at random until it has seen so many results (Optuna's default as well): fewer would teach it nothing
+_FEWEST_AT_FIRST = 10
+_SHARE_AT_FIRST = 1 / 3
+
+
+def num_first_trials(task: TaskFile) -> int | None:
+    """Return how many trials a task proposes before any has ended, if its space has so many; None for all."""
+    search = task.search
+    if search.first_trials is not None:
+        return search.first_trials
+    if SamplerName(search.sampler) is SamplerName.TPE or search.max_gpu_hours is not None:
+        return max(_FEWEST_AT_FIRST, math.ceil(_SHARE_AT_FIRST * search.trials))
+    return None
+
+
+class TrialProposals:
+    """Proposes a task's trials in a fixed order that follows from the results so far.
+
+    Grid proposes all trials at once, and so does random unless the task says otherwise. TPE proposes a third of them
+    (at least ten), then one for each trial that ends, knowing the best value that each had at its latest comparison or
+    at its end. A budget of time on the device ends proposing. The same results in the same order lead to the same
+    proposals, which is how a resumed run has them again.
+
+    Attributes:
+        first: The trials proposed before any has ended.
+        ended_by_time: What to say of a search that the budget of time has ended; None while it has not.
+    """
+
+    def __init__(self, task: TaskFile, *, num_rows: int, num_tokens: int) -> None:
+        """Begin.
+
+        Args:
+            task: The task.
+            num_rows: Training rows.
+            num_tokens: Tokens of all training rows together.
+
+        Raises:
+            InputError: the search space cannot be listed or sampled.
+        """
+        self._task, self._num_rows, self._num_tokens = task, num_rows, num_tokens
+        self._name, self._num_proposed = SamplerName(task.search.sampler), 0
+        self._sampler = build_sampler(
+            self._name,
+            task.search_space(),
+            trials=task.search.trials,
+            seed=task.training.seed,
+            maximize=objective_metric(task).maximize,
+        )
+        self._feedback = SearchFeedback(self._sampler, metric=objective_metric(task))
+        self._is_exhausted = False
+        self.ended_by_time: str | None = None
+        at_first = num_first_trials(task)
+        self.first: tuple[PlannedTrial, ...] = self._propose(2**31 if at_first is None else at_first)
+
+    def after(self, study: Study, *, gpu_seconds: float = 0.0) -> tuple[PlannedTrial, ...]:
+        """Return a new trial for each that has ended since the last call, as far as the budgets go.
+
+        Args:
+            study: Knows the results.
+            gpu_seconds: What the run has taken of the device so far.
+        """
+        hours = self._task.search.max_gpu_hours
+        if not self._is_exhausted and hours is not None and gpu_seconds >= 3600 * hours:
+            self._is_exhausted = True
+            self.ended_by_time = (
+                f"{self._num_proposed} of {self._task.search.trials} trials were proposed when search.max_gpu_hours "
+                f"({hours:g}) was used up"
+            )
+        if self._is_exhausted:
+            return ()
+        return self._propose(self._feedback.take_in(study.decisions))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no more trials will be proposed."""
+        return self._is_exhausted
+
+    def largest(self) -> tuple[TrialSpec, ...]:
+        """Return the first trials, each with the largest rank that any later one may have: what room is made for."""
+        specs = tuple(trial.spec for trial in self.first)
+        if self._is_exhausted:
+            return specs
+        rank = max(*(spec.adapter.r for spec in specs), _largest_rank(self._task), 1)
+        return tuple(replace(spec, adapter=replace(spec.adapter, r=rank)) for spec in specs)
+
+    def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
+        trials = tuple(
+            plan_trial(self._task, proposal, num_rows=self._num_rows, num_tokens=self._num_tokens)
+            for proposal in self._sampler.propose(num)
+        )
+        self._num_proposed += len(trials)
+        is_budget_used = self._name is SamplerName.GRID or self._num_proposed >= self._task.search.trials
+        self._is_exhausted = is_budget_used or len(trials) < num
+        return trials
+
+
+def _largest_rank(task: TaskFile) -> int:
+    parameter = task.search_space().parameters["r"]
+    if isinstance(parameter, Conditional):
+        rest = parameter.otherwise if isinstance(parameter.otherwise, int) else 1
+        return max(rest, _largest_value(parameter.parameter))
+    return _largest_value(parameter)
+
+
+def _largest_value(parameter: Parameter) -> int:
+    if isinstance(parameter, Choice):
+        return max(int(value) for value in parameter.values if not isinstance(value, MultipleOf))
+    if isinstance(parameter, Range):
+        return int(parameter.max)
+    return int(parameter.value) if isinstance(parameter, Constant) else 1

@@ -1,0 +1,156 @@
+"""From a proposed configuration to a trial: specified, and planned in steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.data.tokenised import TokenisedRows
+from cohort.runs.records import NewTrial
+from cohort.tasks.task_file import TaskFile
+from cohort.training.schedules import Schedule
+from cohort.training.trial import TrialSpec
+from cohort.tuning.candidate import Candidate
+from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candidate, plan_evaluation_rows
+from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.parameters import MultipleOf
+from cohort.tuning.samplers import Proposal
+
+__all__ = [
+    "PlannedTrial",
+    "default_configuration",
+    "evaluation_note",
+    "objective_metric",
+    "plan_evaluation",
+    "plan_trial",
+]
+
+# a selection by the mean over fewer rows is a lottery: those of a small task are kept even where the bound is broken
+_FEWEST_ROWS = 16
+
+Configuration = Mapping[str, int | float | str | bool]
+
+
+def objective_metric(task: TaskFile) -> ObjectiveMetric:
+    """Return what the task's result is chosen by."""
+    name = task.evaluation.metric
+    return ObjectiveMetric(name=name, maximize=name != "loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial:
+    """One trial to be: what was proposed, what it trains with, and its steps."""
+
+    configuration: Configuration
+    spec: TrialSpec
+    candidate: Candidate
+    planned_tokens: int
+
+    def record(self) -> NewTrial:
+        """Return what the run store keeps of it."""
+        return NewTrial(
+            trial_id=self.spec.trial_id,
+            parameters=dict(self.configuration),
+            planned_steps=self.spec.num_steps,
+            seed=self.spec.seed,
+            planned_tokens=self.planned_tokens,
+        )
+
+
+def plan_trial(task: TaskFile, proposal: Proposal, *, num_rows: int, num_tokens: int) -> PlannedTrial:
+    """Return the trial of a proposed configuration.
+
+    Args:
+        task: The task.
+        proposal: A whole configuration.
+        num_rows: Training rows.
+        num_tokens: Tokens of all training rows together.
+    """
+    configuration = proposal.configuration
+    spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
+    candidate = plan_candidate(
+        proposal.trial_id,
+        planned_steps=spec.num_steps,
+        warmup_fraction=task.early_exit_settings().warmup_fraction,
+        settings=task.evaluation_settings(),
+    )
+    names = (*task.search.space, *_ALWAYS_SHOWN)
+    return PlannedTrial(
+        configuration={name: configuration[name] for name in names if name in configuration},
+        spec=spec,
+        candidate=candidate,
+        planned_tokens=round(_samples(spec, num_rows) * num_tokens / num_rows),
+    )
+
+
+def default_configuration(task: TaskFile) -> Configuration:
+    """Return the values that hold where the search space sets none: what a user would train without a search."""
+    defaults = task.searchable_defaults()
+    return {
+        name: value.of(defaults[value.parameter]) if isinstance(value, MultipleOf) else value
+        for name, value in defaults.items()
+    }
+
+
+def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validation: TokenisedRows) -> EvaluationPlan:
+    """Return how many validation rows every evaluation uses, within the task's share of the training compute."""
+    generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
+    return plan_evaluation_rows(
+        [
+            Workload(candidate=trial.candidate, tokens_per_step=trial.planned_tokens / trial.spec.num_steps)
+            for trial in trials
+        ],
+        num_available=len(validation),
+        mean_tokens_per_row=float(validation.lengths.mean()) + generated,
+        settings=task.evaluation_settings(),
+        kept_share=task.early_exit_settings().kept_share,
+        min_rows=min(_FEWEST_ROWS, len(validation)),
+    )
+
+
+def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int) -> str | None:
+    """Return what users should know of a plan that leaves out rows or costs more than the task allows; else None."""
+    most = task.evaluation.max_cost_fraction
+    if not plan.thinned and plan.cost_fraction <= most:
+        return None
+    above = f", above max_cost_fraction {most:g}" if plan.cost_fraction > most else ""
+    return (
+        f"evaluations use {plan.num_rows} of {num_available} validation rows, "
+        f"{100 * plan.cost_fraction:.3g} % of the training compute{above}"
+    )
+
+
+# shown beside the searched ones, since they are what people compare adapters by
+_ALWAYS_SHOWN = ("learning_rate", "r", "lora_alpha", "batch_size")
+
+
+def _samples(spec: TrialSpec, num_rows: int) -> int:
+    """Samples of the planned steps: the last batch of each epoch may be smaller."""
+    per_epoch = -(-num_rows // spec.batch_size)
+    epochs, rest = divmod(spec.num_steps, per_epoch)
+    return epochs * num_rows + min(rest * spec.batch_size, num_rows)
+
+
+def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int) -> TrialSpec:
+    batch_size = int(values["batch_size"])
+    steps_per_epoch = -(-num_rows // batch_size)
+    num_steps = task.training.max_steps or max(1, math.ceil(float(values["num_train_epochs"]) * steps_per_epoch))
+    return TrialSpec(
+        trial_id=trial_id,
+        seed=int(values["seed"]),
+        adapter=AdapterSpec(
+            r=int(values["r"]),
+            lora_alpha=float(values["lora_alpha"]),
+            lora_dropout=float(values["lora_dropout"]),
+            use_rslora=bool(values["use_rslora"]),
+        ),
+        learning_rate=float(values["learning_rate"]),
+        batch_size=batch_size,
+        num_steps=num_steps,
+        schedule=Schedule(str(values["lr_scheduler_type"])),
+        warmup_ratio=float(values["warmup_ratio"]),
+        weight_decay=float(values["weight_decay"]),
+        max_grad_norm=float(values["max_grad_norm"]),
+    )

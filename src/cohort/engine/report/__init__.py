@@ -1,5 +1,0 @@
-"""The HTML report of a run."""
-
-from cohort.engine.report.writing import render_report, write_report
-
-__all__ = ["render_report", "write_report"]

@@ -1,0 +1,149 @@
+"""A run goes on only with what it began with: task, rows, weights and kind of device; a difference is named.
+
+Another processor or other versions of what computes only change the last bits: they are told, not refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.engine.changed_rows import MEND_PLACE, row_problems, short
+from cohort.engine.prepare.preparation import Preparation
+from cohort.runs.records import JsonValue
+from cohort.tasks.paths import PATH_KEYS
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["identity_facts", "require_same_inputs", "require_same_task", "surroundings_warning"]
+
+_MEND = "Restore it as it was, or start a new run with `cohort tune`."
+# what lies there is compared, not where it lies
+_PLACES = tuple(".".join(map(str, key)) for key in PATH_KEYS)
+_NAMES = {
+    "model_hash": "the base model's weights or configuration",
+    "device": "the device",
+}
+# what a step's numbers come from
+_COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
+
+
+# settings that change no number; a run of a version that did not have them has no value for them
+_MAY_CHANGE = ("memory",)
+
+
+def identity_facts(preparation: Preparation) -> dict[str, JsonValue]:
+    """Return what the run record keeps of a run's inputs beside the facts of its preparation."""
+    task = preparation.task.model_dump(mode="json")
+    return {
+        "task": task,
+        "task_hash": hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest(),
+        "num_train_rows": len(preparation.data.train),
+    }
+
+
+def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: Path) -> None:
+    """Refuse a task that is no longer what the run began with.
+
+    Args:
+        facts: Of the run record.
+        task: The task in the run directory, as it is now.
+        path: Its file, for messages.
+
+    Raises:
+        InputError: every key that differs, with both values.
+    """
+    before = facts.get("task")
+    found = _differences(before if isinstance(before, dict) else {}, task.model_dump(mode="json"))
+    differences = [
+        (key, then, now)
+        for key, then, now in found
+        if not (key in _PLACES and _are_places(then, now)) and key.partition(".")[0] not in _MAY_CHANGE
+    ]
+    if differences:
+        raise InputError(
+            [
+                Problem(
+                    where=f"{path}: {key}",
+                    found=_shown(now),
+                    allowed=f"{_shown(then)}, as when the run began",
+                    mend=_MEND,
+                )
+                for key, then, now in differences
+            ]
+        )
+
+
+def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation) -> None:
+    """Refuse to go on with other data, weights or kind of device than the run began with.
+
+    Raises:
+        InputError: what differs, all of it.
+    """
+    task, now = preparation.task, {**preparation.facts, **identity_facts(preparation)}
+    places = {"model_hash": f"model_name_or_path: {task.model_name_or_path}", "device": "num_gpus"}
+    problems = row_problems(facts, now, task=task)
+    for key, name in _NAMES.items():
+        if facts.get(key) == now[key] or (key == "device" and _kind(facts.get(key)) == _kind(now[key])):
+            continue
+        show = _shown if key == "device" else short
+        found, allowed = show(now[key]), show(facts.get(key))
+        problems.append(
+            Problem(
+                where=places[key],
+                found=f"{name} changed: {found}",
+                allowed=f"{allowed}, as when the run began",
+                mend=_MEND if key == "device" else MEND_PLACE.format(key=places[key].partition(":")[0]),
+            )
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def _are_places(*values: Any) -> bool:
+    """Whether values say where something is, and none is a share of the training rows."""
+    return all(isinstance(value, str | list) for value in values)
+
+
+def surroundings_warning(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> str | None:
+    """Return what of the machine and its packages is no longer as when the run began; None when nothing is.
+
+    Args:
+        facts: Of the run record.
+        now: Of the preparation.
+    """
+    then, versions = _mapping(facts.get("versions")), _mapping(now["versions"])
+    changed = {name: (then.get(name), versions.get(name)) for name in _COMPUTING_PACKAGES}
+    changed["device"] = (facts.get("device"), now["device"])
+    shown = ", ".join(f"{name} {_shown(b)} (was {_shown(a)})" for name, (a, b) in changed.items() if a != b)
+    return f"{shown}: the bits of the results may differ from those of the uninterrupted run" if shown else None
+
+
+def _kind(device: JsonValue) -> str:
+    """Return ``cpu`` of ``cpu (its name)``."""
+    return str(device).partition(" (")[0]
+
+
+def _mapping(value: JsonValue) -> Mapping[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
+
+
+def _differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in dict.fromkeys([*then, *now]):
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif json.dumps(old) != json.dumps(new):
+            yield f"{prefix}{key}", old, new
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else "nothing" if value is None else json.dumps(value)
+
+
+def _shown(value: Any) -> str:
+    text = _plain(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,1 @@
+"""States of trials outside the bank: parked, checkpointed, best so far."""

@@ -1,0 +1,142 @@
+"""Checkpoints of a run: a step boundary of every trial, and the position in the log it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohort.core.durable_files import write_bytes
+from cohort.core.errors import RunStateError
+from cohort.engine.state.trial_states import StateShelf
+from cohort.runs.database_copies import copy_database
+from cohort.runs.directory import RunDirectory
+from cohort.runs.store import RunStore
+
+__all__ = ["Manifest", "keep_last_checkpoint", "latest_good_checkpoint", "save_checkpoint"]
+
+# two, so that damage to the newest leaves one to go back to
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint consists of.
+
+    Attributes:
+        position: Log position; what was logged later did not happen as far as this checkpoint is concerned.
+        resident: Trials in the bank, in slot order.
+        files: SHA-256 of each state file by path within the run directory.
+        vacated: Batch sizes of the trials that left in the last tick, which the next admission looks at.
+    """
+
+    position: int
+    resident: tuple[int, ...]
+    files: dict[str, str]
+    vacated: tuple[int, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the manifest's file."""
+        record = {
+            "position": self.position,
+            "resident": list(self.resident),
+            "vacated": list(self.vacated),
+            "files": self.files,
+        }
+        return json.dumps(record, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Manifest:
+        """Read what :meth:`to_bytes` wrote.
+
+        Raises:
+            RunStateError: it is something else.
+        """
+        try:
+            record = json.loads(content)
+            return cls(
+                position=int(record["position"]),
+                resident=tuple(record["resident"]),
+                vacated=tuple(record["vacated"]),
+                files=dict(record["files"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunStateError(f"no manifest of a checkpoint ({type(error).__name__}: {error})") from error
+
+
+def save_checkpoint(
+    store: RunStore,
+    shelf: StateShelf,
+    *,
+    directory: RunDirectory,
+    resident: Sequence[int],
+    vacated: Sequence[int] = (),
+) -> Manifest:
+    """Make a checkpoint of what is on the shelf at the store's present position; older ones than two are removed.
+
+    The order makes a kill at any point harmless: state files, then the manifest, then its row in the store, then a copy
+    of the store, and only then are old rows and files deleted.
+
+    Raises:
+        StorageFullError: the disk is full; earlier checkpoints are untouched.
+    """
+    manifest = Manifest(position=store.position, resident=tuple(resident), vacated=tuple(vacated), files=shelf.flush())
+    content = manifest.to_bytes()
+    name = f"checkpoints/{manifest.position:09d}.json"
+    path = directory.root / name
+    path.parent.mkdir(exist_ok=True)
+    write_bytes(path, content)
+    store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest())
+    copy_database(directory, position=manifest.position)
+    _remove_all_but(_KEPT, store, shelf, directory=directory)
+    return manifest
+
+
+def keep_last_checkpoint(store: RunStore, shelf: StateShelf, *, directory: RunDirectory) -> None:
+    """Remove what a run that has ended needs no more: earlier checkpoints, and states that only they name.
+
+    The last one stays, with its best checkpoints and its copy of the database: results that are lost come from it.
+    """
+    _remove_all_but(1, store, shelf, directory=directory)
+
+
+def _remove_all_but(count: int, store: RunStore, shelf: StateShelf, *, directory: RunDirectory) -> None:
+    records = sorted(store.checkpoints(), key=lambda record: record.position)
+    store.forget_checkpoints([record.position for record in records[:-count]])
+    kept = {record.file_name for record in records[-count:]}
+    for old in directory.checkpoints.glob("[0-9]*"):
+        if old.with_suffix(".json").relative_to(directory.root).as_posix() not in kept:
+            old.unlink(missing_ok=True)
+    shelf.remove_files_except(file for other in kept for file in _files_of(directory.root / other))
+
+
+def latest_good_checkpoint(
+    store: RunStore, shelf: StateShelf, *, directory: RunDirectory
+) -> tuple[Manifest | None, list[str]]:
+    """Put the newest undamaged checkpoint on ``shelf``; return it with what was wrong with newer ones.
+
+    None means that the run has to begin again from its first step: no checkpoint was made, or none is whole.
+    """
+    problems = []
+    for record in sorted(store.checkpoints(), key=lambda record: record.position, reverse=True):
+        path = directory.root / record.file_name
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() != record.checksum:
+                raise RunStateError(f"{path} does not match its checksum; it is damaged")
+            manifest = Manifest.from_bytes(content)
+            shelf.restore(manifest.files)
+        except (OSError, RunStateError) as error:
+            problems.append(str(error))
+            continue
+        return manifest, problems
+    return None, problems
+
+
+def _files_of(manifest: Path) -> list[str]:
+    try:
+        return list(Manifest.from_bytes(manifest.read_bytes()).files)
+    except (OSError, RunStateError):
+        return []

@@ -1,0 +1,255 @@
+"""Where trials' states are kept when they are out of the bank: the device, host memory, files, each within a budget.
+
+Parking a trial and checkpointing a run use the same files. A file is named by what it holds and after how many steps,
+is written once and never changed, so a checkpoint is a list of names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterState
+from cohort.core.durable_files import write_bytes
+from cohort.core.errors import RunStateError
+from cohort.runs.directory import RunDirectory
+from cohort.training.checkpoint import (
+    DamagedStateError,
+    deserialise_state,
+    read_weights,
+    serialise_state,
+    serialise_weights,
+)
+from cohort.training.trial import TrialState
+
+__all__ = ["Shelved", "ShelvedKind", "StateShelf"]
+
+
+class ShelvedKind(StrEnum):
+    """What is kept of a trial; the beginning of its file's name."""
+
+    STATE = "state"
+    BEST = "best"
+
+
+@dataclass(frozen=True, order=True)
+class Shelved:
+    """Name of one thing on the shelf."""
+
+    trial_id: int
+    kind: ShelvedKind
+    step: int
+
+    @property
+    def relative_path(self) -> str:
+        """File within the run directory."""
+        return f"trials/{self.trial_id:04d}/{self.kind.value}-{self.step:06d}.safetensors"
+
+
+class StateShelf:
+    """Keeps at most one state and one best checkpoint of each trial."""
+
+    def __init__(self, directory: RunDirectory, *, memory_budget_bytes: int, device_budget_bytes: int = 0) -> None:
+        """Keep tensors where they come from while there is room.
+
+        Args:
+            directory: Of the run.
+            memory_budget_bytes: Most host memory; beyond it the oldest move to files.
+            device_budget_bytes: Most memory of a GPU; beyond it the oldest move to the host.
+        """
+        self._directory = directory
+        self._memory_budget_bytes = memory_budget_bytes
+        self._device_budget_bytes = device_budget_bytes
+        self._in_memory: dict[Shelved, TrialState | Tensor] = {}
+        self._checksums: dict[Shelved, str] = {}
+        self._newest: dict[tuple[int, ShelvedKind], Shelved] = {}
+
+    @property
+    def keeps_on_device(self) -> bool:
+        """Whether states should be handed over on the device they are on."""
+        return self._device_budget_bytes > 0
+
+    def leave_device(self) -> bool:
+        """Move everything to the host and keep it there from now on; False when there was nothing."""
+        self._device_budget_bytes = 0
+        there = [name for name, kept in self._in_memory.items() if _is_on_device(kept)]
+        for name in there:
+            self._in_memory[name] = _on_host(self._in_memory[name])
+        return bool(there)
+
+    def put_state(self, trial_id: int, state: TrialState) -> None:
+        """Keep the state of a trial that leaves the bank, in place of an earlier one."""
+        best = Shelved(trial_id, ShelvedKind.BEST, state.step)
+        if best in self._in_memory:
+            # the best checkpoint is of the same step: the state's own weights are it
+            self._in_memory[best] = state.adapter.weights
+        self._put(Shelved(trial_id, ShelvedKind.STATE, state.step), state)
+
+    def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
+        """Keep the best checkpoint of a trial so far, in place of an earlier one."""
+        self._put(Shelved(trial_id, ShelvedKind.BEST, step), weights_rD)
+
+    def state(self, trial_id: int) -> TrialState | None:
+        """Return the state of a trial that is out of the bank; None for one that has not begun.
+
+        Raises:
+            DamagedStateError: its file is damaged.
+        """
+        name = self._newest.get((trial_id, ShelvedKind.STATE))
+        if name is None:
+            return None
+        kept = self._in_memory.get(name)
+        return kept if isinstance(kept, TrialState) else deserialise_state(self._path(name))
+
+    def last_good_state(
+        self, trial_id: int, *, at_most: int
+    ) -> tuple[TrialState | None, tuple[DamagedStateError, ...]]:
+        """Return the newest undamaged state of a trial after ``at_most`` steps or fewer, and what was damaged.
+
+        None means that the trial has to begin again. An older state is no loss: the same steps give the same bits.
+        """
+        damages = []
+        newest = self._newest.get((trial_id, ShelvedKind.STATE))
+        try:
+            if newest is not None:
+                return self.state(trial_id), ()
+        except DamagedStateError as error:
+            damages.append(error)
+            self.forget_state(trial_id)
+        for path in sorted(self._directory.trial(trial_id).glob(f"{ShelvedKind.STATE}-*.safetensors"), reverse=True):
+            name = self._name(path)
+            if name.step > at_most or name == newest:
+                continue
+            try:
+                return deserialise_state(path), tuple(damages)
+            except DamagedStateError as error:
+                damages.append(error)
+        return None, tuple(damages)
+
+    def best(self, trial_id: int) -> tuple[Tensor, int] | None:
+        """Return weights [r, D] and step of a trial's best checkpoint; None before its first.
+
+        Raises:
+            DamagedStateError: its file is damaged.
+        """
+        name = self._newest.get((trial_id, ShelvedKind.BEST))
+        if name is None:
+            return None
+        kept = self._in_memory.get(name)
+        return (kept.cpu(), name.step) if isinstance(kept, Tensor) else read_weights(self._path(name))
+
+    def forget_state(self, trial_id: int) -> None:
+        """Drop the state of a trial that has ended; its best checkpoint stays."""
+        name = self._newest.pop((trial_id, ShelvedKind.STATE), None)
+        if name is not None:
+            self._in_memory.pop(name, None)
+
+    def release_state(self, trial_id: int) -> None:
+        """Free the memory of a state that a resident trial has outgrown; a file of it stays for the checkpoint."""
+        name = self._newest.get((trial_id, ShelvedKind.STATE))
+        if name is None:
+            return
+        self._in_memory.pop(name, None)
+        if name not in self._checksums:
+            del self._newest[trial_id, ShelvedKind.STATE]
+
+    def flush(self) -> dict[str, str]:
+        """Write everything that is only in memory; return the SHA-256 of every file of the shelf by relative path.
+
+        Raises:
+            StorageFullError: the disk is full; what was there before is untouched.
+        """
+        for name in self._names():
+            self._write(name)
+        return {name.relative_path: self._checksums[name] for name in self._names()}
+
+    def restore(self, files: Mapping[str, str]) -> None:
+        """Take over the files of a checkpoint, by relative path with their SHA-256.
+
+        Raises:
+            RunStateError: a file is missing or does not match its checksum; it is named.
+        """
+        restored: dict[Shelved, str] = {}
+        for relative_path, checksum in files.items():
+            path = self._directory.root / relative_path
+            if not path.is_file():
+                raise RunStateError(f"{path} is missing, but the checkpoint needs it")
+            if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
+                raise RunStateError(f"{path} does not match its checksum; it is damaged")
+            restored[self._name(path)] = checksum
+        self._checksums = restored
+        self._newest = {(name.trial_id, name.kind): name for name in restored}
+
+    def remove_files_except(self, kept: Iterable[str]) -> None:
+        """Delete state files that no checkpoint in use names any more."""
+        wanted = set(kept) | {name.relative_path for name in self._names()}
+        for path in sorted(self._directory.trials.glob("*/*-*.safetensors")):
+            if path.relative_to(self._directory.root).as_posix() not in wanted:
+                path.unlink(missing_ok=True)
+
+    def _names(self) -> Iterator[Shelved]:
+        yield from sorted(self._newest.values())
+
+    def _put(self, name: Shelved, value: TrialState | Tensor) -> None:
+        before = self._newest.get((name.trial_id, name.kind))
+        if before is not None:
+            self._in_memory.pop(before, None)
+        self._newest[name.trial_id, name.kind] = name
+        self._in_memory[name] = value
+        # a file of the same name from before a resume holds the same bits; it is written again all the same
+        self._checksums.pop(name, None)
+        while self._num_bytes(on_device=True) > self._device_budget_bytes:
+            oldest = next(name for name, kept in self._in_memory.items() if _is_on_device(kept))
+            self._in_memory[oldest] = _on_host(self._in_memory[oldest])
+        while self._num_bytes(on_device=False) > self._memory_budget_bytes:
+            oldest = next(name for name, kept in self._in_memory.items() if not _is_on_device(kept))
+            self._write(oldest)
+            del self._in_memory[oldest]
+
+    def _write(self, name: Shelved) -> None:
+        if name in self._checksums:
+            return
+        kept = _on_host(self._in_memory[name])
+        content = serialise_state(kept) if isinstance(kept, TrialState) else serialise_weights(kept, step=name.step)
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content)
+        self._checksums[name] = hashlib.sha256(content).hexdigest()
+
+    def _num_bytes(self, *, on_device: bool) -> int:
+        """Bytes kept on the device or on the host; weights that a state shares with a best checkpoint count once."""
+        kept = [tensor for value in self._in_memory.values() for tensor in _tensors(value)]
+        own = {tensor.data_ptr(): tensor for tensor in kept if (tensor.device.type != "cpu") is on_device}
+        return sum(tensor.numel() * tensor.element_size() for tensor in own.values())
+
+    @staticmethod
+    def _name(path: Path) -> Shelved:
+        kind, step = path.stem.split("-")
+        return Shelved(int(path.parent.name), ShelvedKind(kind), int(step))
+
+    def _path(self, name: Shelved) -> Path:
+        return self._directory.root / name.relative_path
+
+
+def _tensors(value: TrialState | Tensor) -> tuple[Tensor, ...]:
+    if isinstance(value, TrialState):
+        return (value.adapter.weights, value.adapter.exp_avg, value.adapter.exp_avg_sq)
+    return (value,)
+
+
+def _is_on_device(value: TrialState | Tensor) -> bool:
+    return _tensors(value)[0].device.type != "cpu"
+
+
+def _on_host(value: TrialState | Tensor) -> TrialState | Tensor:
+    if not _is_on_device(value):
+        return value
+    if isinstance(value, Tensor):
+        return value.cpu()
+    weights, exp_avg, exp_avg_sq = (tensor.cpu() for tensor in _tensors(value))
+    return TrialState(adapter=AdapterState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step=value.step)

@@ -1,1 +1,0 @@
-"""Plans of several tasks before anything runs: estimated, placed, drawn, and simulated with early exits."""

@@ -1,0 +1,132 @@
+"""The end of a run: best adapter, kept adapters, tables and report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cohort.core.errors import RunStateError
+from cohort.engine.adapter_files.model_card import render_model_card
+from cohort.engine.adapter_files.write import AdapterContent, write_adapter_directory, write_adapter_files
+from cohort.engine.prepare.preparation import Preparation
+from cohort.engine.state.checkpoints import keep_last_checkpoint
+from cohort.engine.state.trial_states import StateShelf
+from cohort.runs.directory import RunDirectory
+from cohort.runs.records import TrialStatus
+from cohort.runs.report import write_report
+from cohort.runs.results import read_results, write_metrics_jsonl, write_results_csv
+from cohort.runs.store import RunStore
+from cohort.training.trial import TrialSpec
+from cohort.tuning.decisions import Reason
+from cohort.tuning.study import Study
+
+__all__ = ["finish_run", "is_complete", "write_tables"]
+
+# what the selection sorted out keeps its best checkpoint as state only
+_NOT_KEPT = (Reason.UNDERPERFORMING, Reason.FAILED)
+
+
+def finish_run(
+    preparation: Preparation,
+    *,
+    specs: Mapping[int, TrialSpec],
+    study: Study,
+    store: RunStore,
+    shelf: StateShelf,
+    directory: RunDirectory,
+) -> None:
+    """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
+
+    What only a resume would have needed is removed; the best checkpoint of every trial stays, for export.
+
+    Args:
+        preparation: Of the run.
+        specs: Of all trials, by id.
+        study: All have ended.
+        store: The run's record.
+        shelf: Best checkpoints.
+        directory: Of the run.
+
+    Raises:
+        RunStateError: no trial ever had a finite evaluation, so there is no best adapter, or all of them failed; the
+            tables are written, and the best adapter so far where there is one.
+        StorageFullError: the disk is full; `cohort resume` writes what is missing.
+    """
+    best = study.result()
+    store.set_facts({"best_trial_id": None if best is None else best.trial_id})
+    _record_default(store)
+    results = read_results(store)
+    for trial_id in study.trial_ids:
+        kept = shelf.best(trial_id)
+        if kept is None or (study.reason(trial_id) in _NOT_KEPT and (best is None or trial_id != best.trial_id)):
+            continue
+        content = AdapterContent(
+            weights_rD=kept[0],
+            layout=preparation.layout,
+            spec=specs[trial_id].adapter,
+            base_model=preparation.task.model_name_or_path,
+            linears=tuple(preparation.decoder.linears),
+            card=render_model_card(results, trial_id=trial_id),
+            tokenizer=preparation.tokenizer,
+        )
+        folder = directory.trial(trial_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_adapter_files(folder, content)
+        if best is not None and trial_id == best.trial_id:
+            write_adapter_directory(directory.best, content)
+    store.set_facts({"state": "done", "run_seconds": store.seconds})
+    write_tables(store, directory=directory)
+    keep_last_checkpoint(store, shelf, directory=directory)
+    store.set_facts({"are_results_written": True})
+    _require_success(store, directory=directory)
+
+
+def _record_default(store: RunStore) -> None:
+    """Record what the default hyperparameters came to, if a trial had them and went through to its last step.
+
+    The best value of one that was stopped early is not what training it would have given; the report marks it as such.
+    """
+    default_id = store.facts().get("default_trial_id")
+    for trial in store.trials():
+        if trial.trial_id == default_id and trial.status is TrialStatus.COMPLETED and trial.best_loss is not None:
+            store.set_facts({"default_metrics": {"loss": trial.best_loss, **trial.best_metrics}})
+
+
+def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
+    """Tell whether the run has ended and all its results are there.
+
+    Raises:
+        RunStateError: it has, and no trial ever had a finite evaluation, or all failed.
+    """
+    facts = store.facts()
+    tables = (directory.results_csv, directory.metrics_jsonl, directory.report)
+    if not facts.get("are_results_written") or not all(path.is_file() for path in tables):
+        return False
+    if facts.get("best_trial_id") is not None and not (directory.best / "adapter_config.json").is_file():
+        return False
+    _require_success(store, directory=directory)
+    return True
+
+
+def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
+    """Refuse to call a run done that has no best adapter, or in which nothing went right."""
+    trials = store.trials()
+    has_best = store.facts().get("best_trial_id") is not None
+    if trials and all(trial.status is TrialStatus.FAILED for trial in trials):
+        first = min(trials, key=lambda trial: (trial.steps_done, trial.trial_id))
+        beyond = f"; {directory.best} holds the best of what was reached before" if has_best else ""
+        raise RunStateError(
+            f"all {len(trials)} trials failed; trial {first.trial_id} after step {first.steps_done}: {first.message}"
+            f"{beyond} (see {directory.report})"
+        )
+    if not has_best:
+        raise RunStateError(
+            "no trial had a finite validation loss, so there is no best adapter; "
+            f"lower the learning rates (see {directory.report})"
+        )
+
+
+def write_tables(store: RunStore, *, directory: RunDirectory) -> None:
+    """Write tables and report as the store stands."""
+    write_results_csv(directory.results_csv, results=read_results(store))
+    write_metrics_jsonl(directory.metrics_jsonl, reader=store)
+    write_report(directory.report, reader=store)

@@ -1,0 +1,107 @@
+"""What a running task tells those who watch: immutable snapshots, and the protocol of a watcher."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cohort.runs.records import JsonValue, TrialStatus
+
+__all__ = ["ProgressWatcher", "RunProgress", "SilentWatcher", "TrialProgress"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialProgress:
+    """One trial at one moment.
+
+    Attributes:
+        parameters: The hyperparameters that are searched, by task-file name.
+        reason: Why it stopped, in the words of the decision; empty while it may go on.
+        steps_done, planned_steps: Optimizer steps.
+        train_loss: Of the last step, in nats per trained token; None before the first.
+        best_value: The task's metric at its best evaluation so far; None before the first that is finite.
+    """
+
+    trial_id: int
+    parameters: Mapping[str, JsonValue]
+    status: TrialStatus
+    steps_done: int
+    planned_steps: int
+    reason: str = ""
+    train_loss: float | None = None
+    best_value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """A run at one moment.
+
+    Attributes:
+        phase: What is going on, in words (``loading the model``, ``training``, ``measuring the base``).
+        trials: Every trial proposed so far, by id.
+        metric_label: The task's metric in words.
+        maximize: Whether more of it is better.
+        elapsed_seconds: Run time; stands still while the run is stopped.
+        tokens_per_second: Trained and evaluated, lately; None before the first token.
+        seconds_left: About, the selections to come expected; None when it cannot be said yet.
+        seconds_left_at_worst: The same if no further trial exits early; None before there is a pace.
+        tokens_done: Trained so far.
+        recomputed_passes: Training passes of this process that were recomputed, which takes half as long again.
+    """
+
+    phase: str
+    trials: tuple[TrialProgress, ...] = ()
+    metric_label: str = "validation loss"
+    maximize: bool = False
+    elapsed_seconds: float = 0.0
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    seconds_left_at_worst: float | None = None
+    tokens_done: int = 0
+    recomputed_passes: int = 0
+    _counts: Counter[TrialStatus] = field(init=False, repr=False, compare=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._counts.update(trial.status for trial in self.trials)
+
+    def count(self, status: TrialStatus) -> int:
+        """Return how many trials have this status."""
+        return self._counts[status]
+
+    @property
+    def best(self) -> TrialProgress | None:
+        """The trial with the best value so far; ties go to the smaller id."""
+        measured = [trial for trial in self.trials if trial.best_value is not None]
+        sign = -1.0 if self.maximize else 1.0
+        return min(measured, key=lambda trial: (sign * (trial.best_value or 0.0), trial.trial_id), default=None)
+
+    @property
+    def stopped_by_reason(self) -> dict[str, int]:
+        """How many trials ended early, by reason, most first."""
+        ended = (TrialStatus.STOPPED, TrialStatus.FAILED)
+        counts = Counter(trial.reason or "failed" for trial in self.trials if trial.status in ended)
+        return dict(counts.most_common())
+
+
+class ProgressWatcher(Protocol):
+    """Whoever shows progress. Calls come from the run's own thread and must return quickly."""
+
+    def update(self, progress: RunProgress) -> None:
+        """Take a snapshot; the run sends one whenever something changed, several a second at most."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Take one line worth keeping: the chosen backend, a trial that stopped and why, a new best."""
+        ...
+
+
+class SilentWatcher:
+    """Shows nothing."""
+
+    def update(self, progress: RunProgress) -> None:
+        """Drop the snapshot."""
+
+    def note(self, text: str) -> None:
+        """Drop the line."""

@@ -1,0 +1,154 @@
+"""The loop of an executor: admit trials, step all that are resident, hand each task what is its own.
+
+Usually there is one task. Several may share an executor when their base model and their adapted linears are the same: a
+task of higher priority takes slots at the next step boundary, and since nobody's bits depend on neighbours or on being
+parked, every task ends as it would have alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cohort.core.clock import Clock
+from cohort.core.events import StepDone, TrialFailed
+from cohort.engine.train.isolation import one_line, run_isolated
+from cohort.engine.train.supervisor import Supervisor
+from cohort.scheduling.admission import Capacity, admit
+from cohort.training.executor import Executor
+
+__all__ = ["Session", "StopRequestedError"]
+
+
+class StopRequestedError(Exception):
+    """The session was asked to stop; every task in it has saved its state."""
+
+
+class Session:
+    """Drives one executor until every task in it has ended."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        capacity: Capacity,
+        clock: Clock,
+        stop_requested: Callable[[], bool],
+        at_boundary: Callable[[], None] = lambda: None,
+        on_end: Callable[[Supervisor], None] = lambda _: None,
+    ) -> None:
+        """Begin without a task.
+
+        Args:
+            executor: Trains.
+            capacity: Its room.
+            clock: Measures steps.
+            stop_requested: Asked at each step boundary.
+            at_boundary: Called at each step boundary; may call :meth:`join`.
+            on_end: Told of a task all of whose trials have ended, its last checkpoint made.
+        """
+        self._executor, self._capacity, self._clock = executor, capacity, clock
+        self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
+        self._members: list[Supervisor] = []
+        self._was_told = False
+
+    def join(self, member: Supervisor) -> None:
+        """Take in a task; its trials compete for slots from the next step on."""
+        self._members.append(member)
+
+    def run(self) -> None:
+        """Go on until all tasks have ended.
+
+        Raises:
+            StopRequestedError: ``stop_requested`` said so; all states are saved.
+            StorageFullError: a disk is full; the last checkpoints are whole.
+        """
+        while True:
+            self._at_boundary()
+            if self._stop_requested():
+                for member in self._members:
+                    member.checkpoint()
+                raise StopRequestedError
+            for member in [member for member in self._members if member.is_finished]:
+                member.checkpoint()
+                self._members.remove(member)
+                self._on_end(member)
+            if not self._members:
+                return
+            self._admit()
+            if self._executor.resident:
+                self._step()
+            for member in self._members:
+                member.checkpoint_when_due()
+
+    def _admit(self) -> None:
+        owned = {key: self._owner(key) for key in self._executor.resident}
+        admission = admit(
+            [request for member in self._members for request in member.runnable()],
+            [member.request_of(trial_id) for member, trial_id in owned.values()],
+            self._capacity,
+            vacated_batch_sizes=[size for member in self._members for size in member.take_vacated()],
+        )
+        for key in admission.evicted:
+            member, trial_id = self._owner(key)
+            member.evict(trial_id)
+        failures = []
+        for key in admission.admitted:
+            member, trial_id = self._owner(key)
+            if (failure := member.enter(trial_id)) is not None:
+                failures.append((member, failure))
+        assert self._executor.resident or failures, "an unfinished task always has a trial that can run"
+        for member, failure in failures:
+            member.record([failure])
+
+    def _step(self) -> None:
+        """One optimizer step of every resident trial of every task."""
+        began = self._clock.monotonic()
+        steps_done, failed = run_isolated(
+            self._executor.step,
+            sorted(self._executor.resident),
+            count=self._count_error,
+            reload=self._reload,
+            tell=self._tell,
+        )
+        seconds = self._clock.monotonic() - began
+        total = sum(event.num_tokens for event in steps_done)
+        for member in list(self._members):
+            own = _own(member, steps_done)
+            lost = [failure for key, failure in failed.items() if member.share.trial_of(key) is not None]
+            if own or lost:
+                part = sum(event.num_tokens for event in own) / total if total else 1 / len(self._members)
+                member.took_step(own, lost, seconds=part * seconds)
+
+    def _owner(self, key: int) -> tuple[Supervisor, int]:
+        for member in self._members:
+            if (trial_id := member.share.trial_of(key)) is not None:
+                return member, trial_id
+        raise AssertionError(f"trial {key} of the executor belongs to no task")
+
+    def _count_error(self, key: int, error: Exception) -> TrialFailed | None:
+        member, trial_id = self._owner(key)
+        return member.count_error(trial_id, error)
+
+    def _tell(self, error: Exception) -> None:
+        """Say, once, that trials are stepped one by one: the results are the same, but it takes longer."""
+        if not self._was_told:
+            self._was_told = True
+            for member in self._members:
+                member.note(
+                    f"warning: trials that cannot step together ({one_line(error)}) step one by one, where that comes "
+                    "again as well; it takes longer and changes no result"
+                )
+
+    def _reload(self, key: int) -> None:
+        member, trial_id = self._owner(key)
+        member.reload(trial_id)
+
+
+def _own(member: Supervisor, steps_done: Sequence[StepDone]) -> list[StepDone]:
+    """Return the events of a task's trials, by the task's own numbers."""
+    found = []
+    for event in steps_done:
+        if (trial_id := member.share.trial_of(event.trial_id)) is not None:
+            found.append(replace(event, trial_id=trial_id))
+    return found

@@ -1,0 +1,140 @@
+"""What a run's steps took, gathered while it runs and kept for the next plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cohort.adapters.bank import aligned_rank
+from cohort.core.clock import Clock
+from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.engine.machine.cost_cache import CostKey, RunCosts, write_costs
+from cohort.engine.machine.devices import hardware_of
+from cohort.engine.prepare.preparation import Preparation
+from cohort.engine.train.time_spent import Activity, TimeSpent
+from cohort.scheduling.cost.model import StepSample, TrialWork
+from cohort.training.trial import TrialSpec
+
+__all__ = ["StepRecorder"]
+
+# the first steps of a pack compile, allocate and record graphs
+SKIPPED_STEPS = 2
+# steps of one pack that are kept to take a mean of, and the packs that are reported: those with the most steps
+MOST_STEPS = 64
+MOST_PACKS = 48
+# a step that takes so many times the usual was disturbed
+DISTURBED = 4.0
+
+Composition = tuple[tuple[int, int], ...]
+
+
+@dataclass(kw_only=True)
+class _Pack:
+    """Steps of one composition: tokens of each member, and seconds."""
+
+    num_steps: int = 0
+    steps: list[tuple[tuple[int, ...], float]] = field(default_factory=list)
+
+
+class StepRecorder:
+    """Watches a run's events beside the seconds that :class:`TimeSpent` adds up."""
+
+    def __init__(
+        self, preparation: Preparation, *, specs: Mapping[int, TrialSpec], time_spent: TimeSpent, clock: Clock
+    ) -> None:
+        """Begin, when the task has been read and loaded and nothing has trained.
+
+        Args:
+            preparation: Of the run.
+            specs: Of all trials, by id; grows as the run does.
+            time_spent: Where the run's seconds are added up.
+            clock: Of the run.
+        """
+        self._preparation, self._specs, self._time_spent, self._clock = preparation, specs, time_spent, clock
+        lengths = preparation.data.train.lengths.astype(float)
+        self._square = float((lengths**2).mean() / lengths.mean())
+        reading = [preparation.facts.get(name) for name in ("tokenise_seconds", "load_seconds")]
+        self._began = clock.monotonic() - sum(value for value in reading if isinstance(value, float))
+        self._packs: dict[Composition, _Pack] = {}
+        self._trained = self._evaluated = self._trained_at_first = 0.0
+        self._first_step: float | None = None
+        self._last_step = self._began
+        self._steps = self._evaluated_tokens = 0
+
+    def took(self, events: Sequence[TrialEvent]) -> None:
+        """Take in what one tick of the run did."""
+        steps = [event for event in events if isinstance(event, StepDone)]
+        trained = self._time_spent.total(Activity.TRAIN)
+        seconds, self._trained = trained - self._trained, trained
+        self._evaluated_tokens += sum(event.num_tokens for event in events if isinstance(event, Evaluated))
+        if not steps:
+            return
+        self._last_step = self._clock.monotonic()
+        if self._first_step is None:
+            # what the first step took to warm up belongs to the start
+            self._first_step, self._evaluated = self._last_step, self._evaluation_seconds
+            self._trained_at_first = trained
+        self._steps += 1
+        if seconds > 0 and not any(isinstance(event, TrialFailed) for event in events):
+            self._add(steps, seconds)
+
+    def _add(self, steps: Sequence[StepDone], seconds: float) -> None:
+        members = sorted(
+            (aligned_rank(self._specs[step.trial_id].adapter.r), self._specs[step.trial_id].batch_size, step.num_tokens)
+            for step in steps
+        )
+        pack = self._packs.setdefault(tuple((r, batch_size) for r, batch_size, _ in members), _Pack())
+        pack.num_steps += 1
+        if SKIPPED_STEPS < pack.num_steps <= SKIPPED_STEPS + MOST_STEPS:
+            pack.steps.append((tuple(tokens for _, _, tokens in members), seconds))
+
+    @property
+    def _evaluation_seconds(self) -> float:
+        return self._time_spent.total(Activity.EVALUATE) + self._time_spent.total(Activity.GENERATE)
+
+    def costs(self) -> RunCosts:
+        """Return what was measured up to now; the end of the run is now."""
+        now = self._clock.monotonic()
+        if self._first_step is None:
+            return RunCosts()
+        evaluated = self._evaluation_seconds - self._evaluated
+        trained = self._trained - self._trained_at_first
+        between = self._last_step - self._first_step
+        longest = sorted(self._packs.items(), key=lambda item: -len(item[1].steps))[:MOST_PACKS]
+        return RunCosts(
+            samples=tuple(_mean(kind, pack, self._square) for kind, pack in longest if pack.steps),
+            evaluated_tokens=self._evaluated_tokens,
+            evaluation_seconds=evaluated,
+            steps=self._steps,
+            start_seconds=self._first_step - self._began,
+            finish_seconds=now - self._last_step,
+            other_seconds=max(0.0, between - trained - evaluated),
+        )
+
+    def keep(self) -> None:
+        """Put what was measured into the cache, for the next plan of such a task."""
+        costs, preparation = self.costs(), self._preparation
+        if not costs.samples:
+            return
+        key = CostKey.of(
+            preparation.decoder.config,
+            hardware=hardware_of(preparation.machine).name,
+            precision=preparation.machine.dtype,
+            mean_length=float(preparation.data.train.lengths.mean()),
+            target_modules=preparation.target_modules,
+        )
+        write_costs(key, costs)
+
+
+def _mean(composition: Composition, pack: _Pack, square_per_token: float) -> StepSample:
+    """Return the mean of a pack's undisturbed steps."""
+    usual = sorted(seconds for _, seconds in pack.steps)[len(pack.steps) // 2]
+    kept = [(tokens, seconds) for tokens, seconds in pack.steps if seconds <= DISTURBED * usual]
+    means = [sum(column) / len(kept) for column in zip(*(tokens for tokens, _ in kept), strict=True)]
+    return StepSample(
+        pack=tuple(
+            TrialWork(r=r, num_tokens=tokens, sum_squares=square_per_token * tokens, num_sequences=batch_size)
+            for (r, batch_size), tokens in zip(composition, means, strict=True)
+        ),
+        seconds=sum(seconds for _, seconds in kept) / len(kept),
+    )

@@ -1,0 +1,61 @@
+"""``report_to``: passes what a run records on to experiment trackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.engine.prepare.trials import PlannedTrial
+from cohort.integrations.trackers import Trackers
+from cohort.tuning.decisions import Decision
+
+__all__ = ["TrackerReporter"]
+
+
+class TrackerReporter:
+    """Makes all trials known to the trackers, then passes on each tick; a tracker that fails costs a note, no more."""
+
+    def __init__(self, trackers: Trackers, *, trials: Sequence[PlannedTrial], note: Callable[[str], None]) -> None:
+        """Make ``trials`` known.
+
+        Args:
+            trackers: Of the task's ``report_to``.
+            trials: The first trials; trials of a resumed run are continued where they were.
+            note: Told, once, of each tracker that failed.
+        """
+        self._trackers, self._note = trackers, note
+        self._noted: set[str] = set()
+        self.add(trials)
+
+    def add(self, trials: Sequence[PlannedTrial]) -> None:
+        """Make trials known that were proposed later."""
+        for trial in trials:
+            self._trackers.start_trial(trial.spec.trial_id, parameters=trial.configuration)
+        self._note_failures()
+
+    def took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
+        """Pass on what one tick brought: events first, since a decision may end the tracker's run."""
+        for event in events:
+            if isinstance(event, StepDone):
+                self._trackers.log_step(event)
+            elif isinstance(event, Evaluated):
+                self._trackers.log_evaluation(event)
+        for decision in decisions:
+            self._trackers.log_decision(decision)
+        self._note_failures()
+
+    def close(self) -> None:
+        """Send what is still waiting."""
+        self._trackers.close()
+        self._note_failures()
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """What went wrong, by tracker."""
+        return self._trackers.failures
+
+    def _note_failures(self) -> None:
+        for name, error in self._trackers.failures.items():
+            if name not in self._noted:
+                self._noted.add(name)
+                self._note(f"warning: {name} failed and gets nothing more ({error}); the run goes on")

@@ -1,0 +1,1 @@
+"""Which tiles and which order of products a packed linear uses."""

@@ -1,0 +1,128 @@
+"""Launches the product for Hopper: what it takes, its tile descriptors and its grid.
+
+Shapes:  T rows of the stream · K input width · N output width · P parts · C columns of S (padded rank)
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from cohort.kernels.packed_linear.launch.launches import MOST_PARTS
+from cohort.kernels.packed_linear.launch.support import is_descriptable, num_multiprocessors, three
+from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, RankPass
+from cohort.kernels.packed_linear.tables import LoraPart
+
+__all__ = ["filled", "hopper_product", "hopper_takes", "is_hopper"]
+
+# Columns of a tile, inner width of a stage.
+COLUMNS, INNER = 256, 64
+# Rank rows of a stage of the LoRA term where some slot has more than 16: as many as a stage of the product holds.
+WIDEST_STEP = 64
+# Four stages of 48 KiB and a strip of 128 columns for each warp group's stores fill a multiprocessor's shared memory.
+STAGES, STRIP = 4, 128
+# Least share of its waves of tiles that a product must fill. Those measured fill 97 %; where the last wave has few
+# tiles the BLAS is left to do it, which has tiles of other sizes.
+LEAST_FILL = 0.93
+# The Triton that this kernel has run with: what Gluon's functions are called changes from one to the next.
+TRITON_VERSION = "3.6."
+
+
+@functools.cache
+def is_hopper(device: torch.device) -> bool:
+    """Tell whether ``device`` has warp-group matrix instructions: compute capability 9, no other."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+def hopper_takes(x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], width: int) -> bool:
+    """Tell whether :func:`hopper_product` can multiply these operands into ``width`` columns, and fills the card."""
+    operands = [x_TK, weight_NK]
+    for part in parts:
+        operands += [part.a_RK, part.b_RN]
+    return (
+        is_hopper(x_TK.device)
+        and triton.__version__.startswith(TRITON_VERSION)
+        and x_TK.dtype in (torch.bfloat16, torch.float16)
+        and all(operand.dtype == x_TK.dtype and is_descriptable(operand) for operand in operands)
+        and len(parts) <= MOST_PARTS
+        and width * x_TK.element_size() % 16 == 0
+        and all(part.column_start % COLUMNS == 0 for part in parts)
+        and all(a.columns.stop <= b.column_start for a, b in itertools.pairwise(parts))
+        and filled(x_TK.shape[0], width, programs=num_multiprocessors(x_TK.device)) >= LEAST_FILL
+    )
+
+
+def filled(num_rows: int, width: int, *, programs: int) -> float:
+    """Return which share of their waves the tiles of an output fill; 0 where there are no rows."""
+    num_tiles = _num_tiles(num_rows, width)
+    return num_tiles / (max(1, -(-num_tiles // programs)) * programs)
+
+
+def _num_tiles(num_rows: int, width: int) -> int:
+    return -(-num_rows // PRODUCT_ROWS) * -(-width // COLUMNS)
+
+
+def hopper_product(
+    x_TK: Tensor,
+    weight_NK: Tensor,
+    y_TN: Tensor,
+    *,
+    parts: Sequence[LoraPart],
+    s_PTC: Tensor | None,
+    rank_pass: RankPass | None,
+    forward: bool,
+    group: int = 8,
+) -> None:
+    """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
+
+    In the second case X is dY [T, N], Y is dX [T, K] and S is dS. Without parts it is the frozen product alone. What
+    :func:`hopper_takes` asks for is not checked again, and S must be contiguous. A slot's rank rows are multiplied 16
+    at a time: its share of the bank, padded to 16, must hold nothing of another slot, and zeros past its rank.
+    ``group`` rows of tiles are worked on side by side.
+    """
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from cohort.kernels.packed_linear.hopper.product import hopper_product_kernel
+
+    num_rows, width = y_TN.shape
+
+    def describe(tensor: Tensor, block: list[int]) -> Any:
+        return TensorDescriptor.from_tensor(tensor, block, _shared_layout(tuple(block), tensor.dtype))
+
+    factors = [part.b_RN if forward else part.a_RK for part in parts]
+    y_desc = describe(y_TN, [PRODUCT_ROWS // 2, STRIP])
+    s_desc: Any = y_desc
+    factor_descs: list[Any] = [y_desc]
+    owners = entries = x_TK
+    if parts:
+        assert s_PTC is not None, "the LoRA term needs S"
+        assert rank_pass is not None, "the LoRA term needs the slots' tables"
+        ranks = 16 if rank_pass.max_class == 16 else WIDEST_STEP
+        s_desc = describe(s_PTC.view(-1, s_PTC.shape[2]), [PRODUCT_ROWS, ranks])
+        factor_descs = [describe(factor, [ranks, COLUMNS]) for factor in factors]
+        owners, entries = rank_pass.owners, rank_pass.slots
+    columns = three([part.column_start for part in parts] or [0])
+    stops = three([part.columns.stop for part in parts] or [0])
+    hopper_product_kernel[(min(num_multiprocessors(x_TK.device), _num_tiles(num_rows, width)),)](
+        describe(x_TK, [PRODUCT_ROWS, INNER]),
+        describe(weight_NK, [COLUMNS, INNER] if forward else [INNER, COLUMNS]),
+        y_desc, s_desc, *three(factor_descs), owners, entries, *columns, *stops, num_rows, width, x_TK.shape[1],
+        group, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward,
+        num_warps=4,
+    )  # fmt: skip
+
+
+@functools.cache
+def _shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
+    from triton.experimental.gluon import language as gl
+
+    kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
+    return gl.NVMMASharedLayout.get_default_for(list(block), kind)

@@ -1,0 +1,1 @@
+"""From tensors to launches: tables on the device, grids, strides, shared memory."""

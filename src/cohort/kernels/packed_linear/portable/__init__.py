@@ -1,0 +1,1 @@
+"""Triton kernels of the packed linear for any GPU that Triton compiles for."""

@@ -1,0 +1,122 @@
+"""What the packing planner would make of a task's trials if they were divided over all GPUs of a machine.
+
+``cohort run`` gives a task one GPU, where admission puts a trial into every slot that comes free; packs are not planned
+ahead there, since nobody knows which trials early exit ends. The packing planner (PLoRA 5) answers what several GPUs
+could do for one task, every trial trained in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.adapters.bank import aligned_rank
+from cohort.engine.estimate.task_costs import TaskSketch, cost_key
+from cohort.engine.machine.cost_cache import read_costs
+from cohort.engine.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes
+from cohort.engine.prepare.inputs import read_inputs
+from cohort.planning.planning import NamedTask, TaskPlan
+from cohort.scheduling.cost.model import CostModel
+from cohort.scheduling.packing.planner import plan_packs
+from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackPlan
+from cohort.scheduling.packing.verify import check_pack_plan, packing_lower_bound
+from cohort.scheduling.pass_sizes import MARGIN_SHARE
+
+__all__ = ["TaskPacks", "packs_json", "plan_task_packs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPacks:
+    """The packs of one task.
+
+    Attributes:
+        task: Its name.
+        plan: Verified; every trial is in one pack.
+        bound_seconds: No division of the trials into packs can end earlier.
+        alone_seconds: Training of the task on one GPU, as it is run, by the same costs.
+        parameters: Rank and examples a step of each trial, by id.
+    """
+
+    task: str
+    plan: PackPlan
+    bound_seconds: float
+    alone_seconds: float
+    parameters: Mapping[int, tuple[int, int]]
+
+
+def plan_task_packs(planned: TaskPlan, *, most_gpus: int = 1) -> tuple[TaskPacks, ...]:
+    """Plan the packs of every task file of ``planned``, each as if it had one machine's GPUs to itself.
+
+    Args:
+        planned: The tasks and their devices.
+        most_gpus: Largest number of GPUs of one pack; above one, costs are analytic.
+
+    Raises:
+        InputError: a trial fits nowhere.
+    """
+    firsts = {task.path: task for task in reversed(planned.tasks)}
+    return tuple(_plan(task, planned, most_gpus=most_gpus) for task in reversed(firsts.values()))
+
+
+def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
+    hardware, inputs = planned.choice.hardware, read_inputs(task.file)
+    num_gpus = max(len(gpus) for gpus in planned.choice.cluster.nodes.values())
+    sketch = TaskSketch(task.file, inputs, hardware, read_costs(cost_key(inputs, hardware)))
+    degrees = [2**k for k in range(num_gpus.bit_length()) if 2**k <= min(num_gpus, max(1, most_gpus))]
+    costs = {degree: sketch.step_cost(degree, tokens_per_pass=None) for degree in degrees}
+    row_bytes = rank_row_bytes(sketch.layout, has_compute_copy=hardware.is_gpu)
+    taken = LOSS_HEAD_BYTES if hardware.is_gpu else 0
+    problem = PackingProblem(
+        trials=tuple(
+            PackableTrial(
+                trial_id=trial_id,
+                work=sketch.works[trial_id],
+                state_bytes={d: aligned_rank(trial.spec.adapter.r) * row_bytes // d for d in degrees},
+            )
+            for trial_id, trial in enumerate(sketch.trials)
+        ),
+        num_gpus=num_gpus,
+        cost=CostModel(
+            by_num_gpus={degree: cost for degree, (cost, _) in costs.items()},
+            sources={degree: source for degree, (_, source) in costs.items()},
+        ),
+        room_bytes={d: sketch.device_bytes * (1 - MARGIN_SHARE) - sketch.weight_bytes / d - taken for d in degrees},
+        activation_bytes_per_token=sketch.activation_bytes,
+        token_budget=sketch.sizes(1).executor.token_budget,
+    )
+    plan = plan_packs(problem)
+    check_pack_plan(plan, problem)
+    return TaskPacks(
+        task=task.name,
+        plan=plan,
+        bound_seconds=packing_lower_bound(problem).seconds,
+        alone_seconds=planned.estimates[task.name].options[0].time.training,
+        parameters={
+            trial_id: (trial.spec.adapter.r, trial.spec.batch_size) for trial_id, trial in enumerate(sketch.trials)
+        },
+    )
+
+
+def packs_json(packs: Sequence[TaskPacks]) -> list[dict[str, Any]]:
+    """Return the packs as plain data."""
+    return [
+        {
+            "task": own.task,
+            "makespan_seconds": own.plan.makespan_seconds,
+            "bound_seconds": own.bound_seconds,
+            "approximation_ratio": own.plan.approximation_ratio,
+            "one_gpu_training_seconds": own.alone_seconds,
+            "policy": own.plan.policy,
+            "packs": [
+                {
+                    "trials": list(job.trial_ids),
+                    "gpu_ids": list(job.gpu_ids),
+                    "start_seconds": job.start_seconds,
+                    "end_seconds": job.end_seconds,
+                }
+                for job in own.plan.jobs
+            ],
+        }
+        for own in packs
+    ]

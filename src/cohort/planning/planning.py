@@ -1,0 +1,191 @@
+"""Several task files to one verified plan: each task estimated, all placed, the list policies beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.engine.estimate.estimate import TaskEstimate, estimate_task
+from cohort.engine.prepare.inputs import load_fitting_task
+from cohort.planning.cluster_choice import ClusterChoice
+from cohort.runs.directory import choose_name
+from cohort.scheduling.placement.baselines import ListPolicy, list_plan
+from cohort.scheduling.placement.planner import plan_placement
+from cohort.scheduling.placement.records import Placement, PlacementPlan, TaskRequest
+from cohort.scheduling.placement.verify import check_plan
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["NamedTask", "TaskPlan", "load_tasks", "plan_json", "plan_tasks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedTask:
+    """A task file under the name it has in plans and run directories."""
+
+    name: str
+    path: Path
+    file: TaskFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPlan:
+    """When and where every task runs, in the worst case.
+
+    Attributes:
+        choice: The devices.
+        tasks: In the order they were given.
+        estimates: By task name.
+        requests: The tasks as they were planned.
+        plan: Verified.
+        baselines: Seconds until the last end under each list policy.
+    """
+
+    choice: ClusterChoice
+    tasks: tuple[NamedTask, ...]
+    estimates: Mapping[str, TaskEstimate]
+    requests: tuple[TaskRequest, ...]
+    plan: PlacementPlan
+    baselines: Mapping[str, float]
+
+    def placement(self, name: str) -> Placement:
+        """Return where and when a task runs."""
+        return next(placement for placement in self.plan.placements if placement.task_id == name)
+
+
+def load_tasks(paths: Sequence[Path], *, repeat: int = 1) -> tuple[NamedTask, ...]:
+    """Return the tasks of ``paths``, each ``repeat`` times under numbered names.
+
+    Raises:
+        InputError: every problem of all files, a file that is named twice, or no file at all.
+    """
+    problems: list[Problem] = []
+    if not paths:
+        mend = "Name the task files: cohort plan TASK.yaml ..."
+        problems.append(Problem(where="cohort plan", found="no task", allowed="one or more task files", mend=mend))
+    if repeat < 1:
+        problems.append(Problem(where="--repeat", found=str(repeat), allowed="1 or more", mend="Leave it out."))
+    found: list[NamedTask] = []
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            mend = "Name it once; --repeat N plans each task N times."
+            problems.append(Problem(where=str(path), found="the same file twice", allowed="each task once", mend=mend))
+            continue
+        seen.add(path.resolve())
+        name = choose_name(path.resolve(), taken={task.name for task in found})
+        try:
+            task = load_fitting_task(path)
+        except InputError as error:
+            problems += error.problems
+            continue
+        if name is None:
+            mend = "Rename the file: names tell run directories apart."
+            problems.append(
+                Problem(
+                    where=str(path), found=f"another task named {path.stem}", allowed="names that differ", mend=mend
+                )
+            )
+            continue
+        found.append(NamedTask(name=name, path=path, file=task))
+    if problems:
+        raise InputError(problems)
+    if repeat == 1:
+        return tuple(found)
+    return tuple(replace(task, name=f"{task.name}-{number}") for number in range(1, repeat + 1) for task in found)
+
+
+def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: int = 1) -> TaskPlan:
+    """Estimate and place ``tasks``; the plan is checked by code that shares nothing with the solver.
+
+    Args:
+        tasks: What to plan.
+        choice: For which devices.
+        most_gpus: Largest number of GPUs one task may be given.
+
+    Raises:
+        InputError: a task fits no device, or something it names is wrong; of all tasks.
+    """
+    problems: list[Problem] = []
+    if most_gpus < 1:
+        mend = "Leave it out, or write 1."
+        problems.append(Problem(where="--max-gpus-per-task", found=str(most_gpus), allowed="1 or more", mend=mend))
+    by_path: dict[Path, TaskEstimate] = {}
+    most = min(most_gpus, max(len(node) for node in choice.cluster.nodes.values()))
+    for task in {task.path: task for task in tasks}.values():
+        try:
+            by_path[task.path] = estimate_task(task.file, choice.hardware, most_gpus=most)
+        except InputError as error:
+            problems += [_with_file(problem, task, len(tasks)) for problem in error.problems]
+    if problems:
+        raise InputError(problems)
+    estimates = {task.name: by_path[task.path] for task in tasks}
+    requests = tuple(estimates[task.name].request(task.name) for task in tasks)
+    plan = plan_placement(requests, choice.cluster)
+    check_plan(plan, requests, choice.cluster)
+    baselines = {
+        policy.value: list_plan(requests, choice.cluster, policy=policy).makespan_seconds for policy in ListPolicy
+    }
+    return TaskPlan(
+        choice=choice,
+        tasks=tuple(tasks),
+        estimates=estimates,
+        requests=requests,
+        plan=plan,
+        baselines=baselines,
+    )
+
+
+def _with_file(problem: Problem, task: NamedTask, count: int) -> Problem:
+    """Name the task where a problem's place does not."""
+    if count == 1 or task.path.name in problem.where:
+        return problem
+    return replace(problem, where=f"{task.path}: {problem.where}")
+
+
+def plan_json(planned: TaskPlan) -> dict[str, Any]:
+    """Return the plan as plain data."""
+    plan = planned.plan
+    return {
+        "hardware": planned.choice.hardware.name,
+        "is_dry_run": planned.choice.is_dry_run,
+        "nodes": {name: list(gpus) for name, gpus in planned.choice.cluster.nodes.items()},
+        "makespan_seconds": plan.makespan_seconds,
+        "lower_bound_seconds": plan.lower_bound_seconds,
+        "gap": plan.gap,
+        "solver": {"status": plan.status.value, "gap": _finite(plan.solver_gap), "policy": plan.policy},
+        "baselines": dict(planned.baselines),
+        "tasks": [_task_json(planned, task) for task in planned.tasks],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if value == value else None  # NaN is no JSON
+
+
+def _task_json(planned: TaskPlan, task: NamedTask) -> dict[str, Any]:
+    estimate, placement = planned.estimates[task.name], planned.placement(task.name)
+    return {
+        "task": task.name,
+        "file": str(task.path),
+        "priority": estimate.priority,
+        "trials": estimate.num_trials,
+        "gpu_ids": list(placement.gpu_ids),
+        "start_seconds": placement.start_seconds,
+        "end_seconds": placement.end_seconds,
+        "options": [
+            {
+                "num_gpus": option.num_gpus,
+                "seconds": option.seconds,
+                "training_seconds": option.time.training,
+                "evaluation_seconds": option.time.evaluation,
+                "start_seconds": option.time.start,
+                "rest_seconds": option.time.rest,
+                "memory_bytes": option.memory_bytes,
+                "cost": option.step_source.value,
+            }
+            for option in estimate.options
+        ],
+    }

@@ -1,0 +1,111 @@
+"""Copies of a run's database beside its checkpoints, and going back to one when the database itself is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from cohort.core.durable_files import file_written_beside, write_bytes
+from cohort.core.errors import RunStateError, StorageFullError
+from cohort.runs.directory import RunDirectory
+from cohort.runs.schema import database_errors_named, open_database
+
+__all__ = ["copy_database", "is_good_copy", "mend_database", "replace_database"]
+
+# SQLite's own files beside a database: they belong to the one database they were made for
+_COMPANIONS = ("-wal", "-shm")
+
+
+def copy_database(directory: RunDirectory, *, position: int) -> Path:
+    """Copy the database as it is now to ``checkpoints/`` and return the copy: one file, whole or not there.
+
+    Raises:
+        StorageFullError: the disk is full; earlier copies are untouched.
+    """
+    target = directory.root / "checkpoints" / f"{position:09d}.db"
+    with (
+        file_written_beside(target) as partial,
+        database_errors_named(target),
+        closing(sqlite3.connect(directory.database, isolation_level=None)) as source,
+    ):
+        # one file without a write-ahead log, and without a journal of its own that a kill could leave behind
+        source.execute("VACUUM INTO ?", (str(partial),))
+    return target
+
+
+def mend_database(directory: RunDirectory) -> str | None:
+    """Put the newest good copy in the place of a database that cannot be used; call it with the lock held.
+
+    The damaged file is kept as ``run.db.damaged``. A replacement that a kill interrupted is finished first.
+
+    Returns:
+        What was wrong and what was done, in one line; None when the database is fine.
+
+    Raises:
+        StorageFullError: the disk is full, which is no damage.
+        RunStateError: it is damaged and no good copy is left; or it is locked, read-only or out of reach.
+    """
+    database = directory.database
+    _finish_replacement(directory)
+    try:
+        open_database(database, read_only=False).close()
+        return None
+    except RunStateError as error:
+        if not _is_damage(error):
+            raise
+        problem = error
+    for copy in sorted((directory.root / "checkpoints").glob("[0-9]*.db"), reverse=True):
+        if is_good_copy(copy):
+            if database.exists():
+                database.replace(database.with_name(f"{database.name}.damaged"))
+            replace_database(directory, copy)
+            return f"{problem}; its copy {copy.name} from a checkpoint took its place"
+    raise problem
+
+
+def is_good_copy(copy: Path) -> bool:
+    """Tell whether a copy is whole: it is used as it is or not at all."""
+    try:
+        with closing(open_database(copy, read_only=True)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except (RunStateError, sqlite3.DatabaseError):
+        return False
+
+
+def replace_database(directory: RunDirectory, copy: Path) -> None:
+    """Put ``copy`` in the place of the database, without SQLite's files of the one before; call it with the lock held.
+
+    The database and its write-ahead log cannot go in one step: without its log it is older than any copy, and beside
+    another's log it is damaged. So the copy is written beside first, whole, and as long as it lies there
+    :func:`mend_database` goes on with the other steps, whenever this process was killed.
+
+    Raises:
+        StorageFullError: the disk is full; the database is as it was.
+    """
+    write_bytes(_replacement(directory), copy.read_bytes())
+    _finish_replacement(directory)
+
+
+def _replacement(directory: RunDirectory) -> Path:
+    return directory.database.with_name(f"{directory.database.name}.replacement")
+
+
+def _finish_replacement(directory: RunDirectory) -> None:
+    """Put the database that is to take the other's place there; nothing when there is none."""
+    replacement = _replacement(directory)
+    if not replacement.exists():
+        return
+    for companion in _COMPANIONS:
+        Path(f"{directory.database}{companion}").unlink(missing_ok=True)
+    replacement.replace(directory.database)
+
+
+def _is_damage(error: RunStateError) -> bool:
+    """Whether the file itself is at fault: what cannot be reached or written now is whole, and a copy is older."""
+    cause = error.__cause__
+    if isinstance(error, StorageFullError):
+        return False
+    if isinstance(cause, sqlite3.DatabaseError):
+        return any(text in str(cause) for text in ("malformed", "not a database"))
+    return True

@@ -1,0 +1,223 @@
+"""Where everything of one run lies, and who may start one there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cohort.core.durable_files import PARTIAL_SUFFIX, recover_directory, remove_leftovers, storage_full_named
+from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.runs.lock import RunLock
+
+__all__ = ["QUEUE_DATABASE", "RunDirectory", "choose_name"]
+
+QUEUE_DATABASE = "queue.db"
+"""What tells the directory of a queue, whose tasks have run directories in it."""
+_LOCK_NAME = ".lock"
+_DATABASE_NAME = "run.db"
+_MOST_SHOWN = 5
+
+
+class RunDirectory:
+    """The paths of one run. Make one with :meth:`create` or :meth:`open`; neither takes the lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def find_problem(cls, root: str | Path) -> Problem | None:
+        """Return why a new run cannot be made in ``root``, if it cannot; change nothing.
+
+        An empty directory will do, and one with nothing but the remains of a run that was killed before it began.
+        """
+        path = Path(root)
+        if path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            return cls(path)._what_is_there()
+        nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        if nearest != path and nearest.is_dir() and os.access(nearest, os.W_OK):
+            return None
+        if nearest == path:
+            return Problem(
+                where=f"-o {path}",
+                found="a directory that is not writable" if path.is_dir() else "a file",
+                allowed="a directory that is new or empty, and that you may write to",
+                mend="Choose another directory.",
+            )
+        return Problem(
+            where=f"-o {path}",
+            found=f"a path below {nearest}, which is {'not writable' if nearest.is_dir() else 'a file'}",
+            allowed="a directory that you may write to",
+            mend="Choose another directory.",
+        )
+
+    @classmethod
+    def create(cls, root: str | Path) -> RunDirectory:
+        """Make the directory for a new run where :meth:`find_problem` finds nothing against it.
+
+        Raises:
+            InputError: ``root`` is a file, holds another run, or holds files that are not ours.
+            StorageFullError: the disk is full.
+        """
+        directory = cls(Path(root))
+        path = directory.root
+        problem = cls.find_problem(path)
+        if problem is not None:
+            raise InputError(problem)
+        with storage_full_named(path):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except (PermissionError, NotADirectoryError) as error:
+                raise InputError(
+                    Problem(
+                        where=f"-o {path}",
+                        found=f"a path that cannot be made ({error.strerror})",
+                        allowed="a directory that you may write to",
+                        mend="Choose another directory.",
+                    )
+                ) from error
+        return directory
+
+    @classmethod
+    def open(cls, root: str | Path) -> RunDirectory:
+        """Return the directory of a run that was started.
+
+        Raises:
+            InputError: there is no run in ``root``.
+        """
+        directory = cls(Path(root))
+        if not directory.holds_run():
+            if (directory.root / QUEUE_DATABASE).is_file():
+                raise InputError(directory._is_queue())
+            found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
+            parent = directory.root.absolute().parent
+            waits = f", or see `cohort status {parent}`, the queue beside it" * (parent / QUEUE_DATABASE).is_file()
+            raise InputError(
+                Problem(
+                    where=str(root),
+                    found=found,
+                    allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` made",
+                    mend=f"Check the path, or start the run with `cohort tune`{waits}.",
+                )
+            )
+        return directory
+
+    def holds_run(self) -> bool:
+        """Tell whether a run was started here."""
+        # the task is written first: with the lock file beside it, it is a run that was killed before its first step
+        return self.database.is_file() or (self.task_file.is_file() and (self.root / _LOCK_NAME).exists())
+
+    def lock(self) -> RunLock:
+        """Return the lock that every writer holds; not yet taken."""
+        return RunLock(self.root / _LOCK_NAME)
+
+    def clean_up(self) -> None:
+        """Mend what a killed process left half done; call it with the lock held, before anything else.
+
+        Raises:
+            RunStateError: a trial's directory cannot be read.
+        """
+        try:
+            remove_leftovers(self.root)
+            recover_directory(self.best)
+            if self.checkpoints.is_dir():
+                remove_leftovers(self.checkpoints)
+            if self.trials.is_dir():
+                remove_leftovers(self.trials)
+                for folder in self.trials.iterdir():
+                    if folder.is_dir() and not folder.name.startswith("."):
+                        remove_leftovers(folder)
+                for folder in self.trials.glob(".*.replaced"):
+                    recover_directory(self.trials / folder.name.removeprefix(".").removesuffix(".replaced"))
+        except PermissionError as error:
+            raise RunStateError(f"{error.filename} cannot be read or changed; mend its permissions") from error
+
+    @property
+    def task_file(self) -> Path:
+        """The resolved task, every default written out."""
+        return self.root / "task.yaml"
+
+    @property
+    def database(self) -> Path:
+        """The run store's SQLite file."""
+        return self.root / _DATABASE_NAME
+
+    @property
+    def best(self) -> Path:
+        """The best adapter."""
+        return self.root / "best"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Manifests of checkpoints, each with a copy of the database as it was then."""
+        return self.root / "checkpoints"
+
+    @property
+    def trials(self) -> Path:
+        """Parent of the trials' directories."""
+        return self.root / "trials"
+
+    def trial(self, trial_id: int) -> Path:
+        """Return the directory of one trial (``trials/0007``)."""
+        return self.trials / f"{trial_id:04d}"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"
+
+    @property
+    def results_csv(self) -> Path:
+        """The trials table."""
+        return self.root / "results.csv"
+
+    @property
+    def metrics_jsonl(self) -> Path:
+        """Every step and evaluation, one JSON object a line."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files, when asked for."""
+        return self.root / "tensorboard"
+
+    def _is_queue(self) -> Problem:
+        """Return what is wrong when the directory of a queue is taken for that of a run."""
+        runs = sorted(str(entry) for entry in self.root.iterdir() if entry.is_dir() and RunDirectory(entry).holds_run())
+        shown = ", ".join(runs[:_MOST_SHOWN]) + (f" and {len(runs) - _MOST_SHOWN} more" * (len(runs) > _MOST_SHOWN))
+        return Problem(
+            where=str(self.root),
+            found="a queue of tasks, not the run of one",
+            allowed=f"the run of one of its tasks: {shown}" if runs else "the run of a task, but none has begun",
+            mend=f"Name one task's run, such as {runs[0]}." if runs else f"See `cohort status {self.root}`.",
+        )
+
+    def _what_is_there(self) -> Problem | None:
+        names = sorted(
+            entry.name
+            for entry in self.root.iterdir()
+            if entry.name != _LOCK_NAME and not (entry.name.startswith(".") and PARTIAL_SUFFIX in entry.name)
+        )
+        if not names:
+            return None
+        if self.holds_run():
+            return Problem(
+                where=f"-o {self.root}",
+                found="a directory that already holds another run",
+                allowed="a directory that is new or empty",
+                mend=f"Go on with `cohort resume {self.root}`, choose another directory, or delete this one.",
+            )
+        shown = ", ".join(names[:_MOST_SHOWN]) + (f" and {len(names) - _MOST_SHOWN} more" * (len(names) > _MOST_SHOWN))
+        return Problem(
+            where=f"-o {self.root}",
+            found=f"a directory with files that are not a run's: {shown}",
+            allowed="a directory that is new or empty",
+            mend="Choose another directory, or move these files away.",
+        )
+
+
+def choose_name(path: Path, *, taken: set[str]) -> str | None:
+    """Return the file's stem, or with its folder's name where tasks of several folders have one name."""
+    for name in (path.stem, f"{path.parent.name}-{path.stem}"):
+        if name not in taken:
+            return name
+    return None

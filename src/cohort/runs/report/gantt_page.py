@@ -1,0 +1,94 @@
+"""The HTML page that draws which task held which GPU when: planned bars, actual bars, and tables below."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from cohort.core.units import format_duration
+from cohort.runs.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
+
+__all__ = ["gantt_page", "planned_against_actual_page", "span_of", "table_of"]
+
+_STYLE = Path(__file__).parent / "report.css"
+
+
+def planned_against_actual_page(
+    planned: Sequence[TaskBar],
+    actual: Sequence[TaskBar],
+    *,
+    gpu_ids: Sequence[int],
+    states: Mapping[str, str],
+    title: str,
+    device: str = "GPU",
+    endings: Sequence[tuple[str, str]] = (),
+    pauses: Sequence[Pause] = (),
+) -> str:
+    """Return a page that draws what happened below what was planned, with the state and both ends of every task.
+
+    Args:
+        planned: The first plan of each task.
+        actual: Stretches in which tasks ran; a task that went on after a failure has several.
+        gpu_ids: All devices.
+        states: Of every task by name, in the order of the table: a word, then more after a colon where there is any.
+        title: Of the page.
+        device: What a row is: GPU or worker.
+        endings: (shape, in words) of the marks at the ends of ``actual``.
+        pauses: Times that no bar's seconds count.
+    """
+    ends = [max((bar.end_seconds for bar in bars), default=0.0) for bars in (planned, actual)]
+    counts = Counter(state.partition(":")[0] for state in states.values())
+    cards = [
+        (f"{counts['done']} of {len(states)} done", ", ".join(f"{count} {state}" for state, count in counts.items())),
+        (format_duration(ends[0]), "planned until the last end, without early exit"),
+        (format_duration(ends[1]), "until the last end"),
+    ]
+    if pauses:
+        stopped = sum(pause.seconds for pause in pauses)
+        cards.append((format_duration(stopped), "nobody worked the queue off: left out of all other times"))
+    rows = []
+    for name, state in states.items():
+        mine = [[bar for bar in bars if bar.task == name] for bars in (planned, actual)]
+        rows.append([name, state, *map(span_of, mine), str(len(mine[1]))])
+    drawing = gantt_drawing(planned, gpu_ids=gpu_ids, actual=actual, tasks=list(states), device=device, pauses=pauses)
+    kinds = [("planned", "planned when first placed, without early exit"), ("actual", "what happened")]
+    legend = gantt_legend(list(states), kinds=kinds, endings=endings, pauses=bool(pauses))
+    table = table_of("Tasks", ("task", "state", "planned", "actual", "stretches"), rows)
+    return gantt_page(title=title, cards=cards, legend=legend, drawing=drawing, tables=[table])
+
+
+def span_of(bars: Sequence[TaskBar]) -> str:
+    """Return from when to when ``bars`` last."""
+    if not bars:
+        return "-"
+    start, end = min(bar.start_seconds for bar in bars), max(bar.end_seconds for bar in bars)
+    return f"{format_duration(start)} to {format_duration(end)}"
+
+
+def table_of(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with a heading, as HTML; every text is escaped."""
+    columns = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<h2>{escape(title)}</h2><div class="wide"><table><thead><tr>{columns}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def gantt_page(
+    *, title: str, cards: Sequence[tuple[str, str]], legend: str, drawing: str, tables: Sequence[str]
+) -> str:
+    """Return the whole page: cards, the drawing with its legend, and tables."""
+    shown = "".join(
+        f'<div class="card"><div class="big">{escape(big)}</div><p>{escape(p)}</p></div>' for big, p in cards
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE.read_text(encoding='utf-8')}</style></head><body><h1>{escape(title)}</h1>"
+        f'<div class="cards">{shown}</div><h2>Tasks over time</h2>{legend if drawing else ""}'
+        f'<figure class="wide">{drawing}</figure>'
+        f"{''.join(tables)}</body></html>\n"
+    )

@@ -1,0 +1,173 @@
+"""What each hyperparameter did: the best value of every trial against the hyperparameter's value."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from cohort.core.seeds import derive_seed
+from cohort.runs.records import JsonValue, TrialRecord
+from cohort.runs.report.outcomes import outcome_of
+from cohort.runs.report.svg import Axis, Frame, band_axis, linear_axis, log_axis, mark, number_label
+
+__all__ = ["Effect", "hyperparameter_effects", "varied_parameters"]
+
+# with more values than this a number is drawn on a continuous axis instead of in bands
+_MAX_BANDS = 12
+_WIDTH, _HEIGHT = 372.0, 250.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """One hyperparameter's drawing.
+
+    Attributes:
+        best_value: Its value in the best trial, as text.
+        tied: Others that the task writes as multiples of it.
+        spread: Difference between the medians of its best and worst value; 0 on a continuous axis.
+    """
+
+    parameter: str
+    drawing: str
+    best_value: str
+    spread: float
+    tied: tuple[str, ...] = ()
+
+
+def _shown(value: JsonValue) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number_label(value)
+    return json.dumps(value)
+
+
+def varied_parameters(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> list[str]:
+    """Return the hyperparameters that differ between trials, in their order, without those that follow one of them.
+
+    Args:
+        trials: All that are shown.
+        followed: What each one that is a multiple of another follows (:func:`followed_parameters`).
+    """
+    return list(_groups(trials, followed=followed))
+
+
+def _groups(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> dict[str, list[str]]:
+    """The varied hyperparameters, each with those that follow it (``lora_alpha: 2r``)."""
+    varied = {}
+    for name in dict.fromkeys(name for trial in trials for name in trial.parameters):
+        values = [json.dumps(trial.parameters.get(name)) for trial in trials]
+        # numbering values by first occurrence makes one-to-one parameters look alike
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        if len(numbers) > 1:
+            varied[name] = [numbers[value] for value in values]
+    # a record that disagrees with its task is shown as it is
+    tied = {name: other for name, other in followed.items() if name in varied and varied[name] == varied.get(other)}
+    return {name: [other for other in varied if tied.get(other) == name] for name in varied if name not in tied}
+
+
+def _value_axis(values: Sequence[float]) -> Axis:
+    """Clipped at the far side, so that one bad trial does not flatten all others."""
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    quarter, three = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
+    reach = 3 * (three - quarter)
+    if reach > 0:
+        low, high = max(low, quarter - reach), min(high, three + reach)
+    pad = 0.06 * (high - low)
+    return linear_axis(low - pad, high + pad, count=5)
+
+
+def _number(value: JsonValue) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _parameter_axis(values: Sequence[JsonValue]) -> tuple[Axis, dict[str, float] | None]:
+    """The axis, and the band of each value; None for the bands where the axis is continuous."""
+    distinct = {json.dumps(value): value for value in values}
+    numbers = [number for value in distinct.values() if (number := _number(value)) is not None]
+    all_numbers = len(numbers) == len(distinct)
+    if all_numbers and len(distinct) > _MAX_BANDS:
+        low, high = min(numbers), max(numbers)
+        axis = log_axis(low, high) if low > 0 and high / low > 20 else linear_axis(low, high)
+        return axis, None
+    keys = sorted(distinct, key=lambda key: (_number(distinct[key]) or 0.0, key) if all_numbers else (0.0, key))
+    return band_axis([_shown(distinct[key]) for key in keys]), {key: float(index) for index, key in enumerate(keys)}
+
+
+def _effect(
+    parameter: str,
+    *,
+    tied: Sequence[str],
+    trials: Sequence[TrialRecord],
+    best: TrialRecord | None,
+    value_label: str,
+    y: Axis,
+) -> Effect:
+    x, bands = _parameter_axis([trial.parameters.get(parameter) for trial in trials])
+    frame = Frame(width=_WIDTH, height=_HEIGHT, x=x, y=y, x_label=parameter, y_label=f"best {value_label}")
+    marks, by_band = [], dict[float, list[float]]()
+    for trial in sorted(trials, key=lambda trial: best is not None and trial.trial_id == best.trial_id):
+        if trial.best_value is None:
+            continue
+        setting = trial.parameters.get(parameter)
+        if bands is None:
+            at = _number(setting) or 0.0
+        else:
+            band = bands[json.dumps(setting)]
+            by_band.setdefault(band, []).append(trial.best_value)
+            # spread sideways by a hash of the trial, so that a report made twice is the same report
+            at = band + 0.5 * (derive_seed("report", trial.trial_id) / 2**63 - 0.5)
+        outcome = outcome_of(trial)
+        is_best = best is not None and trial.trial_id == best.trial_id
+        title = f"trial {trial.trial_id}: {parameter} {_shown(setting)}, {value_label} {trial.best_value:.4g}"
+        drawn = mark("star" if is_best else outcome.shape, *frame.at(at, trial.best_value), classes="", title=title)
+        state = f"trial o-{outcome.name}{' best' if is_best else ''}"
+        marks.append(f'<g class="{state}" data-trial="{trial.trial_id}">{drawn}</g>')
+    medians = {band: median(found) for band, found in by_band.items()}
+    bars = []
+    for band, value in medians.items():
+        (left, height), (right, _) = frame.at(band - 0.32, value), frame.at(band + 0.32, value)
+        bars.append(
+            f'<path d="M{left:.1f} {height:.1f}H{right:.1f}" class="median">'
+            f"<title>median {value:.4g} of {len(by_band[band])} trials</title></path>"
+        )
+    spread = max(medians.values()) - min(medians.values()) if len(medians) > 1 else 0.0
+    title = f"Effect of {parameter}"
+    description = f"Best {value_label} of each trial by {parameter}. " + "; ".join(
+        f"{x.ticks[int(band)][1]}: median {value:.4g} of {len(by_band[band])}"
+        for band, value in sorted(medians.items())
+    )
+    drawing = frame.drawing(
+        frame.axes() + "".join(bars) + "".join(marks),
+        title=title,
+        description=description,
+        name=f"effect-{re.sub(r'[^A-Za-z0-9]+', '-', parameter)}",
+    )
+    best_value = "" if best is None else _shown(best.parameters.get(parameter))
+    return Effect(parameter=parameter, drawing=drawing, best_value=best_value, spread=spread, tied=tuple(tied))
+
+
+def hyperparameter_effects(
+    trials: Sequence[TrialRecord], *, best: TrialRecord | None, value_label: str, followed: Mapping[str, str]
+) -> list[Effect]:
+    """Return one drawing for each hyperparameter that varies; none while no trial has a finite evaluation.
+
+    Args:
+        trials: All that are shown.
+        best: The one to mark.
+        value_label: The task's metric in words.
+        followed: What each hyperparameter that is a multiple of another follows; it is named in that one's drawing.
+    """
+    values = [trial.best_value for trial in trials if trial.best_value is not None and math.isfinite(trial.best_value)]
+    if not values:
+        return []
+    y = _value_axis(values)
+    return [
+        _effect(parameter, tied=tied, trials=trials, best=best, value_label=value_label, y=y)
+        for parameter, tied in _groups(trials, followed=followed).items()
+    ]

@@ -1,0 +1,102 @@
+"""Every trial as one line through its hyperparameters to its result."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from cohort.runs.records import JsonValue, TrialRecord
+from cohort.runs.report.hyperparameter_effects import varied_parameters
+from cohort.runs.report.outcomes import outcome_of
+from cohort.runs.report.svg import number_label, text
+
+__all__ = ["parallel_coordinates"]
+
+_WIDTH, _HEIGHT, _TOP, _BASE, _SIDE = 1140.0, 330.0, 34.0, 306.0, 76.0
+_MAX_LABELS = 9
+
+
+class _Column:
+    """One vertical axis: places in [0, 1] by the rank of distinct values (parameters), or linear (the result)."""
+
+    def __init__(self, name: str, values: Sequence[JsonValue]) -> None:
+        self.name = name
+        distinct = {json.dumps(value): value for value in values}
+        # a switch is no number, although bool is an int
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct.values())
+        keys = sorted(distinct, key=lambda key: (float(str(distinct[key])) if numeric else 0.0, key))
+        self.places = {key: (index + 0.5) / len(keys) for index, key in enumerate(keys)}
+        stride = max(1, math.ceil(len(keys) / _MAX_LABELS))
+        self.labels = [(self.places[key], _shown(distinct[key])) for key in keys[::stride]]
+
+    def place(self, value: JsonValue) -> float:
+        return self.places[json.dumps(value)]
+
+
+def _shown(value: JsonValue) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number_label(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _axis(x: float, name: str, labels: Sequence[tuple[float, str]], *, is_last: bool = False) -> str:
+    parts = [f'<path d="M{x:.1f} {_TOP}V{_BASE}" class="axis"/>', text(x, 16, name, classes="label", anchor="middle")]
+    side, anchor = (6, "start") if is_last else (-6, "end")
+    parts += [text(x + side, _y(place) + 4, label, classes="tick halo", anchor=anchor) for place, label in labels]
+    return "".join(parts)
+
+
+def _y(place: float) -> float:
+    return _BASE - place * (_BASE - _TOP)
+
+
+def parallel_coordinates(
+    trials: Sequence[TrialRecord],
+    *,
+    best_id: int | None,
+    value_label: str,
+    maximize: bool,
+    followed: Mapping[str, str],
+) -> str:
+    """Return the drawing, better results higher; empty with fewer than two varied hyperparameters or results.
+
+    A hyperparameter that is a multiple of another (``followed``) has no axis of its own.
+    """
+    ranked = [trial for trial in trials if trial.best_value is not None]
+    names = varied_parameters(ranked, followed=followed)
+    columns = [_Column(name, [trial.parameters.get(name) for trial in ranked]) for name in names]
+    if len(columns) < 2 or len(ranked) < 2:
+        return ""
+    costs = {trial.trial_id: (-1 if maximize else 1) * (trial.best_value or 0.0) for trial in ranked}
+    ordered = sorted(costs.values())
+    # the worst tenth shares the foot of the axis, so that diverged trials do not squeeze the rest
+    low, high = ordered[0], ordered[int(0.9 * (len(ordered) - 1))]
+    span = (high - low) or 1.0
+    results = {trial_id: max(0.0, 1 - (cost - low) / span) for trial_id, cost in costs.items()}
+    step = (_WIDTH - 2 * _SIDE) / len(columns)
+    xs = [_SIDE + step * index for index in range(len(columns) + 1)]
+    lines = []
+    for trial in sorted(ranked, key=lambda trial: (trial.trial_id == best_id, -costs[trial.trial_id])):
+        places = [column.place(trial.parameters.get(column.name)) for column in columns] + [results[trial.trial_id]]
+        # curves that leave each axis level are told apart more easily than straight lines
+        path = f"M{xs[0]:.1f} {_y(places[0]):.1f}"
+        for (x0, p0), (x1, p1) in zip(zip(xs, places, strict=True), zip(xs[1:], places[1:], strict=True), strict=False):
+            middle = (x0 + x1) / 2
+            path += f"C{middle:.1f} {_y(p0):.1f} {middle:.1f} {_y(p1):.1f} {x1:.1f} {_y(p1):.1f}"
+        state = f"trial o-{outcome_of(trial).name}{' best' if trial.trial_id == best_id else ''}"
+        title = escape(f"trial {trial.trial_id}: {value_label} {trial.best_value:.4g}")
+        lines.append(
+            f'<g class="{state}" data-trial="{trial.trial_id}"><title>{title}</title>'
+            f'<path d="{path}" class="curve"/></g>'
+        )
+    sign = -1 if maximize else 1
+    ends = [(1.0, number_label(sign * low)), (0.0, ("≤ " if maximize else "≥ ") + number_label(sign * high))]
+    axes = "".join(_axis(x, column.name, column.labels) for x, column in zip(xs, columns, strict=False))
+    axes += _axis(xs[-1], f"best {value_label}", ends, is_last=True)
+    return (
+        f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="Parallel coordinates: each of '
+        f'{len(ranked)} trials as a line through {len(columns)} hyperparameters to its best {escape(value_label)}">'
+        f"{''.join(lines)}{axes}</svg>"
+    )

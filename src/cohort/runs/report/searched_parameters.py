@@ -1,0 +1,51 @@
+"""What the recorded task says of a run's hyperparameters: which are searched, and which follow another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cohort.runs.records import JsonValue
+from cohort.tasks.hyperparameters import SEARCHABLE, parse_value
+from cohort.tuning.parameters import MultipleOf
+
+__all__ = ["followed_parameters", "searched_names"]
+
+
+def _task_section(facts: Mapping[str, JsonValue], *keys: str) -> Mapping[str, JsonValue]:
+    """A section of the recorded task; empty where the record has none."""
+    found = facts.get("task")
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def searched_names(facts: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """Return the keys of the task's ``search.space`` in the order written; none where no task is recorded.
+
+    Args:
+        facts: Of the run record.
+    """
+    return tuple(_task_section(facts, "search", "space"))
+
+
+def followed_parameters(facts: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Return for each hyperparameter that the task writes as a multiple of another (``lora_alpha: 2r``) that other.
+
+    Values of a few trials cannot tell: any two hyperparameters that never repeat a value look as if one followed the
+    other. Where no task is recorded, nothing is said to follow.
+
+    Args:
+        facts: Of the run record.
+    """
+    space, lora = _task_section(facts, "search", "space"), _task_section(facts, "lora")
+    followed = {}
+    for name, kind in SEARCHABLE.items():
+        if not kind.is_rank_multiple_allowed:
+            continue
+        written = space[name] if name in space else lora.get(name)
+        # a list of one multiple is that multiple; of several, the factor is searched
+        entry = written[0] if isinstance(written, list) and len(written) == 1 else written
+        multiple = parse_value(entry, kind, at=())
+        if isinstance(multiple, MultipleOf):
+            followed[name] = multiple.parameter
+    return followed

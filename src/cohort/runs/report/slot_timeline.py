@@ -1,0 +1,82 @@
+"""Which trial was in which slot when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from cohort.core.units import format_duration
+from cohort.runs.records import ResidencyRecord, TrialRecord
+from cohort.runs.report.outcomes import outcome_of
+from cohort.runs.report.svg import Axis, Frame, linear_axis, mark, text
+
+__all__ = ["slot_timeline"]
+
+_WIDTH = 1140.0
+_MAX_ROW, _MIN_ROW, _MAX_HEIGHT = 26.0, 7.0, 620.0
+
+
+def _slot_axis(slots: Sequence[int]) -> Axis:
+    """One row a slot, the first on top; labels thinned where rows are low."""
+    stride = max(1, len(slots) // 32)
+    ticks = tuple((1 - (row + 0.5) / len(slots), str(slot)) for row, slot in enumerate(slots) if row % stride == 0)
+    return Axis(ticks=ticks, low=0.0, high=float(len(slots)))
+
+
+def slot_timeline(
+    stays: Sequence[ResidencyRecord], *, trials: Sequence[TrialRecord], run_seconds: float, best_id: int | None
+) -> str:
+    """Return the drawing; empty when no trial was ever resident."""
+    if not stays:
+        return ""
+    by_id = {trial.trial_id: trial for trial in trials}
+    last_stay = {stay.trial_id: stay for stay in stays}
+    slots = sorted({stay.slot for stay in stays})
+    row_height = min(_MAX_ROW, max(_MIN_ROW, _MAX_HEIGHT / len(slots)))
+    end = max([run_seconds, *(stay.stop_seconds or 0.0 for stay in stays)])
+    unit, divisor = ("seconds", 1.0) if end < 180 else ("minutes", 60.0) if end < 10800 else ("hours", 3600.0)
+    frame = Frame(
+        width=_WIDTH,
+        height=row_height * len(slots) + 52,
+        x=linear_axis(0.0, max(end, 1e-9) / divisor, count=10),
+        y=_slot_axis(slots),
+        x_label=f"run time, {unit}",
+        y_label="slot",
+    )
+    rows = {slot: row for row, slot in enumerate(slots)}
+    bars = []
+    for stay in stays:
+        trial = by_id[stay.trial_id]
+        outcome = outcome_of(trial)
+        stop_seconds = end if stay.stop_seconds is None else stay.stop_seconds
+        top = len(slots) - rows[stay.slot]
+        left, y_top = frame.at(stay.start_seconds / divisor, top)
+        right, y_base = frame.at(stop_seconds / divisor, top - 1)
+        is_last = last_stay[stay.trial_id] is stay
+        ending = (
+            outcome.label if is_last and trial.is_over else "parked" if stay.stop_seconds is not None else "still here"
+        )
+        title = (
+            f"trial {stay.trial_id} in slot {stay.slot}, {format_duration(stay.start_seconds)} to "
+            f"{format_duration(stop_seconds)}: {ending}"
+        )
+        width, height = max(1.0, right - left - 0.6), y_base - y_top - 1.4
+        label = ""
+        if width > 7 * len(str(stay.trial_id)) + 8 and height > 10:
+            label = text(left + 4, (y_top + y_base) / 2 + 4, str(stay.trial_id), classes="stay-label")
+        exit_mark = ""
+        if is_last and trial.is_over and width > 24 and height > 10:
+            shape = "star" if stay.trial_id == best_id else outcome.shape
+            exit_mark = mark(shape, right - 8, (y_top + y_base) / 2, classes="on-bar")
+        state = f"trial o-{outcome.name}{' best' if stay.trial_id == best_id else ''}"
+        bars.append(
+            f'<g class="{state}" data-trial="{stay.trial_id}"><title>{escape(title)}</title>'
+            f'<rect x="{left:.1f}" y="{y_top + 0.7:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" '
+            f'class="stay"/>'
+            f"{label}{exit_mark}</g>"
+        )
+    description = (
+        f"{len(stays)} stays of {len(last_stay)} trials in {len(slots)} slots over {format_duration(end)}. "
+        "Each bar is a trial in a slot; its colour and mark tell how the trial ended."
+    )
+    return frame.drawing(frame.axes() + "".join(bars), title="Slot timeline", description=description, name="slots")

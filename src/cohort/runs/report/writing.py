@@ -1,0 +1,143 @@
+"""The report: one HTML file that opens without a network, at any moment of a run."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cohort.core.durable_files import write_text
+from cohort.runs.reader import RunReader
+from cohort.runs.report import page
+from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.runs.report.loss_curves import loss_curves
+from cohort.runs.report.parallel_coordinates import parallel_coordinates
+from cohort.runs.report.searched_parameters import followed_parameters
+from cohort.runs.report.slot_timeline import slot_timeline
+from cohort.runs.results import RunResults, read_results
+from cohort.tuning.early_exit.settings import EarlyExitSettings
+from cohort.version import __version__
+
+__all__ = ["render_report", "write_report"]
+
+
+def _resource(name: str) -> str:
+    return files("cohort.runs.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _subtitle(results: RunResults) -> str:
+    facts = results.facts
+    parts = [f"{len(results.ranked)} LoRA adapter{'' if len(results.ranked) == 1 else 's'}"]
+    if "base_model" in facts:
+        base_model = str(facts["base_model"])
+        # a local folder goes by its name here; the run facts hold the path
+        parts[0] += f" on {Path(base_model).name if Path(base_model).is_absolute() else base_model}"
+    if facts.get("state") not in (None, "done"):
+        parts.append(f"state when this was written: {facts['state']}")
+    return ", ".join(parts)
+
+
+def _ema_weight(results: RunResults) -> float:
+    task = results.facts.get("task")
+    early_exit = task.get("early_exit") if isinstance(task, dict) else None
+    weight = early_exit.get("ema_weight") if isinstance(early_exit, dict) else None
+    return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().ema_weight
+
+
+def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
+    trials = sorted((entry.trial for entry in results.ranked), key=lambda trial: trial.trial_id)
+    best_id = results.best.trial_id if results.best else None
+    train, validation = loss_curves(
+        trials,
+        train=reader.train_losses(),
+        evaluations=reader.evaluations(),
+        best_id=best_id,
+        ema_weight=_ema_weight(results),
+    )
+    return {
+        "train": train,
+        "validation": validation,
+        "slots": slot_timeline(reader.residencies(), trials=trials, run_seconds=results.run_seconds, best_id=best_id),
+        "parallel": parallel_coordinates(
+            trials,
+            best_id=best_id,
+            value_label=results.metric_label,
+            maximize=results.metric.maximize,
+            followed=followed_parameters(results.facts),
+        ),
+    }
+
+
+def _effects(results: RunResults) -> dict[str, Any]:
+    trials = [entry.trial for entry in results.ranked]
+    followed = followed_parameters(results.facts)
+    effects = hyperparameter_effects(trials, best=results.best, value_label=results.metric_label, followed=followed)
+    varied = varied_parameters(trials, followed=followed)
+    none = "No trial has been evaluated yet." if varied else "All trials have the same hyperparameters."
+    return {"effects": effects, "no_effects": none}
+
+
+def _slots_note(reader: RunReader) -> str:
+    stays = reader.residencies()
+    parked = sum(1 for stay in stays if stay.stop_seconds is not None) - len(
+        {stay.trial_id for stay in stays if stay.stop_seconds is not None}
+    )
+    slots = len({stay.slot for stay in stays})
+    note = (
+        f"A bar is a trial in {'the one slot' if slots == 1 else f'one of {slots} slots'} of the pack, with the "
+        "trial's number; a mark at its end is the trial's end, no mark means that it was parked or is still there. "
+    )
+    if parked > 0:
+        note += f"Parked trials came back {parked} time{'' if parked == 1 else 's'}. "
+    return note + "White gaps are slots that stood empty."
+
+
+def render_report(reader: RunReader) -> str:
+    """Return the report of a run as it stands, as one HTML page.
+
+    Raises:
+        RunStateError: the run's database cannot be read.
+    """
+    with reader.snapshot():
+        return _render(reader)
+
+
+def _render(reader: RunReader) -> str:
+    results = read_results(reader)
+    decisions, decisions_note = page.decision_rows(reader.decisions())
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(_resource("report.html.j2")).render(
+        title=str(results.facts.get("task_name", "LoRA sweep")),
+        subtitle=_subtitle(results),
+        metric_label=results.metric_label,
+        maximize=results.metric.maximize,
+        comparison=page.comparison(results),
+        legend=page.legend(results),
+        drawings=_drawings(reader, results),
+        slots_note=_slots_note(reader),
+        trial_table=page.trial_table(results),
+        decisions=decisions,
+        decisions_note=decisions_note,
+        compute_rows=page.compute_rows(results),
+        data=page.data_notes(results.facts),
+        facts=page.fact_rows(results.facts),
+        css=_resource("report.css"),
+        js=_resource("report.js"),
+        version=__version__,
+        **page.headline(results),
+        **_effects(results),
+    )
+
+
+def write_report(path: Path, *, reader: RunReader) -> None:
+    """Write the report to ``path``, whole or not at all.
+
+    Raises:
+        RunStateError: the run's database cannot be read.
+        StorageFullError: the disk is full; the file is as it was.
+    """
+    write_text(path, render_report(reader))

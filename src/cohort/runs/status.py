@@ -1,0 +1,108 @@
+"""What ``cohort status`` shows: where a run stands, as data. The command line draws it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.records import JsonValue, TrialStatus
+from cohort.runs.results import RankedTrial, RunResults, read_results
+from cohort.runs.time_left import TrialAhead, seconds_left
+from cohort.tuning.evaluation_times import warmup_steps
+
+__all__ = ["RunStatus", "read_status"]
+
+# long enough to hold several evaluations of an ordinary run, short enough to follow a change of pack
+_RATE_WINDOW_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """A run at one moment.
+
+    Attributes:
+        state: ``running`` (a process holds the directory), ``done``, or ``stopped`` (it can be resumed).
+        holder: The process that runs it; empty unless running.
+        counts: Trials by status; every status is there.
+        stopped_reasons: Stopped trials by reason.
+        resident: (slot, trial id) of the trials being trained, by slot.
+        tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
+        seconds_left: About, if no trial were stopped early but by the selection; None when it cannot be said yet, 0
+            when done.
+    """
+
+    state: str
+    holder: str
+    results: RunResults
+    counts: Mapping[TrialStatus, int]
+    stopped_reasons: Mapping[str, int]
+    resident: tuple[tuple[int, int], ...]
+    tokens_per_second: float | None
+    seconds_left: float | None
+
+    @property
+    def trials(self) -> tuple[RankedTrial, ...]:
+        """The rows of the table, best first."""
+        return self.results.ranked
+
+
+def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> float | None:
+    compute, facts = results.compute, results.facts
+    if not compute.planned_steps:
+        return None
+    mean = compute.planned_tokens / compute.planned_steps
+    ahead = (entry.trial for entry in results.ranked if not entry.trial.is_over)
+    return seconds_left(
+        [
+            TrialAhead(
+                steps_done=trial.steps_done,
+                planned_steps=trial.planned_steps,
+                warmup_steps=warmup_steps(trial.planned_steps, fraction=_share(facts, "warmup_fraction")),
+                tokens_per_step=mean if trial.planned_tokens is None else trial.planned_tokens / trial.planned_steps,
+            )
+            for trial in ahead
+        ],
+        kept_share=_share(facts, "kept_share"),
+        trained_tokens=compute.trained_tokens,
+        evaluation_tokens=compute.evaluation_tokens,
+        tokens_per_second=tokens_per_second,
+    )
+
+
+def _share(facts: Mapping[str, JsonValue], key: str) -> float:
+    value = facts.get(key)
+    return float(value) if isinstance(value, int | float) else 1.0
+
+
+def read_status(directory: RunDirectory) -> RunStatus:
+    """Read where the run in ``directory`` stands; disturbs no process that runs it.
+
+    Raises:
+        RunStateError: the run's database cannot be read.
+    """
+    holder = directory.lock().holder() or ""
+    with RunReader.open(directory.database) as reader, reader.snapshot():
+        results = read_results(reader)
+        window = min(_RATE_WINDOW_SECONDS, results.run_seconds)
+        tokens = reader.tokens_since(results.run_seconds - window)
+        resident = tuple(
+            sorted((stay.slot, stay.trial_id) for stay in reader.residencies() if stay.stop_position is None)
+        )
+    rate = tokens / window if window > 0 and tokens else None
+    done = results.facts.get("state") == "done"
+    counts = Counter(entry.trial.status for entry in results.ranked)
+    return RunStatus(
+        state="running" if holder else "done" if done else "stopped",
+        holder=holder,
+        results=results,
+        counts={status: counts[status] for status in TrialStatus},
+        stopped_reasons=Counter(
+            entry.trial.reason for entry in results.ranked if entry.trial.status is TrialStatus.STOPPED
+        ),
+        resident=resident,
+        tokens_per_second=rate,
+        seconds_left=0.0 if done else _seconds_left(results, tokens_per_second=rate),
+    )

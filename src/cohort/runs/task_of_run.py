@@ -1,0 +1,134 @@
+"""The task of a run directory, wherever the run and its inputs are now.
+
+What a run began with is known by content. Where it lies may change: a run directory can be copied to another machine,
+and its inputs are then found at the same place relative to it, or where the user says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.runs.directory import RunDirectory
+from cohort.runs.records import JsonValue
+from cohort.tasks.loading import TaskFile, load_task
+from cohort.tasks.overrides import Override, parse_overrides
+from cohort.tasks.paths import PATH_KEYS
+from cohort.tasks.yaml_lines import KeyPath, parse_yaml
+
+__all__ = ["load_run_task", "place_facts", "read_run_task"]
+
+
+def place_facts(directory: RunDirectory, task: TaskFile) -> dict[str, JsonValue]:
+    """Return what the run record keeps of where run and inputs are."""
+    return {"run_directory": str(directory.root.resolve()), "base_model": task.model_name_or_path}
+
+
+def load_run_task(directory: RunDirectory, *, facts: Mapping[str, JsonValue], places: Sequence[str] = ()) -> TaskFile:
+    """Return the task of a run that is to go on, its inputs where they are now.
+
+    Args:
+        directory: Of the run.
+        facts: Of the run record; empty where there is none yet.
+        places: Command-line arguments that say where inputs are, e.g. ``["--dataset.train", "rows.jsonl"]``.
+
+    Raises:
+        InputError: an input is nowhere to be found, ``places`` sets something else, or the task is no longer valid.
+    """
+    given = _require_places(parse_overrides(places, model=TaskFile))
+    moved, problems = [], []
+    for key, value in _paths(_plain(directory)):
+        if key in given:
+            continue
+        entries = [value] if isinstance(value, str) else value
+        found = [_located(entry, directory=directory, facts=facts) for entry in entries]
+        name = ".".join(map(str, key))
+        problems += [
+            _missing(name, entry, directory=directory) for entry, there in zip(entries, found, strict=True) if not there
+        ]
+        if None not in found and found != entries:
+            moved.append(f"--{name}={json.dumps(found[0] if isinstance(value, str) else found)}")
+    if problems:
+        raise InputError(problems)
+    return load_task(directory.task_file, [*moved, *places])
+
+
+def read_run_task(directory: RunDirectory, *, facts: Mapping[str, JsonValue]) -> TaskFile:
+    """Return the task of a run whose adapters are to be used: only the base model is looked for.
+
+    Raises:
+        InputError: the base model is nowhere to be found.
+    """
+    plain = _plain(directory)
+    model = plain.get("model_name_or_path")
+    if not isinstance(model, str):
+        return load_task(directory.task_file)
+    found = _located(model, directory=directory, facts=facts)
+    if found is None:
+        raise InputError(_missing("model_name_or_path", model, directory=directory))
+    return TaskFile.model_validate({**plain, "model_name_or_path": found})
+
+
+def _plain(directory: RunDirectory) -> dict[str, Any]:
+    """Return the task file as plain data; nothing where it is no task, which reading it as one will say."""
+    try:
+        document = parse_yaml(directory.task_file.read_text(encoding="utf-8"), where=str(directory.task_file))
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return document.data if document is not None and isinstance(document.data, dict) else {}
+
+
+def _paths(plain: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str | list[str]]]:
+    for key in PATH_KEYS:
+        value: Any = plain
+        for part in key:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, str) or (isinstance(value, list) and all(isinstance(entry, str) for entry in value)):
+            yield key, value
+
+
+def _located(path: str, *, directory: RunDirectory, facts: Mapping[str, JsonValue]) -> str | None:
+    """Return where an input is now: where it was, or at the same place relative to the run directory; else None."""
+    # a resolved task has absolute paths; what is none is a hub id
+    if not Path(path).is_absolute() or Path(path).exists():
+        return path
+    before = facts.get("run_directory")
+    if not isinstance(before, str):
+        return None
+    moved = Path(os.path.normpath(directory.root.resolve() / os.path.relpath(path, before)))
+    return str(moved) if moved.exists() else None
+
+
+def _missing(name: str, path: str, *, directory: RunDirectory) -> Problem:
+    return Problem(
+        where=f"{directory.task_file}: {name}",
+        found=f"{path!r}, which does not exist, nor does it at the same place relative to the run directory",
+        allowed="what the run began with, wherever it is now",
+        mend=f"Say where: cohort resume {directory.root} --{name} PATH",
+    )
+
+
+def _require_places(overrides: Sequence[Override]) -> frozenset[KeyPath]:
+    """Return the keys that are set, all of them places of inputs.
+
+    Raises:
+        InputError: another key is set.
+    """
+    allowed = ", ".join(f"--{'.'.join(map(str, key))} PATH" for key in PATH_KEYS)
+    problems = [
+        Problem(
+            where="command line",
+            found=f"{override.option}, which would change the task of a run",
+            allowed=f"{allowed}: where its inputs are now",
+            mend="To change anything else, start a new run with `cohort tune`.",
+        )
+        for override in overrides
+        if override.path not in PATH_KEYS
+    ]
+    if problems:
+        raise InputError(problems)
+    return frozenset(override.path for override in overrides)

@@ -1,0 +1,1 @@
+"""Models of seconds: hardware by name, steps, packs and whole tasks."""

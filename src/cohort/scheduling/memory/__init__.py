@@ -1,0 +1,1 @@
+"""Models of the peak memory of a pass."""

@@ -1,0 +1,180 @@
+"""Trials, packs and plans of the offline packing planner, as immutable records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cohort.core.errors import InputError, Problem
+from cohort.scheduling.cost.model import CostModel, TrialWork
+
+__all__ = ["PackJob", "PackPlan", "PackableTrial", "PackingProblem", "TrialType"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackableTrial:
+    """One trial to train.
+
+    Attributes:
+        trial_id: The trial.
+        work: What it adds to a pack.
+        state_bytes: Its weights, gradients and moments on one GPU, by number of GPUs of the pack.
+    """
+
+    trial_id: int
+    work: TrialWork
+    state_bytes: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class TrialType:
+    """What makes trials interchangeable: equal work and equal state."""
+
+    work: TrialWork
+    state_bytes: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, trial: PackableTrial) -> TrialType:
+        """Return the type of ``trial``."""
+        return cls(work=trial.work, state_bytes=tuple(sorted(trial.state_bytes.items())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingProblem:
+    """What is to be planned.
+
+    Attributes:
+        trials: All of them are trained to their end.
+        num_gpus: GPUs of one node.
+        cost: Seconds of a pack; its numbers of GPUs are the degrees that may be chosen.
+        room_bytes: Bytes on each GPU for adapter state and the activations of a pass, by degree: load factor * memory
+            - base shard. Degrees without an entry, or with a negative one, cannot hold the base model.
+        activation_bytes: Fixed bytes of a pass.
+        activation_bytes_per_token: More for each token of it.
+        token_budget: Tokens of a pass: a larger pack is split into micro-batches. None never splits.
+    """
+
+    trials: tuple[PackableTrial, ...]
+    num_gpus: int
+    cost: CostModel
+    room_bytes: Mapping[int, float]
+    activation_bytes: float = 0.0
+    activation_bytes_per_token: float = 0.0
+    token_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        ids = [trial.trial_id for trial in self.trials]
+        if len(set(ids)) != len(ids):
+            raise ValueError("two trials have the same id")
+        if any(cost.launches is not None for cost in self.cost.by_num_gpus.values()):
+            raise ValueError("the packing planner optimises convex costs; fit one without launches")
+        for trial in self.trials:
+            if not set(self.degrees) <= set(trial.state_bytes):
+                raise ValueError(f"trial {trial.trial_id} gives no state bytes for some of the degrees {self.degrees}")
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Numbers of GPUs that a pack may run on, ascending: powers of two that hold the base and have costs."""
+        return tuple(
+            degree
+            for degree in sorted(self.cost.by_num_gpus)
+            if degree <= self.num_gpus and degree & (degree - 1) == 0 and self.room_bytes.get(degree, -1.0) >= 0
+        )
+
+    def pass_bytes(self, num_tokens: float) -> float:
+        """Return activation bytes of a pack of ``num_tokens`` a step, micro-batches considered."""
+        if self.token_budget is not None:
+            num_tokens = self.token_budget
+        return self.activation_bytes + self.activation_bytes_per_token * num_tokens
+
+    def fits(self, pack: Sequence[PackableTrial], *, num_gpus: int) -> bool:
+        """Return whether ``pack`` fits on ``num_gpus``."""
+        tokens = sum(trial.work.num_tokens for trial in pack)
+        state = sum(trial.state_bytes[num_gpus] for trial in pack)
+        return self.pass_bytes(tokens) + state <= self.room_bytes[num_gpus]
+
+    def seconds(self, pack: Sequence[PackableTrial], *, num_gpus: int) -> float:
+        """Return the seconds of ``pack`` on ``num_gpus``."""
+        return self.cost.seconds([trial.work for trial in pack], num_gpus=num_gpus)
+
+    def check_plannable(self) -> None:
+        """Refuse a problem without a solution.
+
+        Raises:
+            InputError: no GPUs, a base model that fits on none of the degrees, or trials that fit nowhere alone.
+        """
+        problems = []
+        if self.num_gpus < 1:
+            mend = "Give the number of GPUs, at least 1."
+            problems.append(Problem(where="gpus", found=str(self.num_gpus), allowed="1 or more", mend=mend))
+        elif not self.degrees:
+            problems.append(
+                Problem(
+                    where="model_name_or_path",
+                    found="a base model that leaves no room on its GPUs",
+                    allowed=f"a base that fits on at most {self.num_gpus} GPUs",
+                    mend="Use more GPUs, a smaller model or a frozen-weight format with fewer bytes.",
+                )
+            )
+        else:
+            problems += [
+                Problem(
+                    where=f"trial {trial.trial_id}: r",
+                    found=f"{trial.work.r}, whose training state fits beside the base on no number of GPUs",
+                    allowed=f"what fits on one of {self.degrees} GPUs",
+                    mend="Choose a smaller r or batch_size, or GPUs with more memory.",
+                )
+                for trial in self.trials
+                if not any(self.fits([trial], num_gpus=degree) for degree in self.degrees)
+            ]
+        if problems:
+            raise InputError(problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackJob:
+    """One pack: which trials train together on which GPUs, from when to when."""
+
+    trial_ids: tuple[int, ...]
+    gpu_ids: tuple[int, ...]
+    start_seconds: float
+    end_seconds: float
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs it holds."""
+        return len(self.gpu_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackPlan:
+    """All packs, by start.
+
+    Attributes:
+        jobs: Every trial is in exactly one.
+        num_gpus: GPUs there are.
+        policy: What made the plan.
+        num_solves: Integer programs solved for it.
+        num_unproven: Those that hit their limit; their best pack so far was used.
+    """
+
+    jobs: tuple[PackJob, ...]
+    num_gpus: int
+    policy: str
+    num_solves: int = 0
+    num_unproven: int = 0
+
+    @property
+    def makespan_seconds(self) -> float:
+        """End of the last job."""
+        return max((job.end_seconds for job in self.jobs), default=0.0)
+
+    @property
+    def approximation_ratio(self) -> float:
+        """PLoRA's AR: makespan over the time the same packs would take on GPUs that are never idle.
+
+        It says nothing about other packs (it is 1 when every job runs on all GPUs); the figure to quote is makespan
+        over the lower bound over all packings.
+        """
+        area = sum(job.num_gpus * (job.end_seconds - job.start_seconds) for job in self.jobs)
+        return self.num_gpus * self.makespan_seconds / area if area else 1.0

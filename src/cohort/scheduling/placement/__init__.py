@@ -1,0 +1,1 @@
+"""Which task runs on which GPUs when: planning, replanning, simulation and the independent checker."""

@@ -1,0 +1,169 @@
+"""List policies that planners are compared with, and start from.
+
+First come, shortest first, longest first, most work first; each task starts as early as its place in the
+list allows, on the first GPUs that are free together (no task overtakes to delay an earlier one: GPUs are reserved in
+list order). Min GPU and Max GPU of PLoRA 6.1, within a task, are in solo_baselines.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+from cohort.scheduling.placement.records import (
+    Cluster,
+    Placement,
+    PlacementPlan,
+    RunningTask,
+    SolverStatus,
+    TaskOption,
+    TaskRequest,
+    check_placeable,
+    level_makespans,
+)
+from cohort.scheduling.placement.verify import placement_lower_bound
+
+__all__ = ["ListPolicy", "best_list_plan", "list_plan", "plan_in_order", "schedule_in_order"]
+
+
+class ListPolicy(Enum):
+    """The order in which tasks are given GPUs; priorities go first in each."""
+
+    FIRST_COME = "first come"
+    SHORTEST_FIRST = "shortest first"
+    LONGEST_FIRST = "longest first"
+    MOST_WORK_FIRST = "most work first"
+    WIDEST_FIRST = "widest first"
+
+
+def _shortest(task: TaskRequest) -> float:
+    return min(option.seconds for option in task.options)
+
+
+def _least_work(task: TaskRequest) -> float:
+    return min(option.seconds * option.num_gpus for option in task.options)
+
+
+_ORDERS: Mapping[ListPolicy, Callable[[TaskRequest], tuple[float, ...]]] = {
+    ListPolicy.FIRST_COME: lambda task: (task.arrival_seconds,),
+    ListPolicy.SHORTEST_FIRST: lambda task: (_shortest(task), task.arrival_seconds),
+    ListPolicy.LONGEST_FIRST: lambda task: (-_shortest(task), task.arrival_seconds),
+    ListPolicy.MOST_WORK_FIRST: lambda task: (-_least_work(task), task.arrival_seconds),
+    ListPolicy.WIDEST_FIRST: lambda task: (
+        -min(option.num_gpus for option in task.options),
+        -_shortest(task),
+        task.arrival_seconds,
+    ),
+}
+
+
+def list_plan(
+    tasks: Sequence[TaskRequest],
+    cluster: Cluster,
+    *,
+    policy: ListPolicy,
+    running: Sequence[RunningTask] = (),
+) -> PlacementPlan:
+    """Return the plan of one list policy.
+
+    Raises:
+        InputError: a task fits no GPUs there are.
+    """
+    order = sorted(tasks, key=lambda task: (-task.priority, *_ORDERS[policy](task)))
+    return plan_in_order(order, cluster, running=running, policy=policy.value)
+
+
+def plan_in_order(
+    order: Sequence[TaskRequest], cluster: Cluster, *, policy: str, running: Sequence[RunningTask] = ()
+) -> PlacementPlan:
+    """Return the plan that gives tasks their GPUs in ``order``; ``policy`` names where the order comes from.
+
+    Raises:
+        InputError: a task fits no GPUs there are.
+    """
+    check_placeable(order, cluster)
+    placements = schedule_in_order(order, cluster, running=running)
+    return PlacementPlan(
+        placements=tuple(sorted(placements, key=lambda placement: (placement.start_seconds, placement.task_id))),
+        status=SolverStatus.HEURISTIC,
+        solver_gap=float("nan"),
+        lower_bound_seconds=placement_lower_bound(order, cluster, running=running),
+        time_unit_seconds=0.0,
+        policy=policy,
+    )
+
+
+def best_list_plan(
+    tasks: Sequence[TaskRequest], cluster: Cluster, *, running: Sequence[RunningTask] = ()
+) -> PlacementPlan:
+    """Return the best plan of all list policies: the most urgent tasks' end first, then the next, the earliest policy
+    among equals.
+
+    Raises:
+        InputError: a task fits no GPUs there are.
+    """
+    plans = [list_plan(tasks, cluster, policy=policy, running=running) for policy in ListPolicy]
+    return min(plans, key=lambda plan: level_makespans(plan.placements))
+
+
+def schedule_in_order(
+    order: Sequence[TaskRequest], cluster: Cluster, *, running: Sequence[RunningTask] = ()
+) -> list[Placement]:
+    """Return placements where each task in turn takes the GPUs that let it end first, fewest GPUs among equals.
+
+    A GPU is free for a task from the end of what was placed on it before; gaps that waiting for several GPUs leaves
+    are not filled by later tasks.
+    """
+    free_from = dict.fromkeys(cluster.gpu_ids, 0.0)
+    placements = []
+    for held in running:
+        for gpu in held.gpu_ids:
+            free_from[gpu] = held.remaining_seconds
+        placements.append(
+            Placement(
+                task_id=held.task_id,
+                gpu_ids=held.gpu_ids,
+                start_seconds=0.0,
+                end_seconds=held.remaining_seconds,
+                priority=held.priority,
+            )
+        )
+    times: dict[tuple[int, ...], list[float]] = {}
+    for task in order:
+        chosen: tuple[float, int, TaskOption, Sequence[int]] | None = None
+        for gpus in _pools(task, cluster):
+            if (frees := times.get(gpus)) is None:
+                frees = times[gpus] = sorted([free_from[gpu] for gpu in gpus])
+            for option in task.options:
+                if option.num_gpus <= len(gpus):
+                    end = max(task.arrival_seconds, frees[option.num_gpus - 1]) + option.seconds
+                    if chosen is None or (end, option.num_gpus) < chosen[:2]:
+                        chosen = (end, option.num_gpus, option, gpus)
+        assert chosen is not None, "every task was found placeable"
+        best = _earliest(task, chosen[2], chosen[3], free_from)
+        placements.append(best)
+        # other pools' times stand, unless they share GPUs with this one
+        times = {gpus: frees for gpus, frees in times.items() if not set(best.gpu_ids) & set(gpus)}
+        for gpu in best.gpu_ids:
+            free_from[gpu] = best.end_seconds
+    return placements
+
+
+def _pools(task: TaskRequest, cluster: Cluster) -> Sequence[tuple[int, ...]]:
+    """Return the sets of GPUs that may be combined for ``task``."""
+    return [cluster.gpu_ids] if task.may_span_nodes else list(cluster.nodes.values())
+
+
+def _earliest(task: TaskRequest, option: TaskOption, gpus: Sequence[int], free_from: Mapping[int, float]) -> Placement:
+    first = heapq.nsmallest(option.num_gpus, gpus, key=lambda gpu: (free_from[gpu], gpu))
+    free = max(task.arrival_seconds, *(free_from[gpu] for gpu in first))
+    # among GPUs that are free by then, those that were free last: earlier ones may still serve somebody else before
+    ready = sorted((gpu for gpu in gpus if free_from[gpu] <= free), key=lambda gpu: (-free_from[gpu], gpu))
+    return Placement(
+        task_id=task.task_id,
+        gpu_ids=tuple(sorted(ready[: option.num_gpus])),
+        start_seconds=free,
+        end_seconds=free + option.seconds,
+        priority=task.priority,
+    )

@@ -1,0 +1,132 @@
+"""Who runs, who waits, and what happens to them, as immutable records. Times are seconds of the run's own clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cohort.scheduling.placement.records import Cluster, TaskRequest
+
+__all__ = [
+    "ActiveTask",
+    "ClusterEvent",
+    "ClusterState",
+    "GpusGained",
+    "GpusLost",
+    "TaskArrived",
+    "TaskEnded",
+    "TaskFailed",
+    "TaskReestimated",
+    "TaskWithdrawn",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveTask:
+    """A task that holds GPUs.
+
+    Attributes:
+        request: The task with the work it had left when it started.
+        gpu_ids: What it holds.
+        started_seconds: When it started.
+        saved_share: Share of ``request``'s work in its last checkpoint, in [0, 1).
+        expected_seconds: How long it is expected to run from its start, early exits so far considered.
+    """
+
+    request: TaskRequest
+    gpu_ids: tuple[int, ...]
+    started_seconds: float
+    expected_seconds: float
+    saved_share: float = 0.0
+
+    @property
+    def ends_seconds(self) -> float:
+        """When it is expected to end."""
+        return self.started_seconds + self.expected_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterState:
+    """Who runs and who waits.
+
+    Attributes:
+        now_seconds: Time of the last event.
+        cluster: GPUs that work.
+        active: Tasks that hold GPUs.
+        waiting: Tasks that could start now.
+        stranded: Tasks that wait for GPUs to come back: none that are left could hold them.
+    """
+
+    cluster: Cluster
+    now_seconds: float = 0.0
+    active: tuple[ActiveTask, ...] = ()
+    waiting: tuple[TaskRequest, ...] = ()
+    stranded: tuple[TaskRequest, ...] = ()
+
+    @property
+    def free_gpu_ids(self) -> tuple[int, ...]:
+        """GPUs that no task holds."""
+        held = {gpu for task in self.active for gpu in task.gpu_ids}
+        return tuple(gpu for gpu in self.cluster.gpu_ids if gpu not in held)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskArrived:
+    """A user submitted a task."""
+
+    at_seconds: float
+    request: TaskRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEnded:
+    """A task is done, most often earlier than its worst case."""
+
+    at_seconds: float
+    task_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskWithdrawn:
+    """A user removed a task from the queue, running or not."""
+
+    at_seconds: float
+    task_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFailed:
+    """A task's worker died; ``saved_share`` of the work it started with is in its last checkpoint."""
+
+    at_seconds: float
+    task_id: str
+    saved_share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReestimated:
+    """Trials of a running task exited early, or its speed was measured: it will end at another time than expected."""
+
+    at_seconds: float
+    task_id: str
+    remaining_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpusLost:
+    """GPUs are gone, with their tasks; ``saved_shares`` by task says what is in checkpoints (0 where left out)."""
+
+    at_seconds: float
+    gpu_ids: tuple[int, ...]
+    saved_shares: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpusGained:
+    """GPUs joined, on a new node or a known one."""
+
+    at_seconds: float
+    node: str
+    gpu_ids: tuple[int, ...]
+
+
+ClusterEvent = TaskArrived | TaskEnded | TaskWithdrawn | TaskFailed | TaskReestimated | GpusLost | GpusGained

@@ -1,0 +1,294 @@
+"""What to do when something happens: which tasks go on, which give way, and whether a new plan is needed.
+
+Running tasks are never moved, unless a more urgent task that waits could not start otherwise: then the least urgent
+and last started give way, no more of them than needed, and go on later from their checkpoints.
+
+Events change a :class:`ClusterState`; deciding is pure. Times are seconds of the run's own clock.
+
+Source: ALTO 7.2 (arrival and completion); failures, GPUs and priorities are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cohort.scheduling.placement.baselines import ListPolicy, list_plan, plan_in_order
+from cohort.scheduling.placement.cluster_events import (
+    ActiveTask,
+    ClusterEvent,
+    ClusterState,
+    GpusGained,
+    GpusLost,
+    TaskArrived,
+    TaskEnded,
+    TaskFailed,
+    TaskReestimated,
+    TaskWithdrawn,
+)
+from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
+from cohort.scheduling.placement.records import (
+    PlacementPlan,
+    RunningTask,
+    TaskRequest,
+    check_placeable,
+    find_unplaceable,
+)
+
+__all__ = [
+    "Replan",
+    "advance",
+    "apply_event",
+    "replan",
+    "running_tasks",
+    "start_due",
+]
+
+DEFAULTS = PlacementSettings()
+MOMENT_SECONDS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replan:
+    """What to do now.
+
+    Attributes:
+        state: After the event; tasks that give way are waiting in it.
+        plan: Of all tasks, in seconds from now; None when nothing waits.
+        reason: Why there is a new plan, or why not.
+        evicted: Running tasks that give way to more urgent ones.
+        interrupted: Tasks that the event stopped: they wait with the work that no checkpoint holds.
+    """
+
+    state: ClusterState
+    plan: PlacementPlan | None
+    reason: str
+    evicted: tuple[str, ...] = ()
+    interrupted: tuple[str, ...] = ()
+
+
+def advance(state: ClusterState, *, now_seconds: float) -> ClusterState:
+    """Return the state at a later time: nothing else changes.
+
+    Raises:
+        ValueError: time would go back.
+    """
+    if now_seconds < state.now_seconds:
+        raise ValueError(f"the state is of {state.now_seconds} s, but the event of {now_seconds} s")
+    return replace(state, now_seconds=now_seconds)
+
+
+def replan(
+    state: ClusterState,
+    event: ClusterEvent,
+    *,
+    previous: PlacementPlan | None = None,
+    settings: PlacementSettings = DEFAULTS,
+    policy: ListPolicy | None = None,
+) -> Replan:
+    """Take in an event and return the plan that follows from it.
+
+    Args:
+        state: Before the event.
+        event: What happened.
+        previous: The plan so far. With more waiting tasks than the solver is asked about, an end only moves up what
+            follows it: the order of the previous plan is kept.
+        settings: Limits of the solver.
+        policy: Plan by this list policy, for comparison, instead of the solver.
+
+    Raises:
+        InputError: a task arrived that fits no GPUs there are.
+        ValueError: the event is about a task that is not there, or lies in the past.
+    """
+    after, interrupted = apply_event(state, event)
+    after, evicted = _make_way(after)
+    if not after.waiting:
+        return Replan(state=after, plan=None, reason="nothing waits", interrupted=interrupted)
+    running = running_tasks(after)
+    keeps_order = (
+        isinstance(event, TaskEnded | TaskWithdrawn | TaskReestimated)
+        and not evicted
+        and len(after.waiting) > settings.most_solver_tasks
+    )
+    if policy is not None:
+        plan = list_plan(after.waiting, after.cluster, policy=policy, running=running)
+    elif previous is not None and keeps_order:
+        place = {placement.task_id: index for index, placement in enumerate(previous.placements)}
+        order = sorted(after.waiting, key=lambda task: (-task.priority, place.get(task.task_id, len(place))))
+        plan = plan_in_order(order, after.cluster, running=running, policy=previous.policy)
+    else:
+        plan = plan_placement(after.waiting, after.cluster, running=running, settings=settings)
+    return Replan(state=after, plan=plan, reason=_reason_of(event), evicted=evicted, interrupted=interrupted)
+
+
+def running_tasks(state: ClusterState) -> list[RunningTask]:
+    """Return the active tasks as planners see them."""
+    return [
+        RunningTask(
+            task_id=task.request.task_id,
+            gpu_ids=task.gpu_ids,
+            # a task that overruns its estimate holds its GPUs for a moment more, for as long as it does
+            remaining_seconds=max(task.ends_seconds - state.now_seconds, MOMENT_SECONDS),
+            priority=task.request.priority,
+        )
+        for task in state.active
+    ]
+
+
+def start_due(state: ClusterState, plan: PlacementPlan) -> tuple[ClusterState, tuple[ActiveTask, ...]]:
+    """Return the state after everything that ``plan`` starts now has started, and what has."""
+    waiting = {task.task_id: task for task in state.waiting}
+    started = tuple(
+        ActiveTask(
+            request=waiting[placement.task_id],
+            gpu_ids=placement.gpu_ids,
+            started_seconds=state.now_seconds,
+            expected_seconds=placement.end_seconds - placement.start_seconds,
+        )
+        for placement in plan.placements
+        if placement.task_id in waiting and placement.start_seconds <= 0
+    )
+    names = {task.request.task_id for task in started}
+    left = tuple(task for task in state.waiting if task.task_id not in names)
+    return replace(state, waiting=left, active=(*state.active, *started)), started
+
+
+def _reason_of(event: ClusterEvent) -> str:
+    match event:
+        case TaskArrived():
+            return f"task {event.request.task_id} arrived"
+        case TaskEnded():
+            return f"task {event.task_id} ended"
+        case TaskWithdrawn():
+            return f"task {event.task_id} was withdrawn"
+        case TaskFailed():
+            return f"task {event.task_id} failed"
+        case TaskReestimated():
+            return f"task {event.task_id} will end at another time"
+        case GpusLost():
+            return f"{len(event.gpu_ids)} GPUs were lost"
+        case GpusGained():
+            return f"{len(event.gpu_ids)} GPUs joined"
+
+
+def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState, tuple[str, ...]]:
+    """Return the state after ``event`` and the tasks that it stopped and that wait again.
+
+    Raises:
+        InputError: a task arrived that fits no GPUs there are.
+        ValueError: the event is about a task that is not there, or lies in the past.
+    """
+    state = advance(state, now_seconds=event.at_seconds)
+    match event:
+        case TaskArrived():
+            request = replace(event.request, arrival_seconds=0.0)
+            known = {task.request.task_id for task in state.active}
+            if request.task_id in known | {task.task_id for task in (*state.waiting, *state.stranded)}:
+                raise ValueError(f"task {request.task_id} is there already")
+            check_placeable([request], state.cluster)
+            return replace(state, waiting=(*state.waiting, request)), ()
+        case TaskEnded():
+            _active(state, event.task_id)
+            return _without(state, event.task_id), ()
+        case TaskWithdrawn():
+            known = {task.request.task_id for task in state.active}
+            if event.task_id not in known | {task.task_id for task in (*state.waiting, *state.stranded)}:
+                raise ValueError(f"there is no task {event.task_id}")
+            return _without(state, event.task_id), ()
+        case TaskFailed():
+            task = _active(state, event.task_id)
+            return _stop(state, task, saved_share=event.saved_share), (event.task_id,)
+        case TaskReestimated():
+            task = _active(state, event.task_id)
+            expected = state.now_seconds - task.started_seconds + max(event.remaining_seconds, 0.0)
+            changed = replace(task, expected_seconds=expected)
+            return replace(state, active=tuple(changed if other is task else other for other in state.active)), ()
+        case GpusLost():
+            saved = dict(event.saved_shares)
+            hit = [task for task in state.active if set(task.gpu_ids) & set(event.gpu_ids)]
+            for task in hit:
+                state = _stop(state, task, saved_share=saved.get(task.request.task_id, 0.0))
+            state = _sort_out(replace(state, cluster=state.cluster.without(event.gpu_ids)))
+            return state, tuple(task.request.task_id for task in hit)
+        case GpusGained():
+            return _sort_out(replace(state, cluster=state.cluster.with_gpus(event.gpu_ids, node=event.node))), ()
+
+
+def _active(state: ClusterState, task_id: str) -> ActiveTask:
+    for task in state.active:
+        if task.request.task_id == task_id:
+            return task
+    raise ValueError(f"task {task_id} does not run; these do: {[task.request.task_id for task in state.active]}")
+
+
+def _without(state: ClusterState, task_id: str) -> ClusterState:
+    return replace(
+        state,
+        active=tuple(task for task in state.active if task.request.task_id != task_id),
+        waiting=tuple(task for task in state.waiting if task.task_id != task_id),
+        stranded=tuple(task for task in state.stranded if task.task_id != task_id),
+    )
+
+
+def _stop(state: ClusterState, task: ActiveTask, *, saved_share: float) -> ClusterState:
+    """Return the state where ``task`` waits with the share of its work that is not saved."""
+    left = task.request.remaining(max(1 - saved_share, 1e-6))
+    return replace(_without(state, task.request.task_id), waiting=(*state.waiting, left))
+
+
+def _sort_out(state: ClusterState) -> ClusterState:
+    """Return the state with waiting tasks that no GPUs could hold set aside, and those that now fit waiting again."""
+    fitting: list[TaskRequest] = []
+    stranded: list[TaskRequest] = []
+    for task in (*state.waiting, *state.stranded):
+        (stranded if find_unplaceable([task], state.cluster) else fitting).append(task)
+    return replace(state, waiting=tuple(fitting), stranded=tuple(stranded))
+
+
+def _make_way(state: ClusterState) -> tuple[ClusterState, tuple[str, ...]]:
+    """Return the state in which less urgent tasks have given way to waiting ones that could start at once."""
+    evicted: list[str] = []
+    reserved: set[int] = set()
+    for urgent in sorted(state.waiting, key=lambda task: -task.priority):
+        if not any(task.request.priority < urgent.priority for task in state.active):
+            break
+        found = _victims(urgent, state, reserved)
+        if found is None:
+            continue
+        victims, gpus = found
+        reserved |= gpus
+        for victim in victims:
+            evicted.append(victim.request.task_id)
+            state = _stop(state, victim, saved_share=victim.saved_share)
+    return state, tuple(evicted)
+
+
+def _victims(
+    urgent: TaskRequest, state: ClusterState, reserved: set[int]
+) -> tuple[Sequence[ActiveTask], set[int]] | None:
+    """Return the fewest less urgent tasks whose GPUs, with free ones, hold ``urgent``, and the GPUs it would take."""
+    need = min(option.num_gpus for option in urgent.options)
+    free = set(state.free_gpu_ids) - reserved
+    pools = [set(state.cluster.gpu_ids)] if urgent.may_span_nodes else [set(n) for n in state.cluster.nodes.values()]
+    yielding = sorted(
+        (task for task in state.active if task.request.priority < urgent.priority),
+        key=lambda task: (task.request.priority, -task.started_seconds, task.request.task_id),
+    )
+    best: tuple[Sequence[ActiveTask], set[int]] | None = None
+    for pool in pools:
+        chosen: list[ActiveTask] = []
+        gpus = free & pool
+        for task in yielding:
+            if len(gpus) >= need:
+                break
+            if set(task.gpu_ids) & pool:
+                chosen.append(task)
+                gpus |= set(task.gpu_ids) & pool
+        # who is not needed after all, most urgent first, stays
+        for task in reversed(list(chosen)):
+            if len(gpus - set(task.gpu_ids)) >= need:
+                chosen.remove(task)
+                gpus -= set(task.gpu_ids)
+        if len(gpus) >= need and (best is None or len(chosen) < len(best[0])):
+            best = (chosen, set(sorted(gpus)[:need]))
+    return best

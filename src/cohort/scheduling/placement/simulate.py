@@ -1,0 +1,319 @@
+"""A cluster on a fake clock: what would these GPUs do with these tasks, in seconds instead of days.
+
+Tasks arrive, end earlier than their worst case, fail and go on from checkpoints, GPUs are lost and join. The planner
+sees only what it would see: worst cases, and ends when they happen. Everything is drawn by the task's name, so that
+two policies meet the same luck.
+
+Early exits come from recorded curves: the share of its planned steps that each recorded trial did (``replay_curves``
+gives it); a task's share is the mean over draws for its trials.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cohort.core.clock import ManualClock
+from cohort.core.seeds import derive_seed
+from cohort.scheduling.placement.baselines import ListPolicy
+from cohort.scheduling.placement.cluster_events import (
+    ActiveTask,
+    ClusterEvent,
+    ClusterState,
+    GpusGained,
+    GpusLost,
+    TaskArrived,
+    TaskEnded,
+    TaskFailed,
+    TaskReestimated,
+)
+from cohort.scheduling.placement.planner import PlacementSettings
+from cohort.scheduling.placement.records import Cluster, PlacementPlan, SolverStatus, TaskRequest
+from cohort.scheduling.placement.replan import Replan, apply_event, replan, start_due
+
+__all__ = ["RunSegment", "SimulatedTask", "SimulationReport", "SimulationSettings", "simulate"]
+
+
+def _require_shares(shares: Sequence[float]) -> None:
+    if not all(0 < share <= 1 for share in shares):
+        raise ValueError(f"exit_shares are shares of the planned steps, above 0 and at most 1, but these are {shares}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedTask:
+    """A task and how many trials it has; their exits make its length. Its arrival is the request's.
+
+    Attributes:
+        exit_shares: Of its trials; those of the settings where it has none of its own.
+    """
+
+    request: TaskRequest
+    num_trials: int = 1
+    exit_shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_shares(self.exit_shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationSettings:
+    """The world of a simulation.
+
+    Attributes:
+        exit_shares: Shares of their planned steps that recorded trials did, in (0, 1]; (1,) has no early exits.
+        reestimate_share: Share of its worst case after which a task's end is known (the end of its warm-up); None when
+            it is only known when it happens.
+        failures_per_gpu_hour: Expected worker deaths for each GPU and hour that a task runs.
+        checkpoint_seconds: Time between checkpoints; what is not in the last one is done again.
+        placement: Limits of the solver; small by default, since a simulation plans at every event.
+        policy: Plan by a list policy instead of the solver.
+        seed: Of all draws.
+    """
+
+    exit_shares: tuple[float, ...] = (1.0,)
+    reestimate_share: float | None = None
+    failures_per_gpu_hour: float = 0.0
+    checkpoint_seconds: float = 600.0
+    placement: PlacementSettings = field(
+        default_factory=lambda: PlacementSettings(work_limit=0.2, most_solver_tasks=16)
+    )
+    policy: ListPolicy | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.exit_shares:
+            raise ValueError("exit_shares need at least one share; (1,) has no early exits")
+        _require_shares(self.exit_shares)
+        if self.reestimate_share is not None and not 0 < self.reestimate_share < 1:
+            raise ValueError(f"reestimate_share must be between 0 and 1, but it is {self.reestimate_share}")
+        if self.failures_per_gpu_hour < 0 or self.checkpoint_seconds <= 0:
+            raise ValueError("failures_per_gpu_hour must be at least 0 and checkpoint_seconds above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSegment:
+    """A stretch of time in which a task held GPUs; ``has_ended`` tells the last one."""
+
+    task_id: str
+    gpu_ids: tuple[int, ...]
+    start_seconds: float
+    end_seconds: float
+    has_ended: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationReport:
+    """What happened.
+
+    Attributes:
+        segments: Who held which GPUs when, by start.
+        planned_makespan_seconds: What the first plan with all tasks of the start expected.
+        makespan_seconds: End of the last task.
+        gpu_seconds_held: By tasks, work that was lost included.
+        gpu_seconds_available: From the start to the last end, GPUs that were there.
+        num_replans: Plans made.
+        statuses: Plans by solver status.
+        num_failures: Workers that died, those of lost GPUs included.
+        num_evictions: Tasks that gave way to more urgent ones.
+        unfinished: Tasks that never found GPUs again.
+    """
+
+    segments: tuple[RunSegment, ...]
+    planned_makespan_seconds: float
+    makespan_seconds: float
+    gpu_seconds_held: float
+    gpu_seconds_available: float
+    num_replans: int
+    statuses: tuple[tuple[SolverStatus, int], ...]
+    num_failures: int
+    num_evictions: int
+    unfinished: tuple[str, ...]
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the GPUs' time that tasks held them."""
+        return self.gpu_seconds_held / self.gpu_seconds_available if self.gpu_seconds_available else 0.0
+
+
+def simulate(
+    tasks: Sequence[SimulatedTask],
+    cluster: Cluster,
+    *,
+    settings: SimulationSettings | None = None,
+    gpu_events: Sequence[GpusLost | GpusGained] = (),
+) -> SimulationReport:
+    """Run ``tasks`` on ``cluster`` in simulated time and report what happened; deterministic.
+
+    Args:
+        tasks: Each becomes known when it arrives.
+        cluster: GPUs at the start.
+        settings: The world.
+        gpu_events: GPUs that are lost or join; what lost tasks had saved follows from the checkpoints.
+
+    Raises:
+        InputError: a task fits no GPUs that are there when it arrives.
+    """
+    simulation = _Simulation(tasks, cluster, settings=settings or SimulationSettings())
+    for event in gpu_events:
+        simulation.schedule(event)
+    return simulation.run()
+
+
+class _Simulation:
+    """One run: the queue of events to come, the cluster's state, and what has happened."""
+
+    def __init__(self, tasks: Sequence[SimulatedTask], cluster: Cluster, *, settings: SimulationSettings) -> None:
+        self.settings = settings
+        self.clock = ManualClock()
+        self.state = ClusterState(cluster=cluster)
+        self.plan: PlacementPlan | None = None
+        self.shares = {task.request.task_id: self._draw_share(task) for task in tasks}
+        self.queue: list[tuple[float, int, ClusterEvent, int | None]] = []
+        self.num_scheduled = 0
+        self.attempts: Counter[str] = Counter()
+        self.segments: list[RunSegment] = []
+        self.statuses: Counter[SolverStatus] = Counter()
+        self.planned_makespan = 0.0
+        self.num_failures = self.num_evictions = 0
+        self.available = 0.0
+        self.last_end = 0.0
+        for task in tasks:
+            self.schedule(TaskArrived(at_seconds=task.request.arrival_seconds, request=task.request))
+
+    def schedule(self, event: ClusterEvent, *, attempt: int | None = None) -> None:
+        """Let ``event`` happen at its time; one about an attempt to run a task only if that attempt still runs."""
+        heapq.heappush(self.queue, (event.at_seconds, self.num_scheduled, event, attempt))
+        self.num_scheduled += 1
+
+    def run(self) -> SimulationReport:
+        while self.queue:
+            _, _, event, attempt = heapq.heappop(self.queue)
+            if attempt is not None and not self._runs(event, attempt):
+                continue
+            self._let_time_pass(event.at_seconds)
+            # arrivals at the same moment are planned together: only the last of them asks for a plan
+            if isinstance(event, TaskArrived) and self._another_arrives(event.at_seconds):
+                self.state, _ = apply_event(self.state, event)
+                continue
+            self._handle(self._with_savings(event))
+        self.segments.sort(key=lambda segment: (segment.start_seconds, segment.task_id))
+        return SimulationReport(
+            segments=tuple(self.segments),
+            planned_makespan_seconds=self.planned_makespan,
+            makespan_seconds=self.last_end,
+            gpu_seconds_held=sum((s.end_seconds - s.start_seconds) * len(s.gpu_ids) for s in self.segments),
+            gpu_seconds_available=self.available,
+            num_replans=sum(self.statuses.values()),
+            statuses=tuple(sorted(self.statuses.items(), key=lambda item: item[0].value)),
+            num_failures=self.num_failures,
+            num_evictions=self.num_evictions,
+            unfinished=tuple(task.task_id for task in (*self.state.waiting, *self.state.stranded)),
+        )
+
+    def _another_arrives(self, now: float) -> bool:
+        return bool(self.queue) and self.queue[0][0] == now and isinstance(self.queue[0][2], TaskArrived)
+
+    def _runs(self, event: ClusterEvent, attempt: int) -> bool:
+        assert isinstance(event, TaskEnded | TaskFailed | TaskReestimated), "only these are about an attempt"
+        running = {task.request.task_id for task in self.state.active}
+        return event.task_id in running and self.attempts[event.task_id] == attempt
+
+    def _let_time_pass(self, now: float) -> None:
+        seconds = now - self.clock.monotonic()
+        if self.state.active or self.state.waiting:
+            self.available += seconds * self.state.cluster.num_gpus
+        self.clock.advance(seconds)
+
+    def _with_savings(self, event: ClusterEvent) -> ClusterEvent:
+        """Return the event with what checkpoints hold of the tasks that it stops."""
+        now = self.clock.monotonic()
+        if isinstance(event, GpusLost):
+            hit = [task for task in self.state.active if set(task.gpu_ids) & set(event.gpu_ids)]
+            saved = tuple((task.request.task_id, self._saved_share(task, now)) for task in hit)
+            return GpusLost(at_seconds=now, gpu_ids=event.gpu_ids, saved_shares=saved)
+        return event
+
+    def _saved_share(self, task: ActiveTask, now: float) -> float:
+        """Return the share of the work of this run that its last checkpoint holds."""
+        saves = (now - task.started_seconds) // self.settings.checkpoint_seconds
+        return min(saves * self.settings.checkpoint_seconds / self._actual_seconds(task), 1.0)
+
+    def _handle(self, event: ClusterEvent) -> None:
+        now = self.clock.monotonic()
+        # checkpoints are what an evicted task would go on from
+        saved = tuple(replace(task, saved_share=self._saved_share(task, now)) for task in self.state.active)
+        self.state = replace(self.state, active=saved)
+        before = {task.request.task_id: task for task in self.state.active}
+        decided = replan(
+            self.state, event, previous=self.plan, settings=self.settings.placement, policy=self.settings.policy
+        )
+        self._record(event, before, decided, now)
+        self.state, self.plan = decided.state, decided.plan
+        if decided.plan is None:
+            return
+        self.statuses[decided.plan.status] += 1
+        if now == 0.0:
+            self.planned_makespan = decided.plan.makespan_seconds
+        self.state, started = start_due(self.state, decided.plan)
+        for task in started:
+            self._start(task)
+
+    def _record(self, event: ClusterEvent, before: dict[str, ActiveTask], decided: Replan, now: float) -> None:
+        self.num_failures += len(decided.interrupted)
+        self.num_evictions += len(decided.evicted)
+        still = {task.request.task_id for task in decided.state.active}
+        for name, task in before.items():
+            if name not in still:
+                has_ended = isinstance(event, TaskEnded) and event.task_id == name
+                self.segments.append(
+                    RunSegment(
+                        task_id=name,
+                        gpu_ids=task.gpu_ids,
+                        start_seconds=task.started_seconds,
+                        end_seconds=now,
+                        has_ended=has_ended,
+                    )
+                )
+                if has_ended:
+                    self.last_end = now
+
+    def _start(self, task: ActiveTask) -> None:
+        """Schedule what will happen to a task that starts now: its end or its worker's death, and what is learnt."""
+        name, now = task.request.task_id, self.clock.monotonic()
+        self.attempts[name] += 1
+        attempt = self.attempts[name]
+        actual = self._actual_seconds(task)
+        death = self._draw_death(task, attempt)
+        if death < actual:
+            saved = min(death // self.settings.checkpoint_seconds * self.settings.checkpoint_seconds / actual, 1.0)
+            failed = TaskFailed(at_seconds=now + death, task_id=name, saved_share=saved)
+            self.schedule(failed, attempt=attempt)
+        else:
+            self.schedule(TaskEnded(at_seconds=now + actual, task_id=name), attempt=attempt)
+        share = self.settings.reestimate_share
+        if share is not None and share * task.expected_seconds < min(actual, death):
+            known = share * task.expected_seconds
+            learnt = TaskReestimated(at_seconds=now + known, task_id=name, remaining_seconds=actual - known)
+            self.schedule(learnt, attempt=attempt)
+
+    def _actual_seconds(self, task: ActiveTask) -> float:
+        return task.request.seconds_on(len(task.gpu_ids)) * self.shares[task.request.task_id]
+
+    def _draw_share(self, task: SimulatedTask) -> float:
+        shares = task.exit_shares or self.settings.exit_shares
+        draws = (
+            shares[derive_seed(self.settings.seed, "exit", task.request.task_id, trial) % len(shares)]
+            for trial in range(task.num_trials)
+        )
+        return sum(draws) / task.num_trials
+
+    def _draw_death(self, task: ActiveTask, attempt: int) -> float:
+        """Return the seconds until the worker dies, exponentially distributed; infinite without failures."""
+        rate = self.settings.failures_per_gpu_hour * len(task.gpu_ids) / 3600
+        if rate == 0:
+            return math.inf
+        uniform = (derive_seed(self.settings.seed, "death", task.request.task_id, attempt) + 1) / (1 << 63)
+        return -math.log(uniform) / rate

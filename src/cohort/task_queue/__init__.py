@@ -1,0 +1,1 @@
+"""Work off several task files on the workers of a machine or a cluster."""

@@ -1,0 +1,139 @@
+"""What the head and its workers tell each other. As JSON: the fields, and ``kind`` with the class's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cohort.cluster.worker_pool import Message
+
+__all__ = [
+    "Beat",
+    "HeadMessage",
+    "Note",
+    "Ready",
+    "RunTask",
+    "StopTask",
+    "TaskDone",
+    "TaskFailed",
+    "TaskStopped",
+    "WorkerReport",
+    "as_message",
+    "read_message",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTask:
+    """To a worker: begin a task in its run directory, or go on with it.
+
+    Attributes:
+        task: Its name.
+        source: How messages name its task file.
+        resolved: The task with every default filled in and absolute paths.
+        run_directory: Where it goes.
+        options: How it is carried out, fields of :class:`~cohort.engine.tune.RunOptions`.
+    """
+
+    task: str
+    source: str
+    resolved: Mapping[str, Any]
+    run_directory: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopTask:
+    """To a worker: save the task's state at the next step boundary and give it up."""
+
+    task: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A worker waits for a task."""
+
+    process_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """A worker is alive; sent several times a second from a thread of its own.
+
+    Attributes:
+        task: What it works on; None: nothing.
+        phase: In the words of :class:`~cohort.engine.train.progress.RunProgress`.
+        still_seconds: How long nothing has moved: no step, no evaluation, no new phase.
+        steps_done, planned_steps: Optimizer steps of all trials.
+        seconds_left: As the run itself predicts, if no further trial exits early, as the tasks that wait are predicted;
+            None when it cannot say yet.
+        num_trials, num_ended, num_early: Trials, those that ended, and those of them that exited early.
+        best_value: Of the task's metric so far.
+        tokens_per_second: Lately.
+    """
+
+    task: str | None = None
+    phase: str = ""
+    still_seconds: float = 0.0
+    steps_done: int = 0
+    planned_steps: int = 0
+    seconds_left: float | None = None
+    num_trials: int = 0
+    num_ended: int = 0
+    num_early: int = 0
+    best_value: float | None = None
+    tokens_per_second: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A line about a task that is worth keeping."""
+
+    task: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDone:
+    """A task has ended and its results are written."""
+
+    task: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStopped:
+    """A task was given up at a step boundary, its state saved."""
+
+    task: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFailed:
+    """A task cannot go on.
+
+    Attributes:
+        message: Why, for the user.
+        is_input_error: The user's input is wrong: trying again would not help.
+    """
+
+    task: str
+    message: str
+    is_input_error: bool = False
+
+
+HeadMessage = RunTask | StopTask
+WorkerReport = Ready | Beat | Note | TaskDone | TaskStopped | TaskFailed
+
+_KINDS = {kind.__name__: kind for kind in (RunTask, StopTask, Ready, Beat, Note, TaskDone, TaskStopped, TaskFailed)}
+
+
+def as_message(record: HeadMessage | WorkerReport) -> Message:
+    """Return ``record`` as JSON."""
+    return {"kind": type(record).__name__, **asdict(record)}
+
+
+def read_message(message: Message) -> Any:
+    """Return the record that :func:`as_message` turned into ``message``."""
+    fields = dict(message)
+    return _KINDS[fields.pop("kind")](**fields)

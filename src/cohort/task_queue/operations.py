@@ -1,0 +1,211 @@
+"""Working a queue off, adding to it, removing from it: what the command line and Python call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cohort.cluster.worker_pool import WorkerPool
+from cohort.core.clock import Clock, SystemClock
+from cohort.core.errors import InputError, Problem
+from cohort.core.interrupts import stopping_gently
+from cohort.engine.prepare.inputs import read_inputs
+from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
+from cohort.runs.lock import RunLock
+from cohort.task_queue.head import Head
+from cohort.task_queue.head_settings import HeadSettings
+from cohort.task_queue.progress import QueueWatcher, SilentQueueWatcher
+from cohort.task_queue.records import QueuedTask, TaskState
+from cohort.task_queue.store import QueueStore
+from cohort.task_queue.submission import read_submissions, task_of
+
+__all__ = ["add_to_queue", "enqueue", "find_queue", "open_queue", "queue_holder", "remove_from_queue", "work_off"]
+
+_LOCK_NAME = ".queue.lock"
+_ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
+
+
+def find_queue(directory: str | Path) -> bool:
+    """Tell whether there is a queue in ``directory``."""
+    return (Path(directory) / QUEUE_DATABASE).is_file()
+
+
+def open_queue(directory: str | Path) -> QueueStore:
+    """Open the queue in ``directory``.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not find_queue(directory):
+        raise InputError(
+            Problem(
+                where=str(directory),
+                found=f"no {QUEUE_DATABASE} in it" if Path(directory).exists() else "nothing",
+                allowed="a directory that `cohort run` or `cohort queue add` made",
+                mend="Check the path, or begin a queue with `cohort run TASK.yaml ...`.",
+            )
+        )
+    return QueueStore.open(Path(directory) / QUEUE_DATABASE)
+
+
+def queue_holder(directory: str | Path) -> str | None:
+    """Return which process works the queue off; None when none does."""
+    return RunLock(Path(directory) / _LOCK_NAME).holder()
+
+
+def add_to_queue(
+    files: Sequence[Path],
+    directory: Path,
+    *,
+    expect: Callable[[QueuedTask], float] | None = None,
+    clock: Clock | None = None,
+) -> list[QueuedTask]:
+    """Add tasks to the queue in ``directory``, whether or not it is being worked off; return what was added.
+
+    A task that failed, was held or removed is put back, to go on where it was.
+
+    Args:
+        files: Task files.
+        directory: Of the queue; made where there is none.
+        expect: Predicts tasks, and refuses those that cannot run; when None, what they name is checked, and whoever
+            works the queue off predicts them.
+        clock: For the time of adding.
+
+    Raises:
+        InputError: every problem of the files and of what they name; a file that changed since it was added. Nothing
+            was added then.
+    """
+    known: tuple[QueuedTask, ...] = ()
+    if find_queue(directory):
+        with open_queue(directory) as store:
+            known = store.tasks()
+    else:
+        _refuse_a_run(directory)
+    new, again = read_submissions(files, known=known, directory=directory, clock=clock or SystemClock())
+    enqueue(new, directory, expect=expect)
+    with open_queue(directory) as store:
+        back = [task for task in again if task.state in _ENDED_WITHOUT_RESULT]
+        for task in back:
+            store.update(task.name, state=TaskState.QUEUED, reason="", is_withdrawn=False, attempts=0)
+    return [*new, *back]
+
+
+def _refuse_a_run(directory: Path) -> None:
+    """Refuse to begin a queue in a run's own directory: `cohort resume` would find the queue and lose the run."""
+    if RunDirectory(directory).database.exists():
+        raise InputError(
+            Problem(
+                where=f"-o {directory}",
+                found="the directory of one run",
+                allowed="a directory that is new or empty, or holds a queue",
+                mend=f"Choose another directory, or go on with the run: cohort resume {directory}.",
+            )
+        )
+
+
+def enqueue(
+    tasks: Sequence[QueuedTask], directory: Path, *, expect: Callable[[QueuedTask], float] | None = None
+) -> None:
+    """Add tasks of new names to the queue in ``directory``; the arguments are those of :func:`add_to_queue`.
+
+    Raises:
+        InputError: every problem of what they name; nothing was added then.
+        RunStateError: a name is taken.
+    """
+    tasks = _checked(tasks, expect)
+    directory.mkdir(parents=True, exist_ok=True)
+    with QueueStore.open(directory / QUEUE_DATABASE, create=True) as store:
+        store.add(tasks)
+
+
+def _checked(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float] | None) -> list[QueuedTask]:
+    """Return the tasks, with their expected seconds where somebody predicts them.
+
+    Raises:
+        InputError: every problem of what they name.
+    """
+    problems: list[Problem] = []
+    checked: list[QueuedTask] = []
+    for task in tasks:
+        try:
+            if expect is None:
+                read_inputs(task_of(task))
+                checked.append(task)
+            else:
+                checked.append(replace(task, expected_seconds=expect(task)))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return checked
+
+
+def remove_from_queue(names: Sequence[str], directory: Path) -> None:
+    """Take tasks off the queue; one that runs saves its state and stops. Run directories stay.
+
+    Raises:
+        InputError: the queue has no such task, or it is done or removed.
+    """
+    with open_queue(directory) as store:
+        by_name = {task.name: task for task in store.tasks()}
+        kept = (TaskState.DONE, TaskState.REMOVED)
+        open_names = [name for name, task in by_name.items() if task.state not in kept]
+        problems = [
+            Problem(
+                where=f"{directory}: {name}",
+                found=f"a task that is {by_name[name].state.value}" if name in by_name else "no task of that name",
+                allowed=f"one of {', '.join(open_names)}" if open_names else "nothing: all tasks are done or removed",
+                mend=f"See `cohort queue list -o {directory}`.",
+            )
+            for name in names
+            if name not in open_names
+        ]
+        if problems:
+            raise InputError(problems)
+        is_worked_off = queue_holder(directory) is not None
+        for name in names:
+            store.update(name, is_withdrawn=True)
+            if not is_worked_off or by_name[name].state.is_final:
+                store.update(name, state=TaskState.REMOVED, reason="removed by the user")
+
+
+def work_off(
+    directory: Path,
+    pool: WorkerPool,
+    *,
+    expect: Callable[[QueuedTask], float],
+    settings: HeadSettings | None = None,
+    watcher: QueueWatcher | None = None,
+    clock: Clock | None = None,
+) -> tuple[QueuedTask, ...]:
+    """Work off the queue in ``directory`` and return its tasks as they ended.
+
+    Args:
+        directory: Of the queue.
+        pool: Where workers run (:func:`~cohort.task_queue.pool.open_pool`); closed at the end.
+        expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.Expectation`).
+        settings: See :class:`HeadSettings`.
+        watcher: Told of progress.
+        clock: Of the queue.
+
+    Raises:
+        InputError: there is no queue.
+        RunStateError: another process works it off, or no slot is left.
+        KeyboardInterrupt: asked to stop; every task has saved its state.
+    """
+    stop = threading.Event()
+    with open_queue(directory) as store, RunLock(directory / _LOCK_NAME), stopping_gently(stop):
+        head = Head(
+            store,
+            pool,
+            directory=directory,
+            expect=expect,
+            watcher=watcher or SilentQueueWatcher(),
+            settings=settings,
+            clock=clock,
+            stop=stop,
+        )
+        head.run()
+        return store.tasks()

@@ -1,0 +1,120 @@
+"""The page of a queue: what the first plan of each task expected, and what happened instead.
+
+Seconds are those in which somebody worked the queue off: over a stopped weekend nothing waited for a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cohort.core.durable_files import write_text
+from cohort.runs.report.gantt import Pause, TaskBar
+from cohort.runs.report.gantt_page import planned_against_actual_page
+from cohort.task_queue.operations import open_queue, queue_holder
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+
+__all__ = ["write_queue_page"]
+
+# how a stretch ended: the shape of its mark, and in words
+_ENDINGS = {
+    "done": ("circle", "done"),
+    "failed": ("up", "failed"),
+    "stopped": ("square", "stopped, its state saved"),
+    "the head ended": ("square", "stopped, its state saved"),
+    "": ("diamond", "still running"),
+}
+_CUT_SHORT = ("down", "cut short: its worker, slot or head was lost")
+# a queue that is taken up again at once was not paused
+_LEAST_PAUSE_SECONDS = 1.0
+
+
+def write_queue_page(directory: Path) -> Path:
+    """Write ``report.html`` of the queue in ``directory``, whole or not at all; return its path.
+
+    Raises:
+        InputError: there is no queue.
+        StorageFullError: no space is left.
+    """
+    is_worked_off = queue_holder(directory) is not None
+    with open_queue(directory) as store:
+        tasks, stretches, decisions = store.tasks(), store.stretches(), store.decisions()
+        facts = store.facts()
+    absences = list(_absences(decisions))
+    worked = _working_time(absences)
+    now = facts.get("last_head_seconds", 0.0)
+    if is_worked_off and "began_at" in facts:
+        now = (datetime.now(UTC) - datetime.fromisoformat(facts["began_at"])).total_seconds()
+    actual = [_ran(stretch, worked, now=now) for stretch in stretches]
+    planned = list(_planned(tasks, decisions, worked))
+    page = planned_against_actual_page(
+        planned,
+        actual,
+        gpu_ids=sorted({slot for bar in (*planned, *actual) for slot in bar.gpu_ids}),
+        states={task.name: _state(task, is_worked_off=is_worked_off) for task in tasks},
+        title=f"Queue {directory.name}",
+        device="slot",
+        endings=list(dict.fromkeys(_ENDINGS.get(stretch.outcome, _CUT_SHORT) for stretch in stretches)),
+        pauses=[Pause(at_seconds=worked(start), seconds=end - start) for start, end in absences],
+    )
+    path = directory / "report.html"
+    write_text(path, page)
+    return path
+
+
+def _absences(decisions: Sequence[TaskDecision]) -> Iterator[tuple[float, float]]:
+    """Yield from when to when there was no head, by the queue's clock."""
+    for decision in decisions:
+        since = decision.numbers.get("none_since_seconds") if decision.kind == "head" else None
+        if since is not None and decision.seconds - since >= _LEAST_PAUSE_SECONDS:
+            yield float(since), decision.seconds
+
+
+def _working_time(absences: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """Return what turns seconds of the queue's clock into seconds in which there was a head."""
+
+    def worked(seconds: float) -> float:
+        return seconds - sum(max(0.0, min(seconds, end) - start) for start, end in absences)
+
+    return worked
+
+
+def _planned(
+    tasks: Sequence[QueuedTask], decisions: Sequence[TaskDecision], worked: Callable[[float], float]
+) -> Iterator[TaskBar]:
+    """Yield the first plan of each task; it counts from when it was made, as if no pause had come."""
+    made: dict[str, float] = {}
+    for decision in decisions:
+        for placement in decision.numbers["placements"] if decision.kind == "plan" else ():
+            made.setdefault(placement["task"], decision.seconds)
+    for task in tasks:
+        if task.planned_slot is None or task.planned_start is None or task.planned_end is None:
+            continue
+        at = made.get(task.name, 0.0)
+        yield TaskBar(
+            task=task.name,
+            gpu_ids=(task.planned_slot,),
+            start_seconds=worked(at) + task.planned_start - at,
+            end_seconds=worked(at) + task.planned_end - at,
+            note="first plan, without early exit",
+        )
+
+
+def _ran(stretch: RunStretch, worked: Callable[[float], float], *, now: float) -> TaskBar:
+    end = max(now, stretch.start_seconds) if stretch.end_seconds is None else stretch.end_seconds
+    shape, words = _ENDINGS.get(stretch.outcome, _CUT_SHORT)
+    return TaskBar(
+        task=stretch.task,
+        gpu_ids=(stretch.slot_id,),
+        start_seconds=worked(stretch.start_seconds),
+        end_seconds=worked(end),
+        note=f"{stretch.device}: {stretch.outcome or words}",
+        ending=shape,
+    )
+
+
+def _state(task: QueuedTask, *, is_worked_off: bool) -> str:
+    """Return a task's state; nothing runs where nobody works the queue off."""
+    state = TaskState.QUEUED if task.state is TaskState.RUNNING and not is_worked_off else task.state
+    return f"{state.value}: {task.reason}" if task.reason else state.value

@@ -1,0 +1,96 @@
+"""Where a queue's workers run: on this machine, or on a Ray cluster; and what each of them has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cohort.cluster.local import LocalPool
+from cohort.cluster.worker_pool import WorkerPool
+from cohort.core.errors import InputError, Problem
+from cohort.engine.machine.devices import hardware_of
+from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots, refuse_counts
+from cohort.engine.machine.machine import choose_machine
+from cohort.scheduling.cost.hardware import Hardware, known_gpu
+
+__all__ = ["WORKER_TARGET", "PoolWish", "open_pool"]
+
+WORKER_TARGET = "cohort.task_queue.worker:serve"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolWish:
+    """What the user wants to work on.
+
+    Attributes:
+        gpus: GPUs to use at most, one task on each; None: all there are.
+        workers: Workers on the CPU instead.
+        ray: Address of a Ray cluster; None: this machine.
+    """
+
+    gpus: int | None = None
+    workers: int | None = None
+    ray: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the wish for the queue's record."""
+        return asdict(self)
+
+
+def open_pool(wish: PoolWish, directory: Path) -> tuple[WorkerPool, Hardware]:
+    """Return a pool without workers and what each of its slots has.
+
+    Args:
+        wish: What the user wants.
+        directory: Of the queue; workers log to ``workers`` in it.
+
+    Raises:
+        InputError: there is no such place, or no slot in it.
+        RunStateError: a GPU cannot be used.
+    """
+    logs = directory / "workers"
+    if wish.ray is not None:
+        return _open_ray(wish.ray, wish, logs)
+    slots = choose_slots(gpus=wish.gpus, workers=wish.workers)
+    return LocalPool(slots, target=WORKER_TARGET, log_directory=logs), hardware_of_slots(slots)
+
+
+def _open_ray(address: str, wish: PoolWish, logs: Path) -> tuple[WorkerPool, Hardware]:
+    from cohort.cluster.ray import RayPool, connect, gpu_names
+
+    refuse_counts(gpus=wish.gpus, workers=wish.workers)
+    connect(address)
+    names = gpu_names()
+    on_gpu = wish.workers is None and bool(names)
+    most = wish.workers if wish.workers is not None else wish.gpus
+    pool = RayPool(target=WORKER_TARGET, log_directory=logs.absolute(), on_gpu=on_gpu, most_slots=most)
+    if not pool.slots() or (wish.gpus is not None and not on_gpu):
+        raise InputError(
+            Problem(
+                where=f"--ray {address}",
+                found="a cluster without a GPU" if wish.gpus is not None else "a cluster without a free slot",
+                allowed="nodes with GPUs, or with CPUs and --workers N",
+                mend="Add nodes, or write --workers N for the CPU.",
+            )
+        )
+    if on_gpu:
+        return pool, _least_of(names)
+    # a worker has one thread and its share of a node's memory; nodes are taken to be like this one
+    machine = choose_machine(0, where="num_gpus")
+    per_node = max(Counter(slot.node for slot in pool.slots()).values())
+    return pool, hardware_of(replace(machine, threads=1, memory_bytes=machine.memory_bytes // per_node))
+
+
+def _least_of(names: Sequence[str]) -> Hardware:
+    """Return the GPU with the least memory of those a cluster has: what fits it fits them all."""
+    return min(
+        # a GPU that nobody has described: a middling one, until a step was measured
+        (
+            known_gpu(name) or Hardware(name=name, memory_bytes=24e9, flops_per_second=1e14, bytes_per_second=8e11)
+            for name in names
+        ),
+        key=lambda hardware: hardware.memory_bytes,
+    )

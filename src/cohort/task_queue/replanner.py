@@ -1,0 +1,89 @@
+"""The plan of a queue as it changes: the planner's view of who runs and waits, kept up event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cohort.scheduling.placement.baselines import ListPolicy
+from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState
+from cohort.scheduling.placement.planner import PlacementSettings
+from cohort.scheduling.placement.records import Cluster, PlacementPlan
+from cohort.scheduling.placement.replan import advance, apply_event, replan, start_due
+
+__all__ = ["Changes", "Placing"]
+
+# an event in a live queue must be answered at once; what the solver has not proven by then is a good plan all the same
+LIVE_PLACEMENT = PlacementSettings(work_limit=0.5, time_limit_seconds=2.0, most_solver_tasks=40)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What follows from events.
+
+    Attributes:
+        plan: The new plan in seconds from now; None when nothing waits.
+        reason: Why there is one.
+        evicted: Tasks that give way to more urgent ones, and wait again.
+        started: Tasks that take their slots now, or as soon as who holds them has stopped.
+    """
+
+    plan: PlacementPlan | None
+    reason: str
+    evicted: tuple[str, ...]
+    started: tuple[ActiveTask, ...]
+
+
+class Placing:
+    """Holds the cluster's state and the plan; every change goes through :meth:`take`."""
+
+    def __init__(self, cluster: Cluster, *, policy: ListPolicy | None, settings: PlacementSettings = LIVE_PLACEMENT):
+        """Begin without tasks.
+
+        Args:
+            cluster: Slots by node.
+            policy: Plan by a list policy instead of the solver.
+            settings: Limits of the solver.
+        """
+        self.state = ClusterState(cluster=cluster)
+        self.plan: PlacementPlan | None = None
+        self._policy, self._settings = policy, settings
+
+    def take(self, events: Sequence[ClusterEvent], *, saved_shares: Mapping[str, float]) -> Changes:
+        """Take in what happened, plan anew, and start what the plan starts now.
+
+        Args:
+            events: In their order; at least one.
+            saved_shares: By active task, the share of the work it started with that it could go on from.
+
+        Raises:
+            InputError: a task arrived that fits no slot there is.
+        """
+        active = (replace(task, saved_share=saved_shares.get(task.request.task_id, 0.0)) for task in self.state.active)
+        self.state = replace(self.state, active=tuple(active))
+        *before, last = events
+        for event in before:
+            self.state, _ = apply_event(self.state, event)
+        decided = replan(self.state, last, previous=self.plan, settings=self._settings, policy=self._policy)
+        self.state, self.plan = decided.state, decided.plan
+        started: tuple[ActiveTask, ...] = ()
+        if decided.plan is not None:
+            self.state, started = start_due(self.state, decided.plan)
+        several = f" and {len(before)} more event{'s' * (len(before) > 1)}" if before else ""
+        return Changes(plan=decided.plan, reason=decided.reason + several, evicted=decided.evicted, started=started)
+
+    def advance(self, now_seconds: float) -> None:
+        """Let time pass."""
+        self.state = advance(self.state, now_seconds=max(now_seconds, self.state.now_seconds))
+
+    def active(self, task_id: str) -> ActiveTask | None:
+        """Return a task that holds a slot in the plan; None when it does not."""
+        return next((task for task in self.state.active if task.request.task_id == task_id), None)
+
+    def wanted_in(self, slot_id: int) -> str | None:
+        """Return the task that the plan wants in a slot now."""
+        return next((task.request.task_id for task in self.state.active if slot_id in task.gpu_ids), None)
+
+    def is_waiting(self, task_id: str) -> bool:
+        """Tell whether a task waits for a slot."""
+        return any(task.task_id == task_id for task in (*self.state.waiting, *self.state.stranded))

@@ -1,0 +1,277 @@
+"""The queue on disk: ``queue.db`` (SQLite) with its tasks, what the head decided, and who held which slot when.
+
+Several processes use it at once: the head, which alone changes a task's state, and those who add, remove and look.
+Every method is one transaction and is on the disk when it returns.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cohort.core.durable_files import file_written_beside
+from cohort.core.errors import RunStateError
+from cohort.runs.schema import database_errors_named
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+
+__all__ = ["QueueStore"]
+
+SCHEMA_VERSION = 1
+# "COHQ": tells queues from runs
+_APPLICATION_ID = 0x434F4851
+
+_TABLES = """
+CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE tasks (
+    position INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    source TEXT NOT NULL,
+    task TEXT NOT NULL,
+    digests TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    added_at TEXT NOT NULL,
+    state TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    is_withdrawn INTEGER NOT NULL,
+    expected_seconds REAL,
+    attempts INTEGER NOT NULL,
+    planned_slot INTEGER,
+    planned_start REAL,
+    planned_end REAL
+);
+
+CREATE TABLE decisions (
+    position INTEGER PRIMARY KEY,
+    seconds REAL NOT NULL,
+    kind TEXT NOT NULL,
+    task TEXT NOT NULL,
+    text TEXT NOT NULL,
+    numbers TEXT NOT NULL
+);
+
+CREATE TABLE stretches (
+    position INTEGER PRIMARY KEY,
+    task TEXT NOT NULL,
+    slot_id INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    start_seconds REAL NOT NULL,
+    end_seconds REAL,
+    outcome TEXT NOT NULL
+);
+"""
+_COLUMNS = (
+    "name, source, task, digests, priority, added_at, state, reason, is_withdrawn, expected_seconds, attempts, "
+    "planned_slot, planned_start, planned_end"
+)
+_PLACES = ", ".join("?" * (_COLUMNS.count(",") + 1))
+
+_OPEN = tuple(state.value for state in TaskState if not state.is_final)
+
+
+class QueueStore:
+    """One queue's database; close it, or use it with ``with``."""
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = False) -> QueueStore:
+        """Open a queue, or make an empty one.
+
+        Raises:
+            RunStateError: there is none, or the file is no queue of this version.
+            StorageFullError: the disk is full.
+        """
+        if not path.exists():
+            if not create:
+                raise RunStateError(f"{path} does not exist; there is no queue here")
+            # two that add to a new queue at the same moment add to one
+            with file_written_beside(path, replaces=False) as partial, database_errors_named(path):
+                connection = sqlite3.connect(partial, isolation_level=None)
+                connection.executescript(
+                    f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {_TABLES}"
+                )
+                connection.close()
+        with database_errors_named(path):
+            connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
+            found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            if found != [_APPLICATION_ID, SCHEMA_VERSION]:
+                connection.close()
+                raise RunStateError(f"{path} is no queue of this version (found {found}); choose another directory")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        return cls(connection, path=path)
+
+    def __init__(self, connection: sqlite3.Connection, *, path: Path) -> None:
+        self._connection, self.path = connection, path
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+    def __enter__(self) -> QueueStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def add(self, tasks: Iterable[QueuedTask]) -> None:
+        """Add tasks, all or none; one that was removed makes room for another of its name.
+
+        Raises:
+            RunStateError: a name is taken.
+        """
+        with self._transaction():
+            for task in tasks:
+                self._connection.execute(
+                    "DELETE FROM tasks WHERE name = ? AND state = ?", (task.name, TaskState.REMOVED.value)
+                )
+                try:
+                    self._connection.execute(f"INSERT INTO tasks ({_COLUMNS}) VALUES ({_PLACES})", _row_of(task))
+                except sqlite3.IntegrityError:
+                    raise RunStateError(f"the queue has a task {task.name} already") from None
+
+    def tasks(self) -> tuple[QueuedTask, ...]:
+        """Return all tasks in the order they were added."""
+        return tuple(_task_of(row) for row in self._rows(f"SELECT {_COLUMNS} FROM tasks ORDER BY position"))
+
+    def has_open_tasks(self) -> bool:
+        """Tell whether any task waits or runs."""
+        return any(state in _OPEN for (state,) in self._rows("SELECT DISTINCT state FROM tasks"))
+
+    def task(self, name: str) -> QueuedTask | None:
+        """Return one task; None when there is none of that name."""
+        return next((task for task in self.tasks() if task.name == name), None)
+
+    def update(self, name: str, **changes: Any) -> QueuedTask:
+        """Change fields of a task and return it."""
+        with self._transaction():
+            found = self.task(name)
+            assert found is not None, f"only tasks of the queue are changed, but {name} is none"
+            changed = replace(found, **changes)
+            assignments = ", ".join(f"{column.strip()} = ?" for column in _COLUMNS.split(","))
+            self._connection.execute(f"UPDATE tasks SET {assignments} WHERE name = ?", (*_row_of(changed), name))
+        return changed
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the queue as a whole, by key."""
+        return {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts")}
+
+    def set_facts(self, facts: Mapping[str, Any]) -> None:
+        """Set facts."""
+        with self._transaction():
+            self._connection.executemany(
+                "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                [(key, json.dumps(value)) for key, value in facts.items()],
+            )
+
+    def record(self, decision: TaskDecision) -> None:
+        """Write a decision to the log."""
+        with self._transaction():
+            self._connection.execute(
+                "INSERT INTO decisions (seconds, kind, task, text, numbers) VALUES (?, ?, ?, ?, ?)",
+                (decision.seconds, decision.kind, decision.task, decision.text, json.dumps(decision.numbers)),
+            )
+
+    def decisions(self) -> tuple[TaskDecision, ...]:
+        """Return the log."""
+        rows = self._rows("SELECT seconds, kind, task, text, numbers FROM decisions ORDER BY position")
+        return tuple(_decision_of(row) for row in rows)
+
+    def last_plan(self) -> tuple[TaskDecision | None, int]:
+        """Return the last plan of the log, and how many there are."""
+        rows = self._rows(
+            "SELECT seconds, kind, task, text, numbers FROM decisions WHERE kind = 'plan' "
+            "ORDER BY position DESC LIMIT 1"
+        )
+        (count,) = self._rows("SELECT count(*) FROM decisions WHERE kind = 'plan'")[0]
+        return next((_decision_of(row) for row in rows), None), count
+
+    def begin_stretch(self, stretch: RunStretch) -> None:
+        """Record that a task took a slot."""
+        with self._transaction():
+            self._connection.execute(
+                "INSERT INTO stretches (task, slot_id, device, start_seconds, outcome) VALUES (?, ?, ?, ?, '')",
+                (stretch.task, stretch.slot_id, stretch.device, stretch.start_seconds),
+            )
+
+    def end_stretches(self, *, task: str | None, seconds: float, outcome: str) -> None:
+        """Record that a task left its slot; None ends those of all tasks, which a killed head left open."""
+        where, arguments = ("", ()) if task is None else (" AND task = ?", (task,))
+        with self._transaction():
+            self._connection.execute(
+                "UPDATE stretches SET end_seconds = max(start_seconds, ?), outcome = ? "
+                f"WHERE end_seconds IS NULL{where}",
+                (seconds, outcome, *arguments),
+            )
+
+    def stretches(self) -> tuple[RunStretch, ...]:
+        """Return who held which slot when, by start."""
+        return tuple(
+            RunStretch(
+                task=task,
+                slot_id=slot_id,
+                device=device,
+                start_seconds=start_seconds,
+                end_seconds=end_seconds,
+                outcome=outcome,
+            )
+            for task, slot_id, device, start_seconds, end_seconds, outcome in self._rows(
+                "SELECT task, slot_id, device, start_seconds, end_seconds, outcome FROM stretches ORDER BY position"
+            )
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if self._connection.in_transaction:
+            yield
+            return
+        with database_errors_named(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        with database_errors_named(self.path):
+            return list(self._connection.execute(query))
+
+
+def _row_of(task: QueuedTask) -> tuple[object, ...]:
+    return (
+        task.name,
+        task.source,
+        json.dumps(task.task),
+        json.dumps(task.digests),
+        task.priority,
+        task.added_at,
+        task.state.value,
+        task.reason,
+        int(task.is_withdrawn),
+        task.expected_seconds,
+        task.attempts,
+        task.planned_slot,
+        task.planned_start,
+        task.planned_end,
+    )
+
+
+def _decision_of(row: tuple[Any, ...]) -> TaskDecision:
+    seconds, kind, task, text, numbers = row
+    return TaskDecision(seconds=seconds, kind=kind, task=task, text=text, numbers=json.loads(numbers))
+
+
+def _task_of(row: tuple[Any, ...]) -> QueuedTask:
+    fields = dict(zip((column.strip() for column in _COLUMNS.split(",")), row, strict=True))
+    fields["task"], fields["digests"] = json.loads(fields["task"]), json.loads(fields["digests"])
+    fields["state"], fields["is_withdrawn"] = TaskState(fields["state"]), bool(fields["is_withdrawn"])
+    return QueuedTask(**fields)

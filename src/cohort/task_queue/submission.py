@@ -1,0 +1,175 @@
+"""Putting task files on a queue: read, checked, named, and remembered so that a later change is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError, Problem
+from cohort.engine.prepare.inputs import load_fitting_task
+from cohort.engine.resume_checks import require_same_task
+from cohort.runs.directory import RunDirectory, choose_name
+from cohort.task_queue.records import QueuedTask, TaskState
+from cohort.tasks.loading import TaskFile, load_task, task_from_mapping
+
+__all__ = ["find_changes", "read_submissions", "submission_of", "task_of"]
+
+
+def task_of(queued: QueuedTask) -> TaskFile:
+    """Return the task as it was added, whatever became of its file."""
+    return task_from_mapping(queued.task, base_directory=Path("/"), name=queued.source)
+
+
+def read_submissions(
+    files: Sequence[Path], *, known: Sequence[QueuedTask], directory: Path, clock: Clock
+) -> tuple[list[QueuedTask], list[QueuedTask]]:
+    """Return (new tasks, tasks that the queue has already) for task files.
+
+    The same file with the same content is the same task: the same command again goes on. One that failed, was held or
+    removed is among the second; whoever names it wants it tried again. One that was removed before it began is new.
+
+    Args:
+        files: Task files.
+        known: Tasks of the queue.
+        directory: Of the queue; a task's run directory is the one of its name in it.
+        clock: For the time of adding.
+
+    Raises:
+        InputError: every problem of all files, files that changed since they were added, names that are taken.
+    """
+    problems: list[Problem] = []
+    new: list[QueuedTask] = []
+    again: list[QueuedTask] = []
+    known = [task for task in known if task.state is not TaskState.REMOVED or has_begun(task.name, directory)]
+    by_source = {task.source: task for task in known}
+    for path in files:
+        source = str(path.resolve())
+        if any(task.source == source for task in (*new, *again)):
+            problems.append(_repeated(path))
+            continue
+        try:
+            if source in by_source:
+                before = by_source[source]
+                changes = find_changes(before, directory=directory)
+                if has_begun(before.name, directory):
+                    mend = "Restore it as it was, or work in another directory with -o."
+                    changes = [replace(change, mend=mend) for change in changes]
+                problems += changes
+                again.append(before)
+                continue
+            task = load_fitting_task(path)
+        except InputError as error:
+            problems += error.problems
+            continue
+        name = choose_name(path.resolve(), taken={other.name for other in (*known, *new)})
+        if name is None:
+            problems.append(_name_taken(path))
+            continue
+        occupied = RunDirectory.find_problem(directory / name)
+        if occupied is not None:
+            problems.append(replace(occupied, where=f"{path}: run directory {directory / name}"))
+        new.append(submission_of(name, task, clock=clock, path=path.resolve()))
+    if problems:
+        raise InputError(problems)
+    return new, again
+
+
+def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None = None) -> QueuedTask:
+    """Return a task as a queue keeps it.
+
+    Args:
+        name: Of the task and its run directory.
+        task: Validated.
+        clock: For the time of adding.
+        path: Its file; None for a task that was made in Python.
+    """
+    return QueuedTask(
+        name=name,
+        source=f"Task {name!r}" if path is None else str(path),
+        task=task.model_dump(mode="json"),
+        digests=_digests(path, task),
+        priority=task.priority,
+        added_at=clock.now().isoformat(timespec="seconds"),
+    )
+
+
+def has_begun(name: str, directory: Path) -> bool:
+    """Tell whether there is a run of the task of this name in the queue's ``directory``."""
+    return RunDirectory.find_problem(directory / name) is not None
+
+
+def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
+    """Return what is no longer as it was when the task was added, key by key and file by file.
+
+    Comments and the order of keys are no change.
+
+    Args:
+        queued: The task.
+        directory: Of the queue, for what to type.
+    """
+    problems: list[Problem] = []
+    now = {path: _digest(Path(path)) for path in queued.digests}
+    mend = (
+        f"Restore it as it was, or take the change: `cohort queue remove {queued.name} -o {directory}` and "
+        f"`cohort queue add {queued.source} -o {directory}`."
+    )
+    if now.get(queued.source) != queued.digests.get(queued.source):
+        try:
+            require_same_task({"task": dict(queued.task)}, load_task(queued.source), path=Path(queued.source))
+        except InputError as error:
+            problems += [
+                replace(
+                    problem,
+                    allowed=problem.allowed.replace("as when the run began", "as when it was added"),
+                    mend=mend if "as when the run began" in problem.allowed else problem.mend,
+                )
+                for problem in error.problems
+            ]
+    for path, before in queued.digests.items():
+        if path != queued.source and now[path] != before:
+            problems.append(
+                Problem(
+                    where=f"{queued.source}: {path}",
+                    found="no such file" if now[path] == "" else f"another content (SHA-256 {now[path][:12]})",
+                    allowed=f"what it held when the task was added (SHA-256 {before[:12]})",
+                    mend=mend,
+                )
+            )
+    return problems
+
+
+def _digests(path: Path | None, task: TaskFile) -> dict[str, str]:
+    data = task.dataset
+    named = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
+    files = [] if path is None else [path]
+    for entry in map(Path, named):
+        if entry.is_dir():
+            files += sorted(file for file in entry.rglob("*") if file.is_file())
+        elif entry.is_file():
+            files.append(entry)
+    return {str(file): _digest(file) for file in files}
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file; empty when it cannot be read."""
+    try:
+        with path.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _repeated(path: Path) -> Problem:
+    return Problem(where=str(path), found="the same file twice", allowed="each task once", mend="Name it once.")
+
+
+def _name_taken(path: Path) -> Problem:
+    return Problem(
+        where=str(path),
+        found=f"a task of the name {path.stem}, which another file has in this queue",
+        allowed="names that differ: they name the run directories",
+        mend="Rename the file, or choose another directory with -o.",
+    )

@@ -1,0 +1,222 @@
+"""Reads a task file: what a user submits, validated as a whole, with every problem named at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from cohort.core.errors import InputError, Problem
+from cohort.tasks.not_built import unbuilt_in
+from cohort.tasks.origin import TaskOrigin
+from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
+from cohort.tasks.paths import from_working_directory, locate_data, locate_model
+from cohort.tasks.problems import problems_from
+from cohort.tasks.task_file import TaskFile
+from cohort.tasks.yaml_lines import KeyPath, parse_yaml
+
+__all__ = ["TaskFile", "TaskFileError", "load_task", "task_from_mapping", "task_json_schema"]
+
+
+class TaskFileError(InputError):
+    """A task file has problems of its own.
+
+    Attributes:
+        rest: The task without the keys that are wrong, so that what it names can be checked as well; None where too
+            little is left.
+        are_rows_readable: Whether nothing is wrong in ``dataset`` and with its files: rows read with half of their
+            settings would show problems that are none.
+    """
+
+    def __init__(self, problems: Sequence[Problem], *, rest: TaskFile | None, are_rows_readable: bool) -> None:
+        super().__init__(problems)
+        self.rest = rest
+        self.are_rows_readable = are_rows_readable
+
+
+def _rename_alias(data: dict[str, Any], lines: dict[KeyPath, int], name: str) -> list[Problem]:
+    """Turn ``base_model`` into its full name."""
+    if "base_model" not in data:
+        return []
+    if "model_name_or_path" in data:
+        where = TaskOrigin(name=name, lines=lines).where("base_model")
+        mend = "Remove base_model."
+        data.pop("base_model")
+        return [Problem(where=where, found="base_model and model_name_or_path", allowed="one of the two", mend=mend)]
+    data["model_name_or_path"] = data.pop("base_model")
+    if ("base_model",) in lines:
+        lines["model_name_or_path",] = lines["base_model",]
+    return []
+
+
+def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskOrigin) -> list[Problem]:
+    """Return problems between sections, which need a task that is valid in itself."""
+    problems = []
+    if task.training.max_steps is not None and "num_train_epochs" in task.search.space:
+        problems.append(
+            Problem(
+                where=origin.where("search.space.num_train_epochs"),
+                found="num_train_epochs in search.space with training.max_steps",
+                allowed="one of the two",
+                mend="Remove training.max_steps, or num_train_epochs from search.space.",
+            )
+        )
+    for override in overrides:
+        section, key = (override.path[0], override.path[-1])
+        if section in ("lora", "training") and key in task.search.space:
+            problems.append(
+                Problem(
+                    where=f"command line {override.option}",
+                    found=f"{section}.{key}, which search.space.{key} overrides",
+                    allowed=f"--search.space.{key} VALUE",
+                    mend=f"Write --search.space.{key} instead.",
+                )
+            )
+    return problems
+
+
+def task_from_mapping(
+    data: Mapping[str, Any],
+    *,
+    base_directory: Path,
+    name: str = "task",
+    lines: Mapping[KeyPath, int] | None = None,
+    overrides: Sequence[Override] = (),
+) -> TaskFile:
+    """Return the validated task that plain data describes.
+
+    Args:
+        data: What a task file holds.
+        base_directory: What relative paths are relative to.
+        name: How messages name the source.
+        lines: Line of each key, where there are lines.
+        overrides: Keys set on the command line.
+
+    Raises:
+        TaskFileError: every problem there is, in the order of the lines.
+    """
+    all_lines = dict(lines or {})
+    written = dict(data)
+    alias_problems = _rename_alias(written, all_lines, name)
+    written = apply_overrides(written, overrides)
+    options = {override.path: override.option for override in overrides}
+    origin = TaskOrigin(name=name, lines=all_lines, overrides=options)
+    problems = [
+        *alias_problems,
+        *unbuilt_in(written, where=origin.where),
+        *locate_model(written, base_directory, origin),
+        *locate_data(written, base_directory, origin),
+    ]
+    placed: list[tuple[int, Problem]] = [(_line_in(problem, name), problem) for problem in problems]
+    rest: TaskFile | None = None
+    wrong: list[KeyPath] = []
+    try:
+        task = rest = TaskFile.model_validate(written)
+    except ValidationError as error:
+        for path, problem in problems_from(error, model=TaskFile, origin=origin):
+            placed.append((origin.line(path) or 0, problem))
+            wrong.append(path)
+        rest = _without(written, wrong)
+    else:
+        task._origin = origin
+        placed += [(_line_in(problem, name), problem) for problem in _cross_problems(task, overrides, origin)]
+    if placed:
+        if rest is not None:
+            rest._origin = origin
+        raise TaskFileError(
+            [problem for _, problem in sorted(placed, key=lambda entry: entry[0])],
+            rest=rest,
+            are_rows_readable=not problems and not any(path[0] == "dataset" for path in wrong),
+        )
+    return task
+
+
+def _without(written: Mapping[str, Any], wrong: Sequence[KeyPath]) -> TaskFile | None:
+    """Return the task with the wrong keys left out, if that is one."""
+    left = copy.deepcopy(dict(written))
+    for path in wrong:
+        section: Any = left
+        # what is wrong inside a value takes the whole key with it: whatever is no section ends the way down
+        for part, after in zip(path, (*path[1:], None), strict=True):
+            inner = section.get(part)
+            if after is None or not isinstance(inner, dict) or after not in inner:
+                section.pop(part, None)
+                break
+            section = inner
+    try:
+        return TaskFile.model_validate(left)
+    except ValidationError:
+        return None
+
+
+def _line_in(problem: Problem, name: str) -> int:
+    line = problem.where.removeprefix(f"{name}:").partition(":")[0]
+    return int(line) if line.isdigit() else 0
+
+
+def _read_text(path: Path) -> str:
+    def problem(found: str, mend: str) -> InputError:
+        return InputError(Problem(where=str(path), found=found, allowed="a task file (YAML)", mend=mend))
+
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.y*ml")], n=1)
+        raise problem("no such file", f"Did you mean {near[0]}?" if near else "Check the path.") from None
+    except IsADirectoryError:
+        raise problem("a directory", "Name the task file in it.") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise problem(f"bytes that are not UTF-8 (line {line})", "Save the file as UTF-8 text.") from None
+    except OSError as error:
+        raise problem(f"a file that cannot be read ({error.strerror})", "Check its permissions.") from None
+
+
+def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
+    """Return the task of a file, with ``--KEY VALUE`` arguments applied.
+
+    Args:
+        path: The task file. Relative paths in it start at its directory.
+        overrides: Command-line arguments, e.g. ``["--training.seed", "3", "--search.trials=10"]``; relative paths in
+            them start at the working directory, as a shell completes them.
+
+    Raises:
+        InputError: every problem there is.
+    """
+    path = Path(path)
+    text = _read_text(path)
+    document = parse_yaml(text, where=str(path))
+    if document is None or document.data is None:
+        mend = "Write at least model_name_or_path and dataset with train."
+        raise InputError(
+            Problem(where=f"{path}:1", found="an empty file", allowed="a task (keys and values)", mend=mend)
+        )
+    if not isinstance(document.data, dict):
+        found, mend = (
+            f"the text {str(document.data)[:60]!r}",
+            "Write `key: value` lines, such as model_name_or_path: ...",
+        )
+        if isinstance(document.data, list):
+            found, mend = (
+                f"a list of {len(document.data)} entries",
+                "Write one task a file, without the leading dashes.",
+            )
+        raise InputError(Problem(where=f"{path}:1", found=found, allowed="one task (keys and values)", mend=mend))
+    parsed = [from_working_directory(override) for override in parse_overrides(overrides, model=TaskFile)]
+    return task_from_mapping(
+        document.data, base_directory=path.parent, name=str(path), lines=document.lines, overrides=parsed
+    )
+
+
+def task_json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a task file, for editors and services."""
+    schema = TaskFile.model_json_schema(mode="validation")
+    schema["properties"]["base_model"] = {"type": "string", "description": "alias of model_name_or_path"}
+    schema["properties"]["early_exit"] = {"anyOf": [{"const": "none"}, schema["properties"]["early_exit"]]}
+    schema["required"] = [name for name in schema["required"] if name != "model_name_or_path"]
+    schema["anyOf"] = [{"required": ["model_name_or_path"]}, {"required": ["base_model"]}]
+    return schema

@@ -1,0 +1,109 @@
+"""``--KEY VALUE`` on the command line: a key by its dotted name, or by its last word where that is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from cohort.core.errors import InputError, Problem
+from cohort.tasks.hyperparameters import SEARCHABLE
+from cohort.tasks.problems import known_keys, unknown_key_mend
+from cohort.tasks.yaml_lines import KeyPath, parse_yaml_value
+
+__all__ = ["Override", "apply_overrides", "parse_overrides"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One key set on the command line.
+
+    Attributes:
+        path: The full key.
+        value: As YAML reads it.
+        option: As the user typed it, e.g. ``--training.seed``.
+    """
+
+    path: KeyPath
+    value: Any
+    option: str
+
+
+def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str, str]]:
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        position += 1
+        if not argument.startswith("--") or argument == "--":
+            mend = "Write --KEY VALUE, and put quotes around a value with spaces."
+            problems.append(Problem(where="command line", found=repr(argument), allowed="--KEY VALUE pairs", mend=mend))
+        elif "=" in argument:
+            option, _, text = argument.partition("=")
+            yield option, text
+        elif position == len(arguments) or arguments[position].startswith("--"):
+            mend = f"Write {argument} VALUE."
+            problems.append(
+                Problem(where="command line", found=f"{argument} without a value", allowed="--KEY VALUE", mend=mend)
+            )
+        else:
+            yield argument, arguments[position]
+            position += 1
+
+
+def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
+    """Return the key that an option means; None when there is none, or several."""
+    key = option.removeprefix("--").replace("-", "_")
+    key = "model_name_or_path" if key == "base_model" else key
+    keys = known_keys(model)
+    parts = tuple(key.split("."))
+    is_below_space = parts[:2] == ("search", "space") and 3 <= len(parts) <= 4 and parts[2] in SEARCHABLE
+    if key in keys or is_below_space or (parts[:2] == ("dataset", "columns") and len(parts) == 3):
+        return parts
+    by_leaf = [name for name in keys if name.rsplit(".", 1)[-1] == key]
+    return tuple(by_leaf[0].split(".")) if len(by_leaf) == 1 else None
+
+
+def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list[Override]:
+    """Return what the arguments set, in order.
+
+    Raises:
+        InputError: an argument is no option, has no value, names no key, or its value is not YAML; all of them at once.
+    """
+    problems: list[Problem] = []
+    overrides: list[Override] = []
+    for option, text in _pairs(arguments, problems):
+        path = _full_path(option, model)
+        if path is None:
+            key = option.removeprefix("--")
+            mend = unknown_key_mend(model, tuple(key.replace("-", "_").split("."))).replace(
+                "Move it there", "Write that"
+            )
+            allowed = "keys of the task file, as --section.key VALUE"
+            problems.append(
+                Problem(where="command line", found=f"the unknown option {option}", allowed=allowed, mend=mend)
+            )
+            continue
+        try:
+            overrides.append(
+                Override(path=path, value=parse_yaml_value(text, where=f"command line {option}"), option=option)
+            )
+        except InputError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise InputError(problems)
+    return overrides
+
+
+def apply_overrides(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
+    """Return a copy of ``data`` with the overrides set; sections that are missing or are no mapping are made."""
+    result = dict(data)
+    for override in overrides:
+        section = result
+        for part in override.path[:-1]:
+            below = section.get(str(part))
+            section[str(part)] = dict(below) if isinstance(below, Mapping) else {}
+            section = section[str(part)]
+        section[str(override.path[-1])] = override.value
+    return result

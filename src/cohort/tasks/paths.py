@@ -1,0 +1,86 @@
+"""Local paths of a task: found, made absolute, or noted as missing; what is not local may be a hub id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from cohort.core.errors import Problem
+from cohort.data.problems import ProblemKind, ProblemLog
+from cohort.data.sources import HubSource, resolve_sources
+from cohort.tasks.origin import TaskOrigin
+from cohort.tasks.overrides import Override
+from cohort.tasks.yaml_lines import KeyPath
+
+__all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model"]
+
+_HUB_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
+    """Make a local model's path absolute; note one that is neither there nor a hub id."""
+    text = data.get("model_name_or_path")
+    if not isinstance(text, str) or not text.strip():
+        return []
+    path = base / Path(text).expanduser()
+    where = origin.where("model_name_or_path")
+    if path.is_dir():
+        data["model_name_or_path"] = str(path.resolve())
+        return []
+    if path.exists():
+        mend = "Name the directory that holds config.json and the weights."
+        return [Problem(where=where, found=f"the file {text!r}", allowed="a directory or a hub id", mend=mend)]
+    if _HUB_MODEL.fullmatch(text) and not text.startswith("."):
+        return []
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, siblings, n=1)
+    mend = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."
+    found = f"{text!r}, which does not exist"
+    return [Problem(where=where, found=found, allowed="a local directory or a hub id", mend=mend)]
+
+
+def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
+    """Make local data paths absolute; note what is not there."""
+    section = data.get("dataset")
+    if not isinstance(section, Mapping):
+        return []
+    section = data["dataset"] = dict(section)
+    problems: list[Problem] = []
+    for split in ("train", "validation"):
+        value = section.get(split)
+        entries: list[Any] = value if isinstance(value, list) else [value]
+        if not entries or not all(isinstance(entry, str) and entry.strip() for entry in entries):
+            continue
+        log = ProblemLog()
+        absolute = []
+        for entry in entries:
+            where = origin.where(("dataset", split))
+            name: Literal["train", "validation"] = "train" if split == "train" else "validation"
+            found = resolve_sources(entry, split=name, base_directory=base, where=where, log=log)
+            is_hub = any(isinstance(source, HubSource) for source in found)
+            absolute.append(entry if is_hub else str((base / Path(entry).expanduser()).resolve()))
+        section[split] = absolute if isinstance(value, list) else absolute[0]
+        problems += log.of(ProblemKind.INPUT)
+    return problems
+
+
+PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), ("dataset", "train"), ("dataset", "validation"))
+"""Keys that say where something is."""
+
+
+def from_working_directory(override: Override) -> Override:
+    """Make paths typed on the command line absolute where they exist there; others stay as they are."""
+
+    def absolute(entry: Any) -> Any:
+        if not isinstance(entry, str) or not Path(entry).expanduser().exists():
+            return entry
+        return str(Path(entry).expanduser().resolve())
+
+    if override.path not in PATH_KEYS:
+        return override
+    value = override.value
+    return replace(override, value=[absolute(entry) for entry in value] if isinstance(value, list) else absolute(value))

@@ -1,0 +1,336 @@
+"""The sections of a task file about training and search. Names are those of TRL, PEFT and Optuna."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
+
+from cohort.core.units import format_bytes, parse_bytes
+from cohort.tasks.fields import Section, Whole, setting
+from cohort.tasks.hyperparameters import SEARCHABLE, multiple_to_plain, parse_alpha
+from cohort.tasks.refusal import Refusal, refuse
+from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
+from cohort.tuning.parameters import MultipleOf, Parameter
+
+__all__ = ["EarlyExitSection", "EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
+
+
+def _target_modules(value: object) -> object:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name.strip() for name in value):
+        return tuple(value)
+    refuse(
+        Refusal(
+            found=repr(value),
+            allowed="all-linear, or a list of module names",
+            mend="Write all-linear, or for instance [q_proj, v_proj].",
+        )
+    )
+
+
+def _plain_alpha(value: float | MultipleOf) -> float | str:
+    return multiple_to_plain(value) if isinstance(value, MultipleOf) else value
+
+
+class LoraSection(Section):
+    """The adapters, with PEFT's names and meanings; values of ``search.space`` take their place."""
+
+    target_modules: Annotated[
+        str | tuple[str, ...],
+        BeforeValidator(_target_modules),
+        PlainSerializer(lambda names: names if isinstance(names, str) else list(names)),
+    ] = setting(
+        "all-linear",
+        allowed="all-linear, or a list of module names",
+        description="the linear layers that get an adapter",
+    )
+    lora_dropout: float = setting(
+        0.0, ge=0, lt=1, allowed="a number of at least 0 and below 1", description="dropout on an adapter's input"
+    )
+    use_rslora: bool = setting(
+        False, allowed="true | false", description="scale by lora_alpha / sqrt(r) instead of lora_alpha / r"
+    )
+    r: Whole = setting(16, ge=1, allowed="a whole number of at least 1", description="rank of an adapter")
+    lora_alpha: Annotated[
+        float | MultipleOf,
+        BeforeValidator(parse_alpha),
+        PlainSerializer(_plain_alpha),
+        WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "r$"}]}),
+    ] = setting(32.0, allowed="a number above 0, or a multiple of r such as 2r", description="numerator of the scale")
+
+
+class TrainingSection(Section):
+    """How a trial is trained; values of ``search.space`` take their place."""
+
+    num_train_epochs: float = setting(
+        3.0, gt=0, allowed="a number above 0", description="passes over the training rows; max_steps overrides it"
+    )
+    max_steps: Whole | None = setting(
+        None, ge=1, allowed="a whole number of at least 1", description="optimizer steps instead of epochs"
+    )
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = setting(
+        "constant",
+        allowed="constant | linear | cosine",
+        description="shape of the learning rate over the planned steps",
+    )
+    warmup_ratio: float = setting(
+        0.0, ge=0, lt=1, allowed="a number of at least 0 and below 1", description="share of steps the rate climbs over"
+    )
+    weight_decay: float = setting(0.01, ge=0, allowed="a number of at least 0", description="AdamW's decoupled decay")
+    max_grad_norm: float = setting(
+        1.0, ge=0, allowed="a number of at least 0 (0: no clipping)", description="norm the gradient is clipped to"
+    )
+    seed: Whole = setting(
+        0, ge=0, le=2**63 - 1, allowed="a whole number of at least 0", description="seed of the task and of its trials"
+    )
+    learning_rate: float = setting(2e-4, gt=0, allowed="a number above 0", description="peak learning rate")
+    batch_size: Whole = setting(
+        8, ge=1, allowed="a whole number of at least 1", description="examples per optimizer step of one adapter"
+    )
+
+
+class EvaluationSection(Section):
+    """When and on what trials are compared."""
+
+    max_examples: Whole = setting(
+        128, ge=1, allowed="a whole number of at least 1", description="most validation rows of one evaluation"
+    )
+    warmup_evaluations: Whole = setting(
+        3, ge=1, allowed="a whole number of at least 1", description="evaluations within early_exit.warmup_fraction"
+    )
+    every_fraction: float = setting(
+        0.05, gt=0, le=1, allowed="a share above 0, at most 1", description="distance of the later evaluations"
+    )
+    metric: Literal["loss", "exact_match"] = setting(
+        "loss", allowed="loss | exact_match", description="what the best trial is best at"
+    )
+    max_new_tokens: Whole = setting(
+        64, ge=1, allowed="a whole number of at least 1", description="most tokens generated for a prompt"
+    )
+    max_cost_fraction: float = setting(
+        0.10, gt=0, allowed="a number above 0", description="rows are thinned to this share of training, 16 are left"
+    )
+
+
+def _memory_limit(value: object) -> object:
+    allowed = "null (all there is), or bytes with a unit such as 24GB or 24GiB"
+    if value is None or value == "none":
+        return None
+    num_bytes = None
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            num_bytes = parse_bytes(f"{value:f}" if isinstance(value, float) else str(value))
+    if num_bytes is None:
+        refuse(Refusal(found=repr(value), allowed=allowed, mend="Write for instance limit: 24GiB, or remove the key."))
+    if num_bytes < LEAST_LIMIT:
+        mend = f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write more."
+        refuse(Refusal(found=repr(value), allowed=f"{allowed}, at least {format_bytes(LEAST_LIMIT)}", mend=mend))
+    return num_bytes
+
+
+# less is a unit that was forgotten: no model and no pass fit into it
+LEAST_LIMIT = 1 << 20
+
+
+class MemorySection(Section):
+    """What a run may take of its device's memory; no value changes a number, and a resumed run may have others."""
+
+    limit: Annotated[
+        int | None, BeforeValidator(_memory_limit), WithJsonSchema({"type": ["string", "integer", "null"]})
+    ] = setting(
+        None,
+        allowed="null, or bytes with a unit such as 24GiB",
+        description="most of the device's memory, base model included; null: all",
+    )
+    margin: float = setting(
+        0.05, ge=0, lt=0.9, allowed="a share of at least 0 and below 0.9", description="share of it that stays free"
+    )
+    profile: bool = setting(
+        True,
+        allowed="true | false",
+        description="measure before training what passes take (GPU, or with limit); false: estimate it from above",
+    )
+    recompute: Literal["auto", "always", "never"] = setting(
+        "auto",
+        allowed="auto | always | never",
+        description="work activations out a second time instead of keeping them; auto: only what does not fit",
+    )
+
+
+def _plain_space(space: dict[str, Parameter]) -> dict[str, Any]:
+    return {name: parameter_to_plain(parameter) for name, parameter in space.items()}
+
+
+# beyond this a grid is a slip of the pen, not a plan
+GRID_LIMIT = 10_000
+
+_SPACE_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        name: {
+            "anyOf": [
+                {"type": "array", "minItems": 1},
+                {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["min", "max"],
+                    "properties": {key: {} for key in ("min", "max", "log", "step", "num")},
+                },
+                {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["when"],
+                    "properties": {key: {} for key in ("values", "min", "max", "log", "step", "num", "when")},
+                },
+                {"type": ["number", "string", "boolean"]},
+            ],
+            "description": f"a list, a range or one value; each {kind.allowed}",
+        }
+        for name, kind in SEARCHABLE.items()
+    },
+}
+
+
+class SearchSection(Section):
+    """Which configurations are tried."""
+
+    sampler: Literal["grid", "random", "tpe"] = setting(
+        "grid", allowed="grid | random | tpe", description="what proposes the trials; grid takes all combinations"
+    )
+    trials: Whole = setting(
+        60, ge=1, allowed="a whole number of at least 1", description="trials of random and tpe; grid takes all"
+    )
+    space: Annotated[
+        dict[str, Parameter],
+        BeforeValidator(parse_space),
+        PlainSerializer(_plain_space),
+        WithJsonSchema(_SPACE_SCHEMA),
+    ] = setting(
+        {}, allowed=f"a mapping with keys among {', '.join(SEARCHABLE)}", description="a key overrides its namesake"
+    )
+    constraints: Annotated[
+        tuple[str, ...],
+        BeforeValidator(parse_constraints),
+        PlainSerializer(list),
+        WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+    ] = setting(
+        (), allowed='a list of texts such as "lora_alpha >= r"', description="what every configuration has to meet"
+    )
+    first_trials: Whole | None = setting(
+        None,
+        ge=1,
+        allowed="a whole number of at least 1",
+        description="random, tpe: trials at the start, then one for each that ends (null: all; a third)",
+    )
+    max_gpu_hours: float | None = setting(
+        None,
+        gt=0,
+        allowed="a number above 0",
+        description="random, tpe: no more trials are proposed after so many hours on the device",
+    )
+
+    @model_validator(mode="after")
+    def _grid_can_be_counted(self) -> SearchSection:
+        if self.sampler != "grid":
+            return self
+        given = [name for name in ("first_trials", "max_gpu_hours") if getattr(self, name) is not None]
+        if given:
+            refuse(
+                *(
+                    Refusal(
+                        found=f"{name} with sampler: grid, which takes all combinations at once",
+                        allowed="sampler: random or tpe",
+                        mend=f"Remove {name}, or choose another sampler.",
+                        at=(name,),
+                    )
+                    for name in given
+                )
+            )
+        counts = {name: num_points(parameter) for name, parameter in self.space.items()}
+        endless = [
+            Refusal(
+                found=f"a range of {name} without step or num",
+                allowed="with sampler: grid, a list, or a range with num (values) or step (distance)",
+                mend=f"Add num: 5, write a list such as {SEARCHABLE[name].example}, or sampler: tpe.",
+                at=("space", name),
+            )
+            for name, count in counts.items()
+            if count is None
+        ]
+        if endless:
+            refuse(*endless)
+        num_trials = math.prod(count for count in counts.values() if count is not None)
+        if num_trials > GRID_LIMIT:
+            refuse(
+                Refusal(
+                    found=f"a grid of {num_trials:,} trials",
+                    allowed=f"at most {GRID_LIMIT:,} trials",
+                    mend="Write shorter lists, or sampler: random with trials.",
+                    at=("space",),
+                )
+            )
+        return self
+
+
+_SHARE = "a share above 0, at most 1"
+_COUNT = "a whole number of at least 1"
+
+
+class EarlyExitSection(Section):
+    """When trials end early; ``early_exit: none`` means ``rule: none``."""
+
+    rule: Literal["patterns", "patience", "halving", "asha", "hyperband", "median", "none"] = setting(
+        "patterns",
+        allowed="patterns | patience | halving | asha | hyperband | median | none",
+        description="which trials end early, and by what; a non-finite loss ends a trial under each of them",
+    )
+    warmup_fraction: float = setting(
+        0.05, gt=0, le=1, allowed=_SHARE, description="warm-up in planned steps (not the learning rate's warm-up)"
+    )
+    select_fraction: float = setting(
+        0.5, gt=0, le=1, allowed=_SHARE, description="patterns: share of the warmed-up trials that go on"
+    )
+    reselect_at: float = setting(
+        0.2, gt=0, le=1, allowed=_SHARE, description="patterns: share of the steps at which those are compared again"
+    )
+    reselect_fraction: float = setting(
+        0.3, gt=0, le=1, allowed=_SHARE, description="patterns: share of them that goes on then; 1 compares only once"
+    )
+    window: Whole = setting(
+        2, ge=2, allowed="a whole number of at least 2", description="patterns: points the slopes are fitted on"
+    )
+    divergence_patience: Whole = setting(
+        2, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with both losses rising"
+    )
+    slope_threshold: float = setting(
+        0.001, ge=0, allowed="a number of at least 0", description="patterns: rising means so many nats per evaluation"
+    )
+    overfitting_patience: Whole = setting(
+        4, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with too large a gap"
+    )
+    gap_threshold: float = setting(
+        0.3, ge=0, allowed="a number of at least 0", description="patterns: tolerated (validation - train) / train"
+    )
+    overfitting_ignores_new_best: bool = setting(
+        True, allowed="true | false", description="patterns: a new best validation loss is never overfitting"
+    )
+    ema_weight: float = setting(
+        0.1, gt=0, le=1, allowed=_SHARE, description="weight of the newest loss in the smoothed training loss"
+    )
+    patience: Whole = setting(
+        3, ge=1, allowed=_COUNT, description="patience: evaluations without improvement that end a trial"
+    )
+    min_improvement: float = setting(
+        0.0, ge=0, allowed="a number of at least 0", description="patience: nats that count as an improvement"
+    )
+    reduction_factor: Whole = setting(
+        3, ge=2, allowed="a whole number of at least 2", description="halving, asha, hyperband: one of so many goes on"
+    )
+    startup_trials: Whole = setting(
+        5, ge=1, allowed=_COUNT, description="median: other trials that must have come as far first"
+    )

@@ -1,0 +1,185 @@
+"""The whole task as one pydantic model, and what the layers below read of it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, WithJsonSchema
+from ruamel.yaml import YAML
+
+from cohort.data.settings import DatasetSettings
+from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
+from cohort.tasks.dataset_section import DatasetSection
+from cohort.tasks.fields import Section, Whole, setting
+from cohort.tasks.hyperparameters import SEARCHABLE
+from cohort.tasks.origin import TaskOrigin
+from cohort.tasks.refusal import Refusal, refuse
+from cohort.tasks.sections import (
+    EarlyExitSection,
+    EvaluationSection,
+    LoraSection,
+    MemorySection,
+    SearchSection,
+    TrainingSection,
+)
+from cohort.tuning.constraints import parse_constraint
+from cohort.tuning.early_exit.settings import EarlyExitSettings
+from cohort.tuning.evaluation_times import EvaluationSettings
+from cohort.tuning.parameters import Conditional, Constant, MultipleOf, Parameter
+from cohort.tuning.space import SearchSpace
+
+__all__ = ["TaskFile"]
+
+
+def _empty_section(value: object) -> object:
+    """A section whose keys are all commented out has its defaults."""
+    return {} if value is None else value
+
+
+def _early_exit(value: object) -> object:
+    if value != "none" and not isinstance(value, Mapping | EarlyExitSection):
+        found = "nothing" if value is None else repr(value)
+        allowed = f"none, or a section with the keys {', '.join(EarlyExitSection.model_fields)}"
+        refuse(
+            Refusal(found=found, allowed=allowed, mend="Write early_exit: none, or remove the key for the defaults.")
+        )
+    return {"rule": "none"} if value == "none" else value
+
+
+def _num_gpus(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    allowed = "auto, or a whole number of at least 0 (0: CPU)"
+    refuse(Refusal(found=repr(value), allowed=allowed, mend="Write num_gpus: auto."))
+
+
+def _report_to(value: object) -> object:
+    names = [] if value in (None, "none") else list(installed_trackers()) if value == "all" else value
+    names = [names] if isinstance(names, str) else names
+    allowed = f"none, all (what is installed), or one or several of {', '.join(TRACKER_NAMES)}"
+    if not isinstance(names, list | tuple):
+        refuse(Refusal(found=repr(value), allowed=allowed, mend="Write report_to: none."))
+    bad = [Refusal(found=repr(name), allowed=allowed, mend="Remove it.") for name in names if name not in TRACKER_NAMES]
+    if bad:
+        refuse(*bad)
+    return tuple(names)
+
+
+def _write_null(representer: Any, _: None) -> Any:
+    """A bare `key:` looks unfinished."""
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+class TaskFile(Section):
+    """One task with every default filled in. Local paths are absolute; what is not local is a hub id."""
+
+    model_name_or_path: str = setting(
+        min_length=1, allowed="a hub id or a local directory", description="the base model, a hub id or a directory"
+    )
+    dataset: DatasetSection = setting(allowed="a section", description="a section with at least train")
+    objective: Literal["sft", "dpo"] = setting("sft", allowed="sft | dpo", description="what is minimised")
+    lora: Annotated[LoraSection, BeforeValidator(_empty_section)] = setting(
+        LoraSection(), allowed="a section", description="the adapters"
+    )
+    training: Annotated[TrainingSection, BeforeValidator(_empty_section)] = setting(
+        TrainingSection(), allowed="a section", description="how a trial is trained"
+    )
+    evaluation: Annotated[EvaluationSection, BeforeValidator(_empty_section)] = setting(
+        EvaluationSection(), allowed="a section", description="when and on what trials are compared"
+    )
+    search: Annotated[SearchSection, BeforeValidator(_empty_section)] = setting(
+        SearchSection(), allowed="a section", description="which configurations are tried"
+    )
+    early_exit: Annotated[EarlyExitSection, BeforeValidator(_early_exit)] = setting(
+        EarlyExitSection(), allowed="none, or a section", description="when trials end early"
+    )
+    memory: Annotated[MemorySection, BeforeValidator(_empty_section)] = setting(
+        MemorySection(), allowed="a section", description="what a run may take of its device's memory"
+    )
+    priority: Whole = setting(0, allowed="a whole number", description="higher goes first among several tasks")
+    num_gpus: Annotated[
+        Literal["auto"] | int,
+        BeforeValidator(_num_gpus),
+        WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0}]}),
+    ] = setting("auto", allowed="auto, or a whole number of at least 0", description="GPUs to use; 0 trains on the CPU")
+    report_to: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_report_to),
+        PlainSerializer(lambda names: list(names) if names else "none"),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(TRACKER_NAMES)}}]}),
+    ] = setting(
+        (), allowed="none, all, or a list of trackers", description="where metrics are sent besides the run directory"
+    )
+
+    _origin: TaskOrigin = PrivateAttr(default_factory=lambda: TaskOrigin(name="task"))
+
+    def where(self, key: str) -> str:
+        """Return how messages name a dotted key: ``task.yaml:12: search.space.r``."""
+        return self._origin.where(key)
+
+    def dataset_settings(self) -> DatasetSettings:
+        """Return the ``dataset`` section as the data layer reads it."""
+        section = self.dataset
+        values = {name: getattr(section, name) for name in type(section).model_fields}
+        return DatasetSettings(**values, seed=self.training.seed, where=f"{self._origin.name}: dataset")
+
+    def evaluation_settings(self) -> EvaluationSettings:
+        """Return when and on how many rows trials are evaluated."""
+        section = self.evaluation
+        return EvaluationSettings(
+            max_examples=section.max_examples,
+            warmup_evaluations=section.warmup_evaluations,
+            every_fraction=section.every_fraction,
+            max_cost_fraction=section.max_cost_fraction,
+        )
+
+    def early_exit_settings(self) -> EarlyExitSettings:
+        """Return the ``early_exit`` section as the decisions read it."""
+        return EarlyExitSettings(**{name: getattr(self.early_exit, name) for name in EarlyExitSection.model_fields})
+
+    def searchable_defaults(self) -> dict[str, Any]:
+        """Return the value of every searchable key where ``search.space`` does not set it, by name."""
+        sections = (self.lora, self.training)
+        return {name: getattr(section, name) for name in SEARCHABLE for section in sections if hasattr(section, name)}
+
+    def search_space(self) -> SearchSpace:
+        """Return the space of whole configurations: every searchable key, the ones not searched as constants.
+
+        Raises:
+            InputError: a parameter cannot be what it is together with the others.
+        """
+        parameters: dict[str, Parameter] = dict(self.search.space)
+        for name, value in self.searchable_defaults().items():
+            searched = parameters.get(name)
+            if searched is None:
+                parameters[name] = value if isinstance(value, MultipleOf) else Constant(value=value)
+            elif isinstance(searched, Conditional):
+                parameters[name] = replace(searched, otherwise=value)
+        return SearchSpace(
+            parameters=parameters,
+            where=f"{self._origin.name}: search.space",
+            constraints=tuple(parse_constraint(text, names=tuple(SEARCHABLE)) for text in self.search.constraints),
+        )
+
+    def notes(self) -> list[str]:
+        """Return what the user may want to know: written keys that other keys make void."""
+        notes = []
+        for name in self.search.space:
+            for section_name, section in (("lora", self.lora), ("training", self.training)):
+                if name in section.model_fields_set:
+                    notes.append(f"search.space.{name} overrides {section_name}.{name}")
+        if self.training.max_steps is not None and "num_train_epochs" in self.training.model_fields_set:
+            notes.append("training.max_steps overrides training.num_train_epochs")
+        return notes
+
+    def resolved_yaml(self) -> str:
+        """Return the task as YAML with every default written out; :func:`load_task` reads it back as the same task."""
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.representer.add_representer(type(None), _write_null)
+        stream = io.StringIO()
+        yaml.dump(self.model_dump(mode="json"), stream)
+        return "# The task with every default written out.\n" + stream.getvalue()

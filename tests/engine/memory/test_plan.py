@@ -1,0 +1,28 @@
+"""What of a GPU's memory a task may take, also after another one in the same process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from cohort.engine.memory.plan import _available
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+
+def test_a_limit_ends_with_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_inputs(tmp_path / "inputs")
+    fractions: list[float] = []
+    decoder: Any = SimpleNamespace(device=torch.device("cuda"), num_bytes=100)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 4 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 << 20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=4 << 30))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: fractions.append(share))
+    limited = tiny_task(folder, memory={"limit": "1 GiB"})
+    assert _available(limited, decoder) == (1 << 30) - (1 << 20)
+    assert _available(tiny_task(folder), decoder) == 3 << 30
+    assert fractions == [0.25, 1.0]

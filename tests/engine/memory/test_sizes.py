@@ -1,0 +1,164 @@
+"""Sizes from memory: state and passes fit the card together, for any card, model and grid."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from cohort.adapters.bank import aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError
+from cohort.engine.machine.machine import Machine
+from cohort.engine.memory.sizes import (
+    GPU_TOKENS,
+    LOSS_HEAD_BYTES,
+    SizeWish,
+    choose_sizes,
+    rank_row_bytes,
+)
+from cohort.scheduling.pass_sizes import MARGIN_SHARE, MemoryNeeds
+from cohort.training.trial import TrialSpec
+
+GIB = 1 << 30
+# Llama-3.1-8B: one rank row has 2,621,440 entries; a token keeps some 5 MB
+LAYOUT_8B = AdapterLayout(
+    {
+        f"{layer}.{name}": shape
+        for layer in range(32)
+        for name, shape in {
+            "q": (4096, 4096),
+            "k": (4096, 1024),
+            "v": (4096, 1024),
+            "o": (4096, 4096),
+            "gate": (4096, 14336),
+            "up": (4096, 14336),
+            "down": (14336, 4096),
+        }.items()
+    }
+)
+
+
+def grid() -> list[TrialSpec]:
+    return [
+        TrialSpec(
+            trial_id=trial_id,
+            seed=0,
+            adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
+            learning_rate=1e-4,
+            batch_size=batch_size,
+            num_steps=100,
+        )
+        for trial_id, (_, r, batch_size) in enumerate(itertools.product(range(5), (16, 32, 64), (1, 2, 4, 8)))
+    ]
+
+
+def gpu(gibibytes: float) -> Machine:
+    return Machine(
+        device=torch.device("cuda"),
+        device_name="test",
+        dtype="bfloat16",
+        threads=1,
+        memory_bytes=int(gibibytes * GIB),
+    )
+
+
+def test_a_rank_row_of_8b_is_what_arithmetic_says() -> None:
+    assert LAYOUT_8B.width == 2_621_440
+    # master, gradient and two moments in float32, and a bf16 copy
+    assert rank_row_bytes(LAYOUT_8B, has_compute_copy=True) == 2_621_440 * 18
+
+
+@pytest.mark.parametrize("gibibytes", [20, 40, 60, 80, 124, 180])
+@pytest.mark.parametrize("activation_bytes", [300_000, 1_400_000, 5_200_000])
+def test_everything_fits_together(gibibytes: float, activation_bytes: int) -> None:
+    specs, machine = grid(), gpu(gibibytes)
+    sizes = choose_sizes(
+        specs,
+        layout=LAYOUT_8B,
+        machine=machine,
+        longest_row=440,
+        wish=SizeWish(),
+        activation_bytes=activation_bytes,
+    )
+    row_bytes = rank_row_bytes(LAYOUT_8B, has_compute_copy=True)
+    executor = sizes.executor
+    used = executor.num_rank_rows * row_bytes + sizes.device_shelf_bytes
+    used += activation_bytes * (executor.token_budget + executor.graph_tokens) + LOSS_HEAD_BYTES
+    assert used <= machine.memory_bytes * (1 - MARGIN_SHARE)
+    assert executor.num_rank_rows >= max(aligned_rank(spec.adapter.r) for spec in specs)
+    assert executor.num_rank_rows % 16 == 0
+    assert sizes.device_shelf_bytes >= 0
+    assert sizes.capacity.rank_rows == executor.num_rank_rows
+
+
+def test_a_large_card_takes_the_widest_pass() -> None:
+    sizes = choose_sizes(
+        grid()[:4], layout=LAYOUT_8B, machine=gpu(180), longest_row=440, wish=SizeWish(), activation_bytes=100_000
+    )
+    assert sizes.executor.token_budget == GPU_TOKENS[0]
+
+
+def test_a_wish_is_kept() -> None:
+    wish = SizeWish(token_budget=512, num_slots=3, rank_rows=128)
+    sizes = choose_sizes(
+        grid(), layout=LAYOUT_8B, machine=gpu(124), longest_row=440, wish=wish, activation_bytes=5_000_000
+    )
+    assert (sizes.executor.token_budget, sizes.executor.num_slots, sizes.executor.num_rank_rows) == (512, 3, 128)
+
+
+def test_too_small_a_card_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="which the smallest pass and the margin leave of"):
+        choose_sizes(
+            grid(), layout=LAYOUT_8B, machine=gpu(6), longest_row=440, wish=SizeWish(), activation_bytes=5_000_000
+        )
+
+
+def test_recorded_passes_give_way_to_trials_that_wait() -> None:
+    def sizes(gibibytes: float, rank_rows: int | None) -> tuple[int, int]:
+        found = choose_sizes(
+            grid(),
+            layout=LAYOUT_8B,
+            machine=gpu(gibibytes),
+            longest_row=440,
+            wish=SizeWish(rank_rows=rank_rows),
+            activation_bytes=5_000_000,
+        )
+        return found.executor.graph_tokens, found.executor.num_rank_rows
+
+    assert sizes(124, 256)[0] == 3072, "there is room for all"
+    graph_tokens, rank_rows = sizes(124, 10_000)
+    assert 512 <= graph_tokens < 3072
+    assert rank_rows > 1400
+
+
+def test_measured_needs_take_the_place_of_the_estimate() -> None:
+    needs = MemoryNeeds(pass_bytes=lambda tokens: 1e6 * tokens, reserve_bytes=GIB, margin_share=0.05)
+    measured, estimated = (
+        choose_sizes(
+            grid(),
+            layout=LAYOUT_8B,
+            machine=gpu(124),
+            longest_row=440,
+            wish=SizeWish(rank_rows=10_000),
+            activation_bytes=5_000_000,
+            needs=known,
+        )
+        for known in (needs, None)
+    )
+    assert measured.executor.num_rank_rows > estimated.executor.num_rank_rows
+    used = measured.executor.num_rank_rows * rank_row_bytes(LAYOUT_8B, has_compute_copy=True)
+    used += int(needs.pass_bytes(measured.executor.token_budget)) + GIB
+    assert 0.93 * 124 * GIB < used <= 0.95 * 124 * GIB
+
+
+def test_a_cpu_with_a_limit_has_smaller_passes() -> None:
+    layout = AdapterLayout({"q": (64, 64)})
+    cpu = Machine(device=torch.device("cpu"), device_name="test", dtype="float32", threads=1, memory_bytes=40 << 20)
+    needs = MemoryNeeds(pass_bytes=lambda tokens: 50_000 * tokens)
+    sizes = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, wish=SizeWish(), needs=needs)
+    assert sizes.executor.token_budget == 512
+    free = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, wish=SizeWish())
+    assert free.executor.token_budget == 2048

@@ -1,0 +1,151 @@
+"""What a resume refuses and what it only tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from cohort.core.clock import SystemClock
+from cohort.core.errors import InputError
+from cohort.engine.changed_rows import rewritten_note
+from cohort.engine.machine.machine import cpu_name
+from cohort.engine.prepare.preparation import Preparation, prepare
+from cohort.engine.resume_checks import identity_facts, require_same_inputs, surroundings_warning
+from cohort.runs.records import JsonValue
+from tests.cli.tiny_task import write_rows
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+INPUTS = ("train_input", "validation_input")
+
+
+@pytest.fixture(scope="module")
+def preparation(tmp_path_factory: pytest.TempPathFactory) -> Preparation:
+    return prepare(tiny_task(write_inputs(tmp_path_factory.mktemp("same"))), clock=SystemClock())
+
+
+def recorded(preparation: Preparation, **changed: JsonValue) -> dict[str, JsonValue]:
+    return {**preparation.facts, **identity_facts(preparation), **changed}
+
+
+def test_the_same_machine_is_not_worth_a_word(preparation: Preparation) -> None:
+    require_same_inputs(recorded(preparation), preparation)
+    assert surroundings_warning(recorded(preparation), preparation.facts) is None
+    assert preparation.facts["device"] == f"cpu ({cpu_name()})"
+
+
+def test_other_versions_are_told(preparation: Preparation) -> None:
+    now = cast("dict[str, JsonValue]", preparation.facts["versions"])
+    facts = recorded(preparation, versions={**now, "torch": "2.0.1", "triton": "9.9", "numpy": "1.0"})
+    require_same_inputs(facts, preparation)
+    warning = surroundings_warning(facts, preparation.facts)
+    assert warning is not None
+    assert f"torch {now['torch']} (was 2.0.1), triton {now.get('triton', 'nothing')} (was 9.9): the bits" in warning
+    assert "numpy" not in warning
+
+
+def test_another_processor_is_told_and_another_kind_of_device_refused(preparation: Preparation) -> None:
+    facts = recorded(preparation, device="cpu (Elder One)")
+    require_same_inputs(facts, preparation)
+    assert f"device cpu ({cpu_name()}) (was cpu (Elder One))" in str(surroundings_warning(facts, preparation.facts))
+    with pytest.raises(InputError, match="the device changed"):
+        require_same_inputs(recorded(preparation, device="cuda (Elder One)"), preparation)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Inputs with a validation file of its own, of which only some rows are used."""
+    folder = write_inputs(tmp_path / "inputs")
+    write_rows(folder / "validation.jsonl", count=10)
+    return folder
+
+
+def prepared(folder: Path) -> Preparation:
+    dataset = {"validation": "validation.jsonl", "max_train_samples": 12}
+    return prepare(tiny_task(folder, dataset=dataset), clock=SystemClock())
+
+
+def changed_rows(path: Path) -> None:
+    """Write one more word into every row, so that those that are used are among them."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    key = next(name for name, value in rows[0].items() if isinstance(value, str))
+    path.write_text("".join(json.dumps({**row, key: f"{row[key]} again"}) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_only_the_file_that_changed_is_named_with_rows_and_size_of_it(folder: Path, split: str) -> None:
+    before, path = recorded(prepared(folder)), folder / f"{split}.jsonl"
+    then = f"{len(path.read_text().splitlines())} rows read in {path.stat().st_size:,} bytes (SHA-256 "
+    changed_rows(path)
+    with pytest.raises(InputError) as caught:
+        require_same_inputs(before, prepared(folder))
+    (problem,) = caught.value.problems
+    assert problem.where == f"dataset.{split}: {path}"
+    assert f"rows read in {path.stat().st_size:,} bytes (SHA-256 " in problem.found
+    assert problem.allowed.startswith(then)
+    assert f"--dataset.{split} PATH" in problem.mend
+    assert not re.search("[0-9a-f]{13}", problem.found + problem.allowed)
+
+
+def test_both_files_are_named_where_both_changed(folder: Path) -> None:
+    before = recorded(prepared(folder))
+    for name in ("train", "validation"):
+        changed_rows(folder / f"{name}.jsonl")
+    with pytest.raises(InputError) as caught:
+        require_same_inputs(before, prepared(folder))
+    assert [problem.where.partition(":")[0] for problem in caught.value.problems] == [
+        "dataset.train",
+        "dataset.validation",
+    ]
+
+
+def test_spaces_and_empty_lines_are_no_other_rows(folder: Path) -> None:
+    before = prepared(folder)
+    path = folder / "validation.jsonl"
+    path.write_text("\n\n".join(f"  {line} " for line in path.read_text().splitlines()))
+    now = prepared(folder)
+    assert now.facts["validation_fingerprint"] != before.facts["validation_fingerprint"]
+    require_same_inputs(recorded(before), now)
+    assert rewritten_note(recorded(before), now.facts) == (
+        "dataset.validation changed since the run began; the rows it uses are the same"
+    )
+    assert rewritten_note(recorded(now), now.facts) is None
+
+
+def test_another_tokenizer_is_named_and_no_file(folder: Path) -> None:
+    now = prepared(folder)
+    rows = {name: {**cast("dict[str, JsonValue]", now.facts[name]), "rows_hash": "other"} for name in INPUTS}
+    facts = recorded(now, tokenizer_hash="0" * 64, train_fingerprint="other", validation_fingerprint="other", **rows)
+    with pytest.raises(InputError) as caught:
+        require_same_inputs(facts, now)
+    (problem,) = caught.value.problems
+    assert problem.where == f"model_name_or_path: {folder / 'model'}"
+    assert problem.found.startswith("the tokenizer or its chat template changed")
+
+
+def test_other_tokens_of_the_same_file_are_refused(folder: Path) -> None:
+    now = prepared(folder)
+    read = {**cast("dict[str, JsonValue]", now.facts["train_input"]), "rows_hash": "other"}
+    with pytest.raises(InputError, match=r"dataset\.train: .*neither the file nor the tokenizer did"):
+        require_same_inputs(recorded(now, train_fingerprint="other", train_input=read), now)
+
+
+def of_an_older_version(facts: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a record that has one hash of everything that shaped the rows."""
+    return {key: value for key, value in facts.items() if key not in (*INPUTS, "tokenizer_hash")}
+
+
+def test_an_older_record_accepts_the_same_rows_and_does_not_say_which_file_changed(folder: Path) -> None:
+    began = prepared(folder)
+    before = of_an_older_version(recorded(began))
+    require_same_inputs(before, began)
+    assert rewritten_note(before, began.facts) is None
+    changed_rows(folder / "validation.jsonl")
+    with pytest.raises(InputError, match="the training rows, the validation rows or both changed") as caught:
+        require_same_inputs(before, prepared(folder))
+    assert len(caught.value.problems) == 1
+    with pytest.raises(InputError, match="other tokens of the same files"):
+        require_same_inputs({**before, "train_fingerprint": "other"}, began)

@@ -1,0 +1,80 @@
+"""What the end of a run records beside the adapters."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.reader import RunReader
+from cohort.runs.results import read_results
+from tests.end_to_end.tiny_tasks import outcome_of, tiny_task, write_inputs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("finishing"))
+
+
+# within so short a warm-up a random model only gets worse: a rate that moves it is sorted out
+@pytest.mark.parametrize(("rate", "others", "is_stopped"), [(3.0, [1e-6, 1e-7], True), (1e-6, [2.0, 3.0], False)])
+def test_the_default_is_recorded_when_its_trial_went_through(
+    folder: Path, tmp_path: Path, *, rate: float, others: list[float], is_stopped: bool
+) -> None:
+    sections = {
+        "training": {"max_steps": 8, "learning_rate": rate},
+        "lora": {"r": 2},
+        "search": {"space": {"learning_rate": [rate, *others]}},
+    }
+    tune(tiny_task(folder, **sections), tmp_path / "run")
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        facts, results = reader.facts(), read_results(reader)
+    assert ("default_metrics" not in facts) == is_stopped
+    assert (results.default_trial is not None) == is_stopped
+    assert results.default_value is not None
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.endswith(".safetensors")}
+
+
+def test_a_kept_trial_is_as_complete_as_the_best(folder: Path, tmp_path: Path) -> None:
+    tune(tiny_task(folder), tmp_path / "run")
+    kept = [path.parent for path in (tmp_path / "run" / "trials").glob("*/adapter_config.json")]
+    assert len(kept) > 1
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        task_hash = reader.facts()["task_hash"]
+    for trial in kept:
+        assert _names(trial) == _names(tmp_path / "run" / "best") >= {"tokenizer.json", "README.md"}
+        assert f"| task hash | {task_hash} |" in (trial / "README.md").read_text()
+        assert AutoTokenizer.from_pretrained(trial).encode("1+1") == [18, 12, 18]
+
+
+def _relative(run: Path, pattern: str) -> list[str]:
+    return sorted(path.relative_to(run).as_posix() for path in run.glob(pattern))
+
+
+def test_a_finished_run_keeps_only_what_can_still_be_of_use(folder: Path, tmp_path: Path) -> None:
+    run, every_tick = tmp_path / "run", RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf)
+    tune(tiny_task(folder), run, options=every_tick)
+    with RunReader.open(run / "run.db") as reader:
+        (checkpoint,) = reader.checkpoints()
+        bests = {trial.trial_id: trial.best_step for trial in reader.trials()}
+    assert _relative(run, "trials/*/state-*") == []
+    assert _relative(run, "trials/*/best-*") == [
+        f"trials/{n:04d}/best-{step:06d}.safetensors" for n, step in bests.items()
+    ]
+    assert _relative(run, "checkpoints/*") == [checkpoint.file_name.replace(".json", ".db"), checkpoint.file_name]
+
+
+def test_a_finished_run_is_whole_again_from_what_it_keeps(folder: Path, tmp_path: Path) -> None:
+    tune(tiny_task(folder), tmp_path / "run")
+    before = outcome_of(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "best")
+    (tmp_path / "run" / "run.db").write_bytes(b"")
+    resume(tmp_path / "run")
+    assert outcome_of(tmp_path / "run") == before

@@ -1,0 +1,62 @@
+"""Which hyperparameters a run searched, and which follow another: as its task says, not as its trials look."""
+
+from __future__ import annotations
+
+import pytest
+
+from cohort.runs.records import JsonValue
+from cohort.runs.report.searched_parameters import followed_parameters, searched_names
+from cohort.tasks.task_file import TaskFile
+
+
+def _facts(
+    *, lora: dict[str, JsonValue] | None = None, space: dict[str, JsonValue] | None = None
+) -> dict[str, JsonValue]:
+    task = {
+        "model_name_or_path": "model",
+        "dataset": {"train": "train.jsonl"},
+        "lora": lora or {},
+        "search": {"space": space or {}},
+    }
+    return {"task": TaskFile.model_validate(task).model_dump(mode="json")}
+
+
+def test_the_searched_are_those_of_the_space_in_its_order() -> None:
+    space: dict[str, JsonValue] = {
+        "warmup_ratio": [0.0, 0.1],
+        "r": 16,
+        "learning_rate": {"min": 1e-5, "max": 1e-3, "num": 3},
+    }
+    assert searched_names(_facts(space=space)) == ("warmup_ratio", "r", "learning_rate")
+    assert searched_names({}) == ()
+    assert searched_names({"task": None}) == ()
+
+
+@pytest.mark.parametrize(
+    ("lora", "space"),
+    [
+        ({"lora_alpha": "2r"}, {"r": [4, 8]}),
+        ({}, {"r": [4, 8], "lora_alpha": "2r"}),
+        ({}, {"r": [4, 8], "lora_alpha": ["r"]}),
+        ({"lora_alpha": 32}, {"r": [4, 8], "lora_alpha": "0.5 * r"}),
+    ],
+)
+def test_a_multiple_follows_its_rank(lora: dict[str, JsonValue], space: dict[str, JsonValue]) -> None:
+    assert followed_parameters(_facts(lora=lora, space=space)) == {"lora_alpha": "r"}
+
+
+@pytest.mark.parametrize(
+    ("lora", "space"),
+    [
+        ({}, {"r": [4, 8]}),
+        ({}, {"r": [4, 8], "lora_alpha": ["1r", "2r"]}),
+        ({"lora_alpha": "2r"}, {"r": [4, 8], "lora_alpha": [8, 16]}),
+        ({"lora_alpha": "2r"}, {"r": [4, 8], "lora_alpha": {"values": ["2r"], "when": {"batch_size": 2}}}),
+    ],
+)
+def test_what_is_searched_itself_follows_nothing(lora: dict[str, JsonValue], space: dict[str, JsonValue]) -> None:
+    assert followed_parameters(_facts(lora=lora, space=space)) == {}
+
+
+def test_nothing_follows_where_no_task_is_recorded() -> None:
+    assert followed_parameters({}) == {}

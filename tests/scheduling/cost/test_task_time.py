@@ -1,0 +1,82 @@
+import pytest
+
+from cohort.scheduling.admission import Capacity, Request
+from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
+from cohort.scheduling.cost.fit import LaunchRegime
+from cohort.scheduling.cost.hardware import KNOWN_GPUS
+from cohort.scheduling.cost.model import StepCost, TrialWork, derive_cost
+from cohort.scheduling.cost.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_time
+
+COST = StepCost(fixed_seconds=1.0, seconds_per_token=0.1)
+
+
+def trial(trial_id: int, *, steps: int, batch_size: int = 1) -> WaitingTrial:
+    return WaitingTrial(
+        request=Request(trial_id=trial_id, r=16, batch_size=batch_size, mean_length=10.0),
+        work=TrialWork(r=16, num_tokens=10.0 * batch_size, num_steps=steps),
+    )
+
+
+def capacity(num_slots: int) -> Capacity:
+    return Capacity(rank_rows=16 * num_slots, num_slots=num_slots, tokens_per_step=1e6)
+
+
+def test_residents_step_together_and_pay_the_fixed_part_once() -> None:
+    both = [trial(0, steps=3), trial(1, steps=5)]
+    # three steps of two trials, two of one
+    assert training_time(both, capacity=capacity(2), cost=COST).seconds == pytest.approx(3 * 3.0 + 2 * 2.0)
+    # one after the other
+    assert training_time(both, capacity=capacity(1), cost=COST).seconds == pytest.approx(8 * 2.0)
+
+
+def test_who_leaves_makes_room_for_who_waits() -> None:
+    three = [trial(0, steps=2), trial(1, steps=4), trial(2, steps=2)]
+    # 0 and 1, then 1 and 2
+    time = training_time(three, capacity=capacity(2), cost=COST)
+    assert time.seconds == pytest.approx(4 * 3.0)
+    assert time.num_steps == 4
+
+
+def test_a_long_queue_is_timed_quickly_and_in_full() -> None:
+    many = [trial(number, steps=1 + number % 7, batch_size=1 << number % 3) for number in range(400)]
+    alone = sum(item.work.num_steps * COST.step_seconds([item.work]) for item in many)
+    packed = training_time(many, capacity=capacity(16), cost=COST).seconds
+    tokens = sum(item.work.num_steps * item.work.num_tokens for item in many)
+    assert 0.1 * tokens < packed < alone
+
+
+def test_evaluations_cost_half_a_training_token_and_are_cut_into_passes() -> None:
+    evaluations = {0: EvaluationWork(num_evaluations=4, num_tokens=30.0, num_sequences=3)}
+    works = {0: TrialWork(r=8, num_tokens=1.0)}
+    whole = evaluation_seconds(evaluations, works=works, cost=COST, token_budget=100)
+    cut = evaluation_seconds(evaluations, works=works, cost=COST, token_budget=10)
+    assert whole == pytest.approx(4 * 0.5 * (1 + 3.0))
+    assert cut == pytest.approx(4 * 3 * 0.5 * (1 + 1.0))
+
+
+def test_the_analytic_guess_is_near_what_an_h200_was_measured_at() -> None:
+    work = ModelWork(
+        flops_per_token=4 * 7.5e9,
+        flops_per_square=1.5 * 4 * 4096 * 32,
+        weight_bytes=16e9,
+        rank_width=2_621_440,
+        num_linears=224,
+        num_layers=32,
+        hidden_size=4096,
+        bytes_per_value=2,
+    )
+    cost = analytic_step_cost(work, KNOWN_GPUS["H200"])
+    # lora_tax: 450 ms for eight adapters of rank 16 and 8,192 tokens in sequences of 512
+    pack = [TrialWork(r=16, num_tokens=1024, sum_squares=2 * 512.0**2, num_sequences=2)] * 8
+    assert cost.step_seconds(pack) == pytest.approx(0.45, rel=0.2)
+    # launches and reads hide the first tokens
+    assert cost.step_seconds([TrialWork(r=16, num_tokens=64)]) < 0.03
+    # 192 ms of launches were fitted to passes of 3,072 tokens and more
+    regime = LaunchRegime(from_tokens=3072, tokens_per_pass=8192)
+    launched = analytic_step_cost(work, KNOWN_GPUS["H200"], launched=regime)
+    assert launched.step_seconds([TrialWork(r=16, num_tokens=3072)]) == pytest.approx(0.2, rel=0.1)
+    assert launched.step_seconds([TrialWork(r=16, num_tokens=2000)]) == cost.step_seconds(
+        [TrialWork(r=16, num_tokens=2000)]
+    )
+    four = derive_cost(cost, num_gpus=4, interconnect=analytic_interconnect(work, KNOWN_GPUS["H200"]))
+    assert 0.25 * cost.step_seconds(pack) < four.step_seconds(pack) < cost.step_seconds(pack)
