@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.backend import Backend, implementation
-from cohort.kernels.packed_linear import LaunchTables, LoraPart, RoomyRows, SlotTable
+from cohort.kernels.packed_linear import LaunchTables, LoraPart, PaddedRows, SlotTable
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, choose_tiles
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
@@ -41,7 +41,7 @@ class Pack:
     slots: SlotTable
     segments: SegmentTable
     tables: LaunchTables
-    room: RoomyRows | None = None
+    room: PaddedRows | None = None
 
     def zero_sinks(self) -> None:
         """Forget the gradients so far."""
@@ -133,7 +133,7 @@ def _input(
     in_features: int,
     dtype: torch.dtype,
     room_columns: int | None,
-) -> tuple[Tensor, FrozenLinear, RoomyRows | None]:
+) -> tuple[Tensor, FrozenLinear, PaddedRows | None]:
     """Return x, the frozen linear and the room that x is in, if it is in some."""
     device, widths = tables.device, [part.b_RN.shape[1] for part in parts]
     tiles, spare = None, 0
@@ -153,7 +153,7 @@ def _input(
     frozen = FrozenLinear(weight, in_features=in_features)
     x = torch.randn(tables.num_rows, in_features, device=device, dtype=dtype)
     kernels = implementation("packed_linear", Backend.TRITON)
-    room: RoomyRows | None = kernels.room_for(x, frozen=frozen, parts=parts, tables=tables, tiles=tiles)
+    room: PaddedRows | None = kernels.room_for(x, frozen=frozen, parts=parts, tables=tables, tiles=tiles)
     if room is None:
         return x, frozen, None
     room.rows_TK.copy_(x)

@@ -1,7 +1,7 @@
 """What share of the step time do checkpoints and the run record take, at default settings?
 
-A run's own supervisor, run store, shelf and checkpoints drive real training for a while; the seconds within each are
-added up. Checkpoints become rarer where they take long, so the share holds for large adapters as well.
+A run's own supervisor, run store, state store and checkpoints drive real training for a while; the seconds within each
+are added up. Checkpoints become rarer where they take long, so the share holds for large adapters as well.
 
     python benchmarks/checkpoint_overhead.py --model ../shared/models/stories260K/hf    # CPU, three minutes
     python benchmarks/checkpoint_overhead.py --shape 1b                              # GPU, three minutes
@@ -30,7 +30,7 @@ from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.state.checkpoints import save_checkpoint
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor, SupervisorSettings
@@ -54,8 +54,8 @@ TIMED = (
     (Executor, "step", "train"),
     (Executor, "evaluate", "evaluate"),
     (Supervisor, "checkpoint", "checkpoint"),
-    (StateShelf, "put_best", "checkpoint"),
-    (StateShelf, "put_state", "checkpoint"),
+    (TrialStateStore, "put_best", "checkpoint"),
+    (TrialStateStore, "put_state", "checkpoint"),
     (RunStore, "append", "record"),
     (RunStore, "trial_entered", "record"),
     (RunStore, "trial_left", "record"),
@@ -138,7 +138,7 @@ def drive(
         [NewTrial(trial_id=i, parameters={"r": spec.adapter.r}, planned_steps=PLANNED_STEPS, seed=0)
          for i, spec in specs.items()]
     )  # fmt: skip
-    shelf = StateShelf(directory, memory_budget_bytes=64 << 30)
+    state_store = TrialStateStore(directory, memory_budget_bytes=64 << 30)
 
     def evaluate(steps: Mapping[int, int]) -> Sequence[Evaluated]:
         found = executor.evaluate(tuple(steps), rows=rows, row_ids=range(8))
@@ -151,7 +151,7 @@ def drive(
         specs=specs,
         evaluate=evaluate,
         store=store,
-        shelf=shelf,
+        state_store=state_store,
         directory=directory,
         settings=SupervisorSettings(mean_length=float(rows.lengths.mean())),
         clock=clock,
@@ -167,7 +167,7 @@ def drive(
     )
     session.join(supervisor)
     with timed.watching(), contextlib.suppress(StopRequestedError), contextlib.closing(store):
-        save_checkpoint(store, shelf, directory=directory, resident=())
+        save_checkpoint(store, state_store, directory=directory, resident=())
         session.run()
     return timed, time.perf_counter() - begun
 

@@ -32,7 +32,7 @@ from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
 from cohort.engine.memory.profile import MARGIN_SHARE, MemoryProfile, profile_memory
-from cohort.engine.memory.sizes import Sizes, SizeWish, choose_sizes
+from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
 from cohort.scheduling.memory.memory_fit import TERMS, mean_error_percent
@@ -146,7 +146,7 @@ def sizes_that_fill(
             memory_bytes=free,
         ),
         longest_row=longest,
-        wish=SizeWish(rank_rows=1 << 30),
+        request=SizeRequest(rank_rows=1 << 30),
         needs=profile.needs(margin_share=MARGIN_SHARE),
     )
 

@@ -23,7 +23,7 @@ from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.memory.sizes import Sizes
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.session import Session
 from cohort.engine.train.supervisor import Supervisor, SupervisorSettings
@@ -165,18 +165,18 @@ class TimedExecutor(Executor):
         return found
 
 
-class _TimedShelf(StateShelf):
-    """A shelf that adds up what it takes to move states from the device to the host."""
+class _TimedShelf(TrialStateStore):
+    """A state store that adds up what it takes to move states from the device to the host."""
 
     seconds = 0.0
 
     def put_state(self, trial_id: int, state: TrialState) -> None:
-        """As the shelf's."""
+        """As the state store's."""
         with self._timed():
             super().put_state(trial_id, state)
 
     def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
-        """As the shelf's."""
+        """As the state store's."""
         with self._timed():
             super().put_best(trial_id, weights_rD, step=step)
 
@@ -260,8 +260,8 @@ def run_sweep(
     clock, mean_length = SystemClock(), float(executor.train_rows.lengths.mean())
     with tempfile.TemporaryDirectory() as folder:
         directory, store = _begun_run(Path(folder), planned)
-        shelf = _TimedShelf(
-            directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_shelf_bytes
+        state_store = _TimedShelf(
+            directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_state_bytes
         )
         supervisor = _Unsaved(
             study=study,
@@ -269,7 +269,7 @@ def run_sweep(
             specs={trial.spec.trial_id: trial.spec for trial in planned},
             evaluate=_replaying(executor, study, curves=curves, rows=validation, num_rows=num_evaluation_rows),
             store=store,
-            shelf=shelf,
+            state_store=state_store,
             directory=directory,
             settings=SupervisorSettings(mean_length=mean_length, checkpoint_seconds=math.inf),
             clock=clock,
@@ -286,7 +286,7 @@ def run_sweep(
         store.close()
     capture_seconds = executor.capture_seconds - captured_before
     parts = executor.take_times()
-    parts["states moved to the host"] = shelf.seconds
+    parts["states moved to the host"] = state_store.seconds
     accounted = sum(seconds for part, seconds in parts.items() if "within" not in part)
     parts["host: decisions, records, admission"] = total - capture_seconds - accounted
     say(f"{total:.1f} s, {capture_seconds:.1f} s of them recording graphs; {json.dumps(parts)}")

@@ -26,11 +26,11 @@ def need_gpu(*, shape: str | None = None, hopper: bool = False) -> None:
     missing = None if shape == "tiny" else missing_of_a_gpu(hopper=hopper)
     if missing is None:
         return
-    found, mend = missing
+    found, hint = missing
     kind = "an NVIDIA GPU of compute capability 9 (H100, H200)" if hopper else "an NVIDIA GPU with Triton"
     advice = "a tiny model tries the script out (see --help); " if shape else ""
     print(
-        f"{Path(sys.argv[0]).name}: this measures {kind}; {found}.\n{mend} Without one: {advice}`make bench` runs the "
+        f"{Path(sys.argv[0]).name}: this measures {kind}; {found}.\n{hint} Without one: {advice}`make bench` runs the "
         "benchmarks that this machine can run, and benchmarks/results/ has what was measured on an H200.",
         file=sys.stderr,
     )

@@ -40,7 +40,7 @@ from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.placement.baselines import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
 from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate
-from cohort.task_queue.expected_time import Expectation
+from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.head_settings import HeadSettings
 from cohort.task_queue.operations import add_to_queue, open_queue, work_off
 from cohort.task_queue.pool import WORKER_TARGET
@@ -204,7 +204,7 @@ def predict(
 ) -> Predictions:
     """Return the predictions for ``files``: worst cases from the cost cache, as any queue is planned by."""
     directory = folder / "predicting"
-    add_to_queue(list(files.values()), directory, expect=Expectation(directory, hardware))
+    add_to_queue(list(files.values()), directory, expect=ExpectedTime(directory, hardware))
     with open_queue(directory) as store:
         estimated = {task.name: task.expected_seconds or 0.0 for task in store.tasks()}
     # an end before the worst case is all that a simulation knows

@@ -26,7 +26,7 @@ from cohort.tuning import (
     SamplerName,
     SearchFeedback,
     Study,
-    TrialState,
+    TrialPhase,
     build_sampler,
     parse_space,
 )
@@ -66,7 +66,7 @@ class Search:
         return steps / (COARSE_STEPS * len(self._grid.trials))
 
     def _advance(self, trial_id: int) -> None:
-        if self.study.state(trial_id) is not TrialState.RUNNING:
+        if self.study.state(trial_id) is not TrialPhase.RUNNING:
             self.study.start(trial_id)
         step, curve = self.study.trajectory(trial_id).num_steps + 1, self._curves[trial_id]
         loss = curve.train_losses[step - 1]

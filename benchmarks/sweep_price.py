@@ -28,7 +28,7 @@ from sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import Sizes, SizeWish, choose_sizes, facts_of
+from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, facts_of
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows
@@ -131,7 +131,7 @@ def _sizes(planned: Any, decoder: Decoder, *, rows: TokenisedRows, token_budget:
             memory_bytes=free,
         ),
         longest_row=int(rows.lengths.max()),
-        wish=SizeWish(token_budget=token_budget),
+        request=SizeRequest(token_budget=token_budget),
         activation_bytes=activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize),
     )
 
@@ -208,7 +208,7 @@ def main() -> None:
     settings = sizes.executor
     if arguments.without_graphs:
         settings = type(settings)(**{**asdict(settings), "graph_tokens": 0})
-    print(facts_of(sizes), "graphs below", settings.graph_tokens, "shelf", sizes.device_shelf_bytes >> 30, "GiB")
+    print(facts_of(sizes), "graphs below", settings.graph_tokens, "state_store", sizes.device_state_bytes >> 30, "GiB")
     plan = _evaluation_plan(planned, rows=rows, validation=validation)
     executor = TimedExecutor(
         decoder,
@@ -234,7 +234,7 @@ def main() -> None:
                 "epochs": 1,
                 "peft": {f"batch_{batch_size}": times for batch_size, times in peft.items()},
                 "sizes": {**facts_of(sizes), "graph_tokens": settings.graph_tokens},
-                "device_shelf_bytes": sizes.device_shelf_bytes,
+                "device_state_bytes": sizes.device_state_bytes,
                 "evaluation": asdict(plan),
                 "load_seconds": load_seconds,
                 "warm_up_seconds": warm_up_seconds,

@@ -74,7 +74,7 @@ class Engine:
                     where="Engine: strategy",
                     found=f"{strategy!r}" + (", documented, but not built yet" if is_known else ""),
                     allowed="'auto'",
-                    mend="Leave strategy out.",
+                    hint="Leave strategy out.",
                 )
             )
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
@@ -84,7 +84,7 @@ class Engine:
                     where="Engine: total_gpus",
                     found=f"{total_gpus!r}",
                     allowed="'auto', or a whole number of at least 0 (0: the CPU)",
-                    mend="Leave total_gpus out, or write 1.",
+                    hint="Leave total_gpus out, or write 1.",
                 )
             )
         if problems:
@@ -192,7 +192,7 @@ class Engine:
                     where=file.where("num_gpus"),
                     found=str(file.num_gpus),
                     allowed=f"at most {self._total_gpus}, the engine's total_gpus",
-                    mend="Leave num_gpus out, or give the engine more.",
+                    hint="Leave num_gpus out, or give the engine more.",
                 )
             )
         return file.num_gpus
@@ -219,7 +219,7 @@ def _results_of(
 def _require_tasks(tasks: Sequence[Task]) -> None:
     if not tasks:
         raise InputError(
-            Problem(where="tasks", found="an empty list", allowed="at least one task", mend="Give a cohort.Task.")
+            Problem(where="tasks", found="an empty list", allowed="at least one task", hint="Give a cohort.Task.")
         )
     repeated = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
     if repeated:
@@ -229,7 +229,7 @@ def _require_tasks(tasks: Sequence[Task]) -> None:
                     where="tasks",
                     found=f"two tasks with the name {name!r}",
                     allowed="each name once: it is the name of the run directory",
-                    mend="Give them names: cohort.Task(name=..., ...).",
+                    hint="Give them names: cohort.Task(name=..., ...).",
                 )
                 for name in repeated
             ]
@@ -245,7 +245,7 @@ def _require_schedule(schedule: Schedule, tasks: Sequence[Task]) -> None:
                 where="schedule",
                 found=f"a schedule of {', '.join(planned) or 'nothing'}",
                 allowed=f"a schedule of {', '.join(sorted(names))}",
-                mend="Make it with engine.schedule(tasks) from these tasks.",
+                hint="Make it with engine.schedule(tasks) from these tasks.",
             )
         )
 

@@ -11,13 +11,13 @@ import typer
 from cohort.cli.exits import exits, format_input_error
 from cohort.core.errors import InputError, Problem, RunStateError, StorageFullError
 
-PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole number", mend="Write r: 16.")
+PROBLEM = Problem(where="task.yaml:3: lora.r", found="0", allowed="a whole number", hint="Write r: 16.")
 
 
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (InputError(PROBLEM), 2, "mend     Write r: 16."),
+        (InputError(PROBLEM), 2, "hint     Write r: 16."),
         (RunStateError("the database is damaged"), 1, "error: the database is damaged"),
         (StorageFullError("no space left"), 2, "error: no space left"),
         (OSError(errno.ENOSPC, "No space left on device", "/runs/x"), 2, "no space is left at /runs/x"),
@@ -62,7 +62,7 @@ def test_one_problem_and_several() -> None:
 
 
 def test_a_thousand_problems_are_counted_and_not_all_shown() -> None:
-    many = [Problem(where=f"tensor {number}", found="1", allowed="2", mend="Fetch it again.") for number in range(1000)]
+    many = [Problem(where=f"tensor {number}", found="1", allowed="2", hint="Fetch it again.") for number in range(1000)]
     text = format_input_error(InputError(many))
     assert text.startswith("error: 1000 problems in the input")
     assert text.endswith("and 950 more; --json lists all")

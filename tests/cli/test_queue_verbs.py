@@ -209,7 +209,7 @@ def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
 ) -> None:
     cohort(capsys, "queue", "add", str(task), "-o", queue)
     with open_queue(queue) as store:
-        store.set_facts({"wish": {"workers": 2, "policy": "sjf"}})
+        store.set_facts({"request": {"workers": 2, "policy": "sjf"}})
     later = task.with_name("later.yaml")
     later.write_text(TASK)
     with RunLock(Path(queue) / ".queue.lock"):
@@ -221,7 +221,7 @@ def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
     assert out.startswith("added later\nprocess ")
     assert f"it goes on as it was begun, whatever this command says of it; to look on: cohort status {queue}" in out
     with open_queue(queue) as store:
-        assert store.facts()["wish"] == {"workers": 2, "policy": "sjf"}
+        assert store.facts()["request"] == {"workers": 2, "policy": "sjf"}
 
 
 def test_no_queue_is_begun_in_the_directory_of_a_run(

@@ -14,7 +14,7 @@ import pytest
 from cohort.cluster.ray import RayPool, connect
 from cohort.cluster.worker_pool import PoolEvent, SlotsGained, SlotsLost, WorkerDied, WorkerMessage
 from cohort.core.errors import InputError
-from cohort.task_queue.pool import PoolWish, open_pool
+from cohort.task_queue.pool import PoolRequest, open_pool
 from tests.cluster.ray_nodes import RayNodes, nodes
 
 __all__ = ["nodes"]
@@ -147,16 +147,16 @@ def test_numbers_that_are_wrong_anywhere_are_refused_before_connecting(
     tmp_path: Path, gpus: int | None, workers: int | None, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        open_pool(PoolWish(gpus=gpus, workers=workers, ray="192.0.2.1:1"), tmp_path)
+        open_pool(PoolRequest(gpus=gpus, workers=workers, ray="192.0.2.1:1"), tmp_path)
 
 
 def test_what_a_slot_of_a_cluster_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", PretendedRay(a=(8, 2), b=(8, 4)))
-    _, hardware = open_pool(PoolWish(ray="auto"), tmp_path)
+    _, hardware = open_pool(PoolRequest(ray="auto"), tmp_path)
     assert hardware.name == "A10G", "what fits the GPU with the least memory fits them all"
-    pool, hardware = open_pool(PoolWish(ray="auto", workers=8), tmp_path)
+    pool, hardware = open_pool(PoolRequest(ray="auto", workers=8), tmp_path)
     assert len(pool.slots()) == 8
     assert hardware.name.endswith(", 1 thread")
     monkeypatch.setitem(sys.modules, "ray", PretendedRay(a=(8, 0)))
     with pytest.raises(InputError, match="a cluster without a GPU"):
-        open_pool(PoolWish(ray="auto", gpus=1), tmp_path)
+        open_pool(PoolRequest(ray="auto", gpus=1), tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.durable_files import file_written_beside
+from cohort.core.durable_files import atomic_file
 
 
 @pytest.mark.parametrize("knows_links", [True, False])
@@ -17,14 +17,14 @@ def test_whoever_was_first_keeps_the_name(tmp_path: Path, monkeypatch: pytest.Mo
     if not knows_links:
         monkeypatch.setattr("os.link", refuse)
     target = tmp_path / "queue.db"
-    with file_written_beside(target, replaces=False) as partial:
+    with atomic_file(target, replaces=False) as partial:
         partial.write_text("first")
     assert target.read_text() == "first"
-    with file_written_beside(target) as partial:
+    with atomic_file(target) as partial:
         partial.write_text("second")
     assert target.read_text() == "second"
     if knows_links:
-        with file_written_beside(target, replaces=False) as partial:
+        with atomic_file(target, replaces=False) as partial:
             partial.write_text("third")
         assert target.read_text() == "second"
     assert [entry.name for entry in tmp_path.iterdir()] == ["queue.db"]

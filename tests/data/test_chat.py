@@ -113,8 +113,8 @@ def test_a_template_that_drops_earlier_reasoning_is_refused(
     assert caught.value.kind is ProblemKind.TEMPLATE
     assert "rewrites earlier text: up to turn 2 it has" in caught.value.found
     assert "<think>t" in caught.value.found
-    assert '"weight": 0' in caught.value.mend
-    # the mend works: the last answer alone has a prefix that holds
+    assert '"weight": 0' in caught.value.hint
+    # the hint works: the last answer alone has a prefix that holds
     row = chat.render(conversation(*turns, weights={1: 0}))
     assert trained_texts(row) == ["<think>u</think>A2<|im_end|>"]
 
@@ -191,4 +191,4 @@ def test_no_chat_template_is_an_input_error(tokenizer: PreTrainedTokenizerBase) 
     (problem,) = caught.value.problems
     assert problem.where == "dataset.train"
     assert "without a chat template" in problem.found
-    assert "prompt and completion" in problem.mend
+    assert "prompt and completion" in problem.hint

@@ -95,7 +95,7 @@ def test_unknown_keys_are_listed_with_the_formats() -> None:
     (problem,) = log.of(ProblemKind.INPUT)
     assert problem.found == "the keys question, answer"
     assert "prompt + completion (prompt_completion)" in problem.allowed
-    assert "columns" in problem.mend
+    assert "columns" in problem.hint
 
 
 def test_a_column_no_row_has() -> None:
@@ -137,5 +137,5 @@ def test_settings_list_every_problem_at_once() -> None:
         "dataset.on_bad_rows",
         "dataset.max_length",
     }
-    assert "messages" in found["dataset.format"].mend
-    assert "prompt" in found["dataset.columns.promt"].mend
+    assert "messages" in found["dataset.format"].hint
+    assert "prompt" in found["dataset.columns.promt"].hint

@@ -133,7 +133,7 @@ def test_all_problems_of_all_files_at_once(tokenizer: PreTrainedTokenizerBase, w
     )
     where = {problem.where for problem in problems}
     assert {"dataset.train", f"{path}:3", f"{path}:17", f"{validation}:1"} <= where
-    assert all(problem.mend for problem in problems)
+    assert all(problem.hint for problem in problems)
 
 
 def test_bad_rows_can_be_skipped_and_are_counted(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:

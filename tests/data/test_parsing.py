@@ -146,7 +146,7 @@ def test_bad_rows_say_what_was_found_and_how_to_mend_it(data_format: str, row: d
     with pytest.raises(BadRowError, match=found) as caught:
         parsed(row, data_format)
     assert caught.value.allowed
-    assert caught.value.mend.endswith((".", "}]."))
+    assert caught.value.hint.endswith((".", "}]."))
 
 
 def test_a_template_with_a_column_the_row_lacks() -> None:

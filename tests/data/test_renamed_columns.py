@@ -26,14 +26,14 @@ def problem_of(values: dict[str, Any]) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("values", "found", "mend"),
+    ("values", "found", "hint"),
     [
         ({"question": "c"}, "no 'answer' among the keys question", "Add 'answer' to the row, or remove the row."),
         ({"question": 3, "answer": "a"}, "question: 3 (int)", "Put the value in quotes."),
         ({"question": "c", "answer": " "}, "an empty 'answer'", "Fill it in, or remove the row."),
     ],
 )
-def test_messages_name_the_files_columns(values: dict[str, Any], found: str, mend: str) -> None:
+def test_messages_name_the_files_columns(values: dict[str, Any], found: str, hint: str) -> None:
     problem = problem_of(values)
-    assert (problem.where, problem.found, problem.mend) == ("train.jsonl:2", found, mend)
+    assert (problem.where, problem.found, problem.hint) == ("train.jsonl:2", found, hint)
     assert "completion" not in str(problem)

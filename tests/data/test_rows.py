@@ -58,13 +58,13 @@ def test_every_bad_line_is_reported_with_its_number_and_mend(tmp_path: Path) -> 
     assert found[3] == "a JSON string"
     assert found[4].startswith("half of a surrogate pair")
     assert found[5] == "a JSON null"
-    assert problems[1].mend == "Save the file as UTF-8."
-    assert all(problem.allowed and problem.mend for problem in problems)
+    assert problems[1].hint == "Save the file as UTF-8."
+    assert all(problem.allowed and problem.hint for problem in problems)
 
 
 def test_a_document_named_jsonl_says_so(tmp_path: Path) -> None:
     _, problems = read(written(tmp_path, "a.jsonl", json.dumps([{"text": "T"}], indent=1)))
-    assert "name the file .json" in problems[0].mend
+    assert "name the file .json" in problems[0].hint
 
 
 def test_json_nested_too_deep_is_a_problem_not_a_crash(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(InputError) as caught:
         read(written(tmp_path, "a.parquet", b"PAR1"))
-    assert caught.value.problems[0].mend == "Run: pip install pyarrow"
+    assert caught.value.problems[0].hint == "Run: pip install pyarrow"
 
 
 def fake_datasets(load: Callable[..., Any]) -> types.ModuleType:

@@ -71,4 +71,4 @@ def test_a_near_name_is_offered(tmp_path: Path) -> None:
     touch(tmp_path, "train.jsonl")
     log = ProblemLog()
     resolve_sources("trian.jsonl", split="train", base_directory=tmp_path, where="w", log=log)
-    assert log.of(ProblemKind.INPUT)[0].mend == "Did you mean 'train.jsonl'?"
+    assert log.of(ProblemKind.INPUT)[0].hint == "Did you mean 'train.jsonl'?"

@@ -87,8 +87,8 @@ def test_inputs_that_are_elsewhere_are_named(
     with pytest.raises(InputError) as caught:
         resume(run)
     first, second = caught.value.problems
-    assert first.mend == f"Say where: cohort resume {run} --model_name_or_path PATH"
-    assert second.mend == f"Say where: cohort resume {run} --dataset.train PATH"
+    assert first.hint == f"Say where: cohort resume {run} --model_name_or_path PATH"
+    assert second.hint == f"Say where: cohort resume {run} --dataset.train PATH"
     with pytest.raises(SystemExit) as exit_:
         main(["resume", str(run), "--dataset.train", str(rows), "--base_model", str(model)])
     assert exit_.value.code == 0, capsys.readouterr()
@@ -104,7 +104,7 @@ def test_other_content_is_refused_with_the_difference(elsewhere: Path, tmp_path:
     train = caught.value.problems[0]
     assert train.where == f"dataset.train: {tmp_path / 'other.jsonl'}"
     assert ("22 rows read" in train.found, "24 rows read" in train.allowed) == (True, True)
-    assert "cohort resume RUN_DIR --dataset.train PATH" in train.mend
+    assert "cohort resume RUN_DIR --dataset.train PATH" in train.hint
 
 
 def test_only_places_can_be_given(elsewhere: Path) -> None:

@@ -15,7 +15,7 @@ from cohort.core.errors import InputError
 from cohort.engine.machine.local_slots import hardware_of_slots
 from cohort.runs.task_result import TasksFailedError
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.task_queue.pool import PoolWish
+from cohort.task_queue.pool import PoolRequest
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, write_inputs
 from tests.task_queue.inline_pool import InlinePool
 
@@ -77,7 +77,7 @@ def test_it_is_the_same_run_as_the_command_lines(folder: Path, tmp_path: Path) -
 def test_several_tasks_and_one_that_fails(folder: Path, tmp_path: Path) -> None:
     tasks = [
         quick_task(folder, name="good"),
-        quick_task(folder, name="hopeless", search_space={"learning_rate": [1e30]}),
+        quick_task(folder, name="certain_to_stop", search_space={"learning_rate": [1e30]}),
         quick_task(folder, name="other", early_exit="none"),
     ]
     engine = cohort.Engine(total_gpus=0)
@@ -85,7 +85,7 @@ def test_several_tasks_and_one_that_fails(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(TasksFailedError, match="1 of 3 tasks failed") as caught:
         engine.run(tasks, early_exit=cohort.EarlyExit(warmup_fraction=0.5), run_directory=tmp_path / "runs")
     assert set(caught.value.results) == {"good", "other"}
-    assert "no trial had a finite validation loss" in str(caught.value.failures["hopeless"])
+    assert "no trial had a finite validation loss" in str(caught.value.failures["certain_to_stop"])
     other = caught.value.results["other"]
     assert other.run_directory == tmp_path / "runs" / "other"
     assert {row["status"] for row in other.trials} == {"completed"}, "its own early_exit counts"
@@ -122,8 +122,8 @@ def test_what_is_not_built_is_refused(keys: dict[str, object], found: str) -> No
 
 
 def test_several_tasks_on_several_gpus(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def two_slots(wish: PoolWish, directory: Path) -> tuple[InlinePool, Hardware]:
-        assert wish == PoolWish(gpus=2)
+    def two_slots(request: PoolRequest, directory: Path) -> tuple[InlinePool, Hardware]:
+        assert request == PoolRequest(gpus=2)
         return InlinePool(2), hardware_of_slots(cpu_slots(2, num_threads=1))
 
     monkeypatch.setattr("cohort.task_queue.from_python.open_pool", two_slots)

@@ -267,7 +267,7 @@ def test_a_damaged_parked_state_is_trained_again(folder: Path, tmp_path: Path, m
 
     def load_once_damaged(self: Executor, spec: Any, state: Any = None, **options: Any) -> int:
         if not damaged:
-            # the first that was parked comes back: the others are still on the shelf
+            # the first that was parked comes back: the others are still on the state store
             damaged.extend(sorted((tmp_path / "run" / "trials").glob("*/state-*")))
             for path in damaged:
                 # a file of its own: the state that is coming in still reads the old one

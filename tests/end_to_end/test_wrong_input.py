@@ -1,4 +1,4 @@
-"""Wrong input through the real command line: exit code 2, place, find and mend, no traceback, nothing left behind."""
+"""Wrong input through the real command line: exit code 2, place, find and hint, no traceback, nothing left behind."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def verb(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def refused(folder: Path, capsys: pytest.CaptureFixture[str], verb: str, *expected: str, mend: str) -> str:
-    """Assert that both verbs refuse the task with exit code 2, naming ``expected`` and how to mend it."""
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], verb: str, *expected: str, hint: str) -> str:
+    """Assert that both verbs refuse the task with exit code 2, naming ``expected`` and how to hint it."""
     found = Refused(folder, capsys, verb)
     assert found.code == 2, found.text
-    for part in (*expected, mend):
+    for part in (*expected, hint):
         assert part in found.text, f"{part!r} is not in:\n{found.text}"
     return found.text
 
@@ -69,14 +69,14 @@ def test_an_unknown_key(folder: Path, capsys: pytest.CaptureFixture[str], verb: 
     write_task(folder, training={"learing_rate": 1e-3})
     line = 1 + (folder / "task.yaml").read_text().splitlines().index("  learing_rate: 0.001")
     expected = f"{folder / 'task.yaml'}:{line}: training.learing_rate"
-    text = refused(folder, capsys, verb, expected, mend="Did you mean training.learning_rate?")
+    text = refused(folder, capsys, verb, expected, hint="Did you mean training.learning_rate?")
     assert "1 problem in the input" in text
 
 
 def test_empty_data(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder)
     (folder / "train.jsonl").write_text("")
-    refused(folder, capsys, verb, str(folder / "train.jsonl"), "no rows", mend="Put one JSON object on each line")
+    refused(folder, capsys, verb, str(folder / "train.jsonl"), "no rows", hint="Put one JSON object on each line")
 
 
 def test_bad_json_on_line_17(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
@@ -85,7 +85,7 @@ def test_bad_json_on_line_17(folder: Path, capsys: pytest.CaptureFixture[str], v
     rows[16] = '{"prompt": "1+1=", "completion": '
     (folder / "train.jsonl").write_text("\n".join(rows))
     refused(
-        folder, capsys, verb, f"{folder / 'train.jsonl'}:17", "JSON", mend="Write one whole JSON object on this line."
+        folder, capsys, verb, f"{folder / 'train.jsonl'}:17", "JSON", hint="Write one whole JSON object on this line."
     )
 
 
@@ -94,43 +94,43 @@ def test_a_row_without_an_answer(folder: Path, capsys: pytest.CaptureFixture[str
     with (folder / "train.jsonl").open("a") as stream:
         stream.write('{"prompt": "1+1="}\n{"prompt": "1+2=", "completion": ""}\n')
     text = refused(
-        folder, capsys, verb, "train.jsonl:25", "train.jsonl:26", mend="Add 'completion' to the row, or remove the row."
+        folder, capsys, verb, "train.jsonl:25", "train.jsonl:26", hint="Add 'completion' to the row, or remove the row."
     )
     assert "completion" in text
 
 
 def test_a_share_that_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder, dataset={"validation": 0.001})
-    refused(folder, capsys, verb, "task.yaml:4: dataset.validation", "0.001", mend="name a validation file.")
+    refused(folder, capsys, verb, "task.yaml:4: dataset.validation", "0.001", hint="name a validation file.")
 
 
 def test_an_unknown_target_module(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder, lora={"target_modules": ["q_prj", "v_proj"]})
-    refused(folder, capsys, verb, "task.yaml:", "lora.target_modules", "q_prj", mend="q_proj")
+    refused(folder, capsys, verb, "task.yaml:", "lora.target_modules", "q_prj", hint="q_proj")
 
 
 def test_a_missing_weight_file(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder)
     (folder / "model" / "model.safetensors").unlink()
-    refused(folder, capsys, verb, str(folder / "model"), "safetensors", mend="Fetch the model's weight files.")
+    refused(folder, capsys, verb, str(folder / "model"), "safetensors", hint="Fetch the model's weight files.")
 
 
 def test_a_truncated_weight_file(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder)
     path = folder / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1000])
-    refused(folder, capsys, verb, str(path), "truncated", mend="Fetch it again")
+    refused(folder, capsys, verb, str(path), "truncated", hint="Fetch it again")
 
 
 def test_chat_rows_without_a_chat_template(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder)
     row = {"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}
     (folder / "train.jsonl").write_text((json.dumps(row) + "\n") * 20)
-    refused(folder, capsys, verb, "chat template", mend="write the rows as prompt and completion")
+    refused(folder, capsys, verb, "chat template", hint="write the rows as prompt and completion")
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "mend"),
+    ("key", "value", "hint"),
     [
         ("objective", "dpo", "Write objective: sft."),
         ("num_gpus", 4, "Write num_gpus: auto."),
@@ -138,23 +138,23 @@ def test_chat_rows_without_a_chat_template(folder: Path, capsys: pytest.CaptureF
     ],
 )
 def test_a_documented_key_that_is_not_built(
-    folder: Path, capsys: pytest.CaptureFixture[str], verb: str, key: str, value: object, mend: str
+    folder: Path, capsys: pytest.CaptureFixture[str], verb: str, key: str, value: object, hint: str
 ) -> None:
     write_task(folder, **{key: value})
-    refused(folder, capsys, verb, "task.yaml:", key, "documented, but not built yet", mend=mend)
+    refused(folder, capsys, verb, "task.yaml:", key, "documented, but not built yet", hint=hint)
 
 
 def test_exact_match_on_rows_without_a_prompt(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder, evaluation={"metric": "exact_match"})
     (folder / "train.jsonl").write_text("".join(json.dumps({"text": f"row {n}"}) + "\n" for n in range(20)))
-    refused(folder, capsys, verb, "evaluation.metric", "no prompt", mend="Write metric: loss.")
+    refused(folder, capsys, verb, "evaluation.metric", "no prompt", hint="Write metric: loss.")
 
 
 def test_rows_beyond_the_models_context(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder, dataset={"max_length": 4096})
     with (folder / "train.jsonl").open("a") as stream:
         stream.write(json.dumps({"prompt": "1+" * 100, "completion": "2"}) + "\n")
-    refused(folder, capsys, verb, "dataset.max_length", "128 tokens", mend="Write max_length: 128.")
+    refused(folder, capsys, verb, "dataset.max_length", "128 tokens", hint="Write max_length: 128.")
 
 
 def test_everything_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

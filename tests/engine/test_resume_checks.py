@@ -86,7 +86,7 @@ def test_only_the_file_that_changed_is_named_with_rows_and_size_of_it(folder: Pa
     assert problem.where == f"dataset.{split}: {path}"
     assert f"rows read in {path.stat().st_size:,} bytes (SHA-256 " in problem.found
     assert problem.allowed.startswith(then)
-    assert f"--dataset.{split} PATH" in problem.mend
+    assert f"--dataset.{split} PATH" in problem.hint
     assert not re.search("[0-9a-f]{13}", problem.found + problem.allowed)
 
 

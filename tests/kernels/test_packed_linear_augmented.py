@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from cohort.core.errors import ShapeError
 from cohort.kernels.attention import AttentionTiles, packed_attention
 from cohort.kernels.backend import Backend
-from cohort.kernels.packed_linear import LaunchTables, RoomyRows, packed_linear
+from cohort.kernels.packed_linear import LaunchTables, PaddedRows, packed_linear
 from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, TileTableError
 from cohort.models.frozen_linear import FrozenLinear
@@ -45,7 +45,7 @@ def roomy_linear(case: Case, *, spare: int = 128) -> FrozenLinear:
     return FrozenLinear(wide, case.bias, in_features=num_in)
 
 
-def room_of(case: Case, frozen: FrozenLinear, tables: LaunchTables, tiles: TileChoice = AUGMENTED) -> RoomyRows | None:
+def room_of(case: Case, frozen: FrozenLinear, tables: LaunchTables, tiles: TileChoice = AUGMENTED) -> PaddedRows | None:
     """X in rows with room, which holds NaN until someone fills it."""
     room = grouped.room_for(case.x, frozen=frozen, parts=case.parts, tables=tables, tiles=tiles)
     if room is not None:
@@ -168,7 +168,7 @@ def test_attention_writes_into_the_room(triton_device: str, lengths: tuple[int, 
     tiles = AttentionTiles((0, *torch.tensor(lengths).cumsum(0).tolist()), device=triton_device)
     outcomes = []
     buffer_TX = torch.full((num_rows, heads * width + 48), torch.nan, device=triton_device)
-    for room in (None, RoomyRows(buffer_TX=buffer_TX, width=heads * width, num_columns=16)):
+    for room in (None, PaddedRows(buffer_TX=buffer_TX, width=heads * width, num_columns=16)):
         leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
         o = packed_attention(*leaves, tiles=tiles, room=room)
         if room is not None:

@@ -53,7 +53,7 @@ FACTS: dict[str, JsonValue] = {
             "where": "train.jsonl:17",
             "found": "1,204 tokens",
             "allowed": "at most 1,024 (max_length)",
-            "mend": "Raise max_length, or leave the row out as now.",
+            "hint": "Raise max_length, or leave the row out as now.",
         }
     ],
 }

@@ -13,7 +13,7 @@ import pytest
 
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.runs import database_copies
-from cohort.runs.database_copies import copy_database, mend_database, replace_database
+from cohort.runs.database_copies import copy_database, repair_database, replace_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.schema import database_errors_named
 from cohort.runs.store import RunStore
@@ -34,9 +34,9 @@ def directory(tmp_path: Path) -> RunDirectory:
     ("text", "kind", "message"),
     [
         ("database or disk is full", StorageFullError, "no space left"),
-        ("attempt to write a readonly database", RunStateError, "mend the disk or its permissions"),
-        ("unable to open database file", RunStateError, "mend the disk or its permissions"),
-        ("disk I/O error", RunStateError, "mend the disk or its permissions"),
+        ("attempt to write a readonly database", RunStateError, "hint the disk or its permissions"),
+        ("unable to open database file", RunStateError, "hint the disk or its permissions"),
+        ("disk I/O error", RunStateError, "hint the disk or its permissions"),
         ("database is locked", RunStateError, "locked by another process"),
     ],
 )
@@ -51,17 +51,17 @@ def test_a_database_out_of_reach_is_left_alone(
     with monkeypatch.context() as patched:
         patched.setattr(database_copies, "open_database", refuse)
         with pytest.raises(kind, match=message):
-            mend_database(directory)
+            repair_database(directory)
     assert directory.database.read_bytes() == before
     assert not directory.database.with_name("run.db.damaged").exists()
-    assert mend_database(directory) is None
+    assert repair_database(directory) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all\n" * 500])
 def test_a_damaged_one_gives_way(directory: RunDirectory, content: bytes) -> None:
     directory.database.write_bytes(content)
-    assert "took its place" in str(mend_database(directory))
-    assert mend_database(directory) is None
+    assert "took its place" in str(repair_database(directory))
+    assert repair_database(directory) is None
 
 
 class Killed(BaseException):
@@ -112,7 +112,7 @@ def test_a_kill_while_a_copy_takes_the_place_leaves_the_old_one_or_the_copy(
     was_killed = len(calls) == call
     assert was_killed or call >= len(calls)
     torn.clean_up()
-    assert mend_database(torn) is None
+    assert repair_database(torn) is None
     with contextlib.closing(RunStore.resume(torn.database)) as store:
         facts = store.facts()
     assert facts.get("first") is True
@@ -128,8 +128,8 @@ def test_a_kill_while_a_damaged_one_is_mended_leaves_it_to_the_next(
     with monkeypatch.context() as patched:
         kill_at(patched, call)
         with contextlib.suppress(Killed):
-            mend_database(torn)
+            repair_database(torn)
     torn.clean_up()
-    mend_database(torn)
+    repair_database(torn)
     with contextlib.closing(RunStore.resume(torn.database)) as store:
         assert store.facts().get("first") is True

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core import durable_files
-from cohort.core.durable_files import directory_written_beside, file_written_beside, write_bytes, write_text
+from cohort.core.durable_files import atomic_directory, atomic_file, write_bytes, write_text
 from cohort.core.errors import InputError, RunStateError, StorageFullError
 from cohort.runs.directory import RunDirectory
 
@@ -99,7 +99,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file.txt"
     write_text(path, "first é")
     assert path.read_text(encoding="utf-8") == "first é"
-    with pytest.raises(UnicodeEncodeError), file_written_beside(path) as partial:
+    with pytest.raises(UnicodeEncodeError), atomic_file(path) as partial:
         partial.write_text("half \ud800", encoding="utf-8")
     assert path.read_text(encoding="utf-8") == "first é"
     assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
@@ -111,12 +111,12 @@ def test_a_directory_is_replaced_whole(tmp_path: Path, swap: bool, monkeypatch: 
         monkeypatch.setattr(durable_files, "_exchange", lambda first, second: False)
     best = tmp_path / "best"
     for content in ("1", "2"):
-        with directory_written_beside(best) as partial:
+        with atomic_directory(best) as partial:
             (partial / "sub").mkdir()
             (partial / "sub" / content).write_text(content)
             assert not best.exists() or os.listdir(best / "sub") == ["1"]
     assert os.listdir(best / "sub") == ["2"]
-    with pytest.raises(UnicodeEncodeError), directory_written_beside(best) as partial:
+    with pytest.raises(UnicodeEncodeError), atomic_directory(best) as partial:
         (partial / "half").write_text("half \ud800", encoding="utf-8")
     assert os.listdir(best) == ["sub"]
     assert os.listdir(tmp_path) == ["best"]
@@ -155,16 +155,16 @@ def test_no_space_left_names_the_path_and_leaves_nothing(
     monkeypatch.setattr(durable_files, "_flush_to_disk", _os_error(number))
     with pytest.raises(StorageFullError, match=r"results\.csv.*cohort resume"):
         write_bytes(path, b"new")
-    with pytest.raises(StorageFullError, match="best"), directory_written_beside(tmp_path / "best") as partial:
+    with pytest.raises(StorageFullError, match="best"), atomic_directory(tmp_path / "best") as partial:
         (partial / "file").touch()
     assert os.listdir(tmp_path) == ["results.csv"]
     assert path.read_bytes() == b"old"
 
 
 def test_a_library_s_own_words_for_a_full_disk_count_and_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(StorageFullError), file_written_beside(tmp_path / "a"):
+    with pytest.raises(StorageFullError), atomic_file(tmp_path / "a"):
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
-    with pytest.raises(PermissionError), file_written_beside(tmp_path / "a"):
+    with pytest.raises(PermissionError), atomic_file(tmp_path / "a"):
         raise PermissionError(errno.EACCES, "no")
 
 

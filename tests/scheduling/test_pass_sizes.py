@@ -103,11 +103,11 @@ def test_a_row_that_fits_in_no_way_says_what_does() -> None:
     assert "9,000 tokens (rows.jsonl:7)" in problem.found
     assert "every layer recomputed" in problem.found
     assert "rows of up to 1,950 tokens" in problem.allowed
-    assert problem.mend.startswith("Set dataset.max_length to 1950 or less")
+    assert problem.hint.startswith("Set dataset.max_length to 1950 or less")
     kept = chosen(5000, longest_row=9000, mode=Recompute.NEVER)
     never = row_too_long(NEEDS, kept, left=4000, longest_row=9000, source="rows.jsonl:7", mode=Recompute.NEVER)
     assert never is not None
     assert "all its activations kept" in never.found
-    assert never.mend.startswith("Set memory.recompute: auto, set dataset.max_length to 390 or less")
+    assert never.hint.startswith("Set memory.recompute: auto, set dataset.max_length to 390 or less")
     assert row_too_long(NEEDS, sizes, left=150, longest_row=9000, source="", mode=Recompute.AUTO) is None, "the rank"
     assert row_too_long(NEEDS, sizes, left=50_000, longest_row=9000, source="", mode=Recompute.AUTO) is None

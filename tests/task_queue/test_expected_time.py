@@ -13,7 +13,7 @@ from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.engine.machine.local_slots import hardware_of_slots
 from cohort.engine.tune import tune
-from cohort.task_queue.expected_time import Expectation
+from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.records import QueuedTask
 from cohort.task_queue.submission import read_submissions
 from tests.end_to_end.tiny_tasks import tiny_data, tiny_task, write_inputs
@@ -31,7 +31,7 @@ def queued(folder: Path, runs: Path, **sections: object) -> QueuedTask:
 
 
 def test_longer_tasks_are_expected_to_take_longer(folder: Path, tmp_path: Path) -> None:
-    expect = Expectation(tmp_path, hardware_of_slots(cpu_slots(2, num_threads=1)))
+    expect = ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(2, num_threads=1)))
     short, long = (expect(queued(folder, tmp_path, training={"max_steps": steps})) for steps in (8, 800))
     assert 0 < short < long
 
@@ -39,7 +39,7 @@ def test_longer_tasks_are_expected_to_take_longer(folder: Path, tmp_path: Path) 
 def test_a_task_that_has_begun_says_itself_what_is_left(folder: Path, tmp_path: Path) -> None:
     task = queued(folder, tmp_path)
     tune(tiny_task(folder), tmp_path / task.name)
-    expect = Expectation(tmp_path, hardware_of_slots(cpu_slots(1, num_threads=1)))
+    expect = ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(1, num_threads=1)))
     assert expect(task) == 0.0
 
 
@@ -47,6 +47,6 @@ def test_a_task_that_fits_no_slot_is_refused(folder: Path, tmp_path: Path) -> No
     hardware = hardware_of_slots(cpu_slots(1, num_threads=1))
     small = replace(hardware, memory_bytes=20_000.0)
     with pytest.raises(InputError, match="whose weights take"):
-        Expectation(tmp_path, small)(queued(folder, tmp_path))
+        ExpectedTime(tmp_path, small)(queued(folder, tmp_path))
     with pytest.raises(InputError, match="but the workers are on the CPU"):
-        Expectation(tmp_path, hardware)(queued(folder, tmp_path, num_gpus=1))
+        ExpectedTime(tmp_path, hardware)(queued(folder, tmp_path, num_gpus=1))

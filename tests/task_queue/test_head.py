@@ -96,7 +96,7 @@ class Scene:
 
     def expect(self, task: QueuedTask) -> float:
         if task.name == "unfit":
-            raise InputError(Problem(where="unfit", found="80 GiB", allowed="16 GiB", mend="Choose a smaller model."))
+            raise InputError(Problem(where="unfit", found="80 GiB", allowed="16 GiB", hint="Choose a smaller model."))
         return max(self.pool.seconds[task.name] - self.pool.done[task.name], 1e-3)
 
     def states(self) -> dict[str, TaskState]:
@@ -250,7 +250,7 @@ def test_a_task_that_is_put_back_the_moment_it_failed_is_begun_again(tmp_path: P
 def test_a_task_whose_file_changed_is_held_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change = Problem(where="b.yaml: training.max_steps", found="7", allowed="6", mend="Restore it as it was.")
+    change = Problem(where="b.yaml: training.max_steps", found="7", allowed="6", hint="Restore it as it was.")
     found = {"b": [change]}
     monkeypatch.setattr("cohort.task_queue.head.find_changes", lambda task, **_: found.get(task.name, []))
     scene = Scene(tmp_path, {"a": 5.0, "b": 5.0, "c": 5.0}, num_slots=1)

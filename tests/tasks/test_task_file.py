@@ -1,4 +1,4 @@
-"""A task file is read as a whole; every mistake in it is named at once, with line, key, allowed values and mend."""
+"""A task file is read as a whole; every mistake in it is named at once, with line, key, allowed values and hint."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_early_exit_none_and_empty_sections(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("addition", "where", "found", "mend"),
+    ("addition", "where", "found", "hint"),
     [
         ("lora: {rr: 4}", ":3: lora.rr", "'rr'", "lora.r"),
         ("lora: {alpha: 4}", ":3: lora.alpha", "'alpha'", "lora.lora_alpha"),
@@ -190,17 +190,17 @@ def test_early_exit_none_and_empty_sections(folder: Path) -> None:
         ("training: {max_steps: 3}\nsearch: {space: {num_train_epochs: 2}}", ":4: search.space.num", "max_", "Remove"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: str, found: str, mend: str) -> None:
+def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: str, found: str, hint: str) -> None:
     problems = problems_of(folder, BASE + addition)
     assert len(problems) == 1, problems
     assert problems[0].where.startswith(f"{folder / 'task.yaml'}{where}")
     assert found in problems[0].found
-    assert mend in problems[0].mend
+    assert hint in problems[0].hint
     assert problems[0].allowed
 
 
 @pytest.mark.parametrize(
-    ("dataset", "found", "mend"),
+    ("dataset", "found", "hint"),
     [
         ("{train: trian.jsonl}", "'trian.jsonl', which does not exist", "'train.jsonl'"),
         ("{train: []}", "an empty list", "at least one"),
@@ -218,12 +218,12 @@ def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: st
         ("3", "3", "indented"),
     ],
 )
-def test_a_mistake_in_the_data_section(folder: Path, dataset: str, found: str, mend: str) -> None:
+def test_a_mistake_in_the_data_section(folder: Path, dataset: str, found: str, hint: str) -> None:
     problems = problems_of(folder, f"base_model: model\ndataset: {dataset}\n")
     assert len(problems) == 1, problems
     assert problems[0].where.startswith(f"{folder / 'task.yaml'}:2: dataset")
     assert found in problems[0].found
-    assert mend in problems[0].mend
+    assert hint in problems[0].hint
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_mistake_in_an_override(folder: Path, arguments: list[str], where: str
 
 def test_an_override_that_the_search_space_would_hide_is_refused(folder: Path) -> None:
     problems = problems_of(folder, BASE + "search: {space: {r: [4, 8]}}\n", "--lora.r", "2")
-    assert "--search.space.r" in problems[0].mend
+    assert "--search.space.r" in problems[0].hint
 
 
 def test_the_search_space_gives_whole_configurations(folder: Path) -> None:

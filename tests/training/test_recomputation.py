@@ -123,7 +123,7 @@ def test_a_row_that_does_not_fit_with_all_kept_trains_to_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("mode", "share", "found", "mend"),
+    ("mode", "share", "found", "hint"),
     [
         (Recompute.NEVER, 0.6, "a pass of its own,", "Set memory.recompute: auto, set dataset.max_length below"),
         (Recompute.AUTO, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
@@ -131,7 +131,7 @@ def test_a_row_that_does_not_fit_with_all_kept_trains_to_the_same_bits(
     ],
 )
 def test_a_row_that_fits_in_no_way_is_named(
-    decoder: Decoder, largest_rows: tuple[int, int], mode: Recompute, share: float, found: str, mend: str
+    decoder: Decoder, largest_rows: tuple[int, int], mode: Recompute, share: float, found: str, hint: str
 ) -> None:
     executor = executor_for(decoder, limit_bytes=limit_between(decoder, largest_rows, share), recompute=mode)
     before = [executor.weights(spec.trial_id) for spec in TRIALS]
@@ -141,7 +141,7 @@ def test_a_row_that_fits_in_no_way_is_named(
     row = int(problem.where.removeprefix("random:")) - 1
     assert f"{ROWS.lengths[row]:,} tokens of trial " in problem.found
     assert found in f"{problem.found},"
-    assert problem.mend.startswith(mend)
+    assert problem.hint.startswith(hint)
     assert all(torch.equal(executor.weights(spec.trial_id), then) for spec, then in zip(TRIALS, before, strict=True))
     assert not executor.bank.grads_RD.any()
 

@@ -10,7 +10,7 @@ from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study
-from cohort.tuning.trial_state import TrialState
+from cohort.tuning.trial_phase import TrialPhase
 
 
 def step_done(trial_id: int, step: int, loss: float, *, grad_norm: float = 1.0) -> StepDone:
@@ -43,7 +43,7 @@ def run_alone(recorded: RecordedCurve, settings: EarlyExitSettings) -> Study:
 def advance(study: Study, recorded: RecordedCurve) -> list[StepDone | Evaluated]:
     """Do the next step of a trial and the evaluation that is due; return the events."""
     trial_id = recorded.candidate.trial_id
-    if study.state(trial_id) is not TrialState.RUNNING:
+    if study.state(trial_id) is not TrialPhase.RUNNING:
         study.start(trial_id)
     step = study.trajectory(trial_id).num_steps + 1
     done = step_done(trial_id, step, recorded.train_losses[step - 1])

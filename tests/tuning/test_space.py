@@ -15,7 +15,7 @@ from cohort.tuning.space_syntax import parse_space
 
 
 def problems_of(caught: pytest.ExceptionInfo[InputError]) -> list[tuple[str, str, str]]:
-    return [(problem.where, problem.found, problem.mend) for problem in caught.value.problems]
+    return [(problem.where, problem.found, problem.hint) for problem in caught.value.problems]
 
 
 def test_the_documented_space() -> None:
@@ -103,7 +103,7 @@ def test_a_grid_of_an_undivided_range_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "found", "mend"),
+    ("written", "found", "hint"),
     [
         ("1e-5", "'1e-5'", "Write it without quotes."),
         (["1e-5", 1e-4], "'1e-5'", "Write it without quotes."),
@@ -127,10 +127,10 @@ def test_a_grid_of_an_undivided_range_says_what_to_do() -> None:
         ({"min": 1.5, "max": 2, "integer": True}, "min 1.5, max 2", "Round min, max and step."),
     ],
 )
-def test_what_is_refused(written: object, found: str, mend: str) -> None:
+def test_what_is_refused(written: object, found: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_space({"r": [8], "x": written})
-    assert problems_of(caught) == [("search.space.x", found, mend)]
+    assert problems_of(caught) == [("search.space.x", found, hint)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study, StudyError
-from cohort.tuning.trial_state import TrialState
+from cohort.tuning.trial_phase import TrialPhase
 from tests.tuning.loss_curves import advance, curve, endings, step_done
 
 ORDER_FREE_RULES = [
@@ -41,8 +41,8 @@ def snapshot(study: Study) -> object:
     for trial_id in study.trial_ids:
         state = study.state(trial_id)
         begun = study.trajectory(trial_id).num_steps > 0
-        states[trial_id] = "not resident" if state in (TrialState.WAITING, TrialState.READY) else str(state)
-        if state is TrialState.RUNNING and not begun:
+        states[trial_id] = "not resident" if state in (TrialPhase.WAITING, TrialPhase.READY) else str(state)
+        if state is TrialPhase.RUNNING and not begun:
             states[trial_id] = "not resident"
     trajectories = [repr(study.trajectory(trial_id)) for trial_id in study.trial_ids]
     return states, trajectories, as_json(study.decisions), study.result(), study.is_finished
@@ -152,14 +152,14 @@ def test_the_selection_keeps_its_share(curves: list[RecordedCurve], data: st.Dat
 def test_who_is_called_hopeless_is_never_kept(rule: RuleName, curves: list[RecordedCurve], data: st.DataObject) -> None:
     study = Study([c.candidate for c in curves], early_exit(rule))
     by_id = {c.candidate.trial_id: c for c in curves}
-    hopeless: set[int] = set()
+    certain_to_stop: set[int] = set()
     while not study.is_finished:
         advance(study, by_id[data.draw(st.sampled_from(study.runnable()))])
-        now = study.hopeless()
-        assert all(study.state(trial_id) is TrialState.PARKED for trial_id in now)
-        assert {trial_id for trial_id in hopeless if study.state(trial_id) is TrialState.PARKED} <= now
-        hopeless |= now
-        assert all(study.state(trial_id) in (TrialState.PARKED, TrialState.STOPPED) for trial_id in hopeless)
+        now = study.certain_to_stop()
+        assert all(study.state(trial_id) is TrialPhase.PARKED for trial_id in now)
+        assert {trial_id for trial_id in certain_to_stop if study.state(trial_id) is TrialPhase.PARKED} <= now
+        certain_to_stop |= now
+        assert all(study.state(trial_id) in (TrialPhase.PARKED, TrialPhase.STOPPED) for trial_id in certain_to_stop)
 
 
 def test_a_trial_behind_the_share_of_all_is_hopeless_before_the_last_arrives() -> None:
@@ -168,10 +168,10 @@ def test_a_trial_behind_the_share_of_all_is_hopeless_before_the_last_arrives() -
     found = []
     for recorded in curves[:5]:
         advance(study, recorded)
-        found.append(study.hopeless())
+        found.append(study.certain_to_stop())
     assert found == [frozenset(), frozenset(), {2}, {2, 3}, {2, 3, 4}]
     study.add([replace(curves[0].candidate, trial_id=n) for n in (8, 9)])
-    assert study.hopeless() == {3, 4}, "with ten candidates three are kept"
+    assert study.certain_to_stop() == {3, 4}, "with ten candidates three are kept"
 
 
 def test_a_failure_is_final_and_its_best_still_competes() -> None:
@@ -195,7 +195,7 @@ def test_the_result_follows_the_metric_and_the_rules_the_loss() -> None:
     matches = {0: [0.25, 0.5], 1: [0.5, 0.5], 2: [0.75, 0.0]}
     for step in (1, 2):
         for trial_id in study.runnable():
-            if study.state(trial_id) is not TrialState.RUNNING:
+            if study.state(trial_id) is not TrialPhase.RUNNING:
                 study.start(trial_id)
             study.observe(step_done(trial_id, step, 1.0))
             study.observe(

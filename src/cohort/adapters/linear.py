@@ -13,7 +13,7 @@ from cohort.kernels.packed_linear import (
     FrozenProduct,
     LaunchTables,
     LoraPart,
-    RoomyRows,
+    PaddedRows,
     SlotTable,
     input_room,
     packed_linear,
@@ -71,7 +71,7 @@ class PackedLinear:
             raise ShapeError(f"parts are {starts[-1]} wide together, the frozen linear {frozen.out_features}")
         self._column_starts = starts[:-1]
 
-    def input_room(self, like: Tensor, lora: LoraContext | None) -> RoomyRows | None:
+    def input_room(self, like: Tensor, lora: LoraContext | None) -> PaddedRows | None:
         """Return rows for whoever makes the input of a pass whose product is to be augmented; None: any input will do.
 
         ``like`` is any tensor of the pass.
@@ -80,7 +80,7 @@ class PackedLinear:
             return None
         return input_room(like, frozen=self.frozen, parts=self.adapted(lora), tables=lora.tables)
 
-    def __call__(self, x_TK: Tensor, lora: LoraContext | None, *, room: RoomyRows | None = None) -> Tensor:
+    def __call__(self, x_TK: Tensor, lora: LoraContext | None, *, room: PaddedRows | None = None) -> Tensor:
         """Return y [T, N]; without ``lora``, or a part in it, the frozen product alone.
 
         ``room``: what :meth:`input_room` gave for this pass, with ``x`` in it.

@@ -58,7 +58,7 @@ def merge_into_base(
                 where=str(base_directory),
                 found=f"no weight for {', '.join(sorted(missing)[:3])}",
                 allowed="the base model that the adapter was trained on",
-                mend="Name that base model, as safetensors files.",
+                hint="Name that base model, as safetensors files.",
             )
         )
     for path in base_directory.iterdir():
@@ -73,7 +73,7 @@ def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
                 where=f"{module}.weight",
                 found=f"stored as {weight_NK.dtype}",
                 allowed="float32, bfloat16 or float16",
-                mend="Merge into the unquantised base: merging into a quantised one loses quality.",
+                hint="Merge into the unquantised base: merging into a quantised one loses quality.",
             )
         )
     a_rK, b_Nr = adapter.factors(module)

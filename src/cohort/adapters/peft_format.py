@@ -85,7 +85,7 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
                     allowed="no such linear in this model"
                     if expected is None
                     else f"r {adapter.spec.r}, widths {expected}",
-                    mend="Use the base model that the adapter was trained on.",
+                    hint="Use the base model that the adapter was trained on.",
                 )
             )
             continue
@@ -145,7 +145,7 @@ def read_adapter(directory: Path) -> PeftAdapter:
     """
     config_path, weights_path = directory / CONFIG_FILE, directory / WEIGHTS_FILE
     problems = [
-        Problem(where=str(path), found="no such file", allowed="a PEFT LoRA adapter", mend="Name an adapter directory.")
+        Problem(where=str(path), found="no such file", allowed="a PEFT LoRA adapter", hint="Name an adapter directory.")
         for path in (config_path, weights_path)
         if not path.is_file()
     ]
@@ -160,7 +160,7 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 where=str(directory),
                 found=f"a damaged file ({error})",
                 allowed="readable adapter files",
-                mend="Export the adapter again.",
+                hint="Export the adapter again.",
             )
         ) from error
     unsupported = [key for key in ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]
@@ -170,7 +170,7 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 where=str(config_path),
                 found=f"peft_type {config.get('peft_type')!r} with {', '.join(unsupported) or 'no extras'}",
                 allowed="plain LoRA with one rank",
-                mend="Use an adapter without these features.",
+                hint="Use an adapter without these features.",
             )
         )
     spec = AdapterSpec(

@@ -1,4 +1,4 @@
-"""Exit codes: 0 done, 2 for the user to mend, 130 interrupted, 1 anything else; tracebacks only on ``--debug``."""
+"""Exit codes: 0 done, 2 for the user to hint, 130 interrupted, 1 anything else; tracebacks only on ``--debug``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def format_input_error(error: InputError) -> str:
             f"  {problem.where}",
             f"    found    {problem.found}",
             f"    allowed  {problem.allowed}",
-            f"    mend     {problem.mend}",
+            f"    hint     {problem.hint}",
         ]
     if len(error.problems) > _MOST_SHOWN:
         lines += ["", f"  and {len(error.problems) - _MOST_SHOWN} more; --json lists all"]
@@ -50,7 +50,7 @@ def _error_json(error: BaseException, text: str, *, code: int) -> str:
     if isinstance(error, InputError):
         body["message"] = _count(error)
         body["problems"] = [
-            {"where": p.where, "found": p.found, "allowed": p.allowed, "mend": p.mend} for p in error.problems
+            {"where": p.where, "found": p.found, "allowed": p.allowed, "hint": p.hint} for p in error.problems
         ]
     return json.dumps({"error": body}, indent=2)
 
@@ -80,7 +80,7 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
     except InputError as error:
         raise _report(error, format_input_error(error), code=EXIT_INPUT, as_json=as_json, debug=debug) from None
     except StorageFullError as error:
-        # no fault of the program: the user can mend it, and the run goes on after that
+        # no fault of the program: the user can fix it, and the run goes on after that
         raise _report(error, f"error: {error}", code=EXIT_INPUT, as_json=as_json, debug=debug) from None
     except CohortError as error:
         raise _report(error, f"error: {error}", code=EXIT_FAILED, as_json=as_json, debug=debug) from None
@@ -98,7 +98,7 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             text = f"error: no space is left{place}; free some, then go on with `cohort resume`"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            text = f"error: not allowed{place} ({error.strerror}); mend the permissions, or choose another directory"
+            text = f"error: not allowed{place} ({error.strerror}); fix the permissions, or choose another directory"
             code = EXIT_FAILED
         else:
             raise

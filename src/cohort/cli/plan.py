@@ -84,8 +84,8 @@ def plan(
         from cohort.planning.simulation import simulate_plan, simulation_json
 
         if exit_shares is not None and not simulate:
-            mend = "Write --simulate as well, or leave --exits out."
-            raise InputError(Problem(where="--exits", found=exit_shares, allowed="together with --simulate", mend=mend))
+            hint = "Write --simulate as well, or leave --exits out."
+            raise InputError(Problem(where="--exits", found=exit_shares, allowed="together with --simulate", hint=hint))
         if output is not None:
             _refuse_unwritable(output)
         choice = choose_cluster(gpus=gpus, workers=workers, dry_run=dry_run)
@@ -114,13 +114,13 @@ def _refuse_unwritable(page: Path) -> None:
     from cohort.core.errors import InputError, Problem
 
     if page.is_dir():
-        found, mend = "a directory", f"Write a file's name, such as {page / 'plan.html'}."
+        found, hint = "a directory", f"Write a file's name, such as {page / 'plan.html'}."
     else:
         folder = next((parent for parent in page.absolute().parents if parent.exists()), page.absolute().parent)
         if folder.is_dir() and os.access(folder, os.W_OK):
             return
-        found, mend = f"a page in {folder}, which is no directory that you may write to", "Choose another place."
-    raise InputError(Problem(where=f"-o {page}", found=found, allowed="a file to write the page to", mend=mend))
+        found, hint = f"a page in {folder}, which is no directory that you may write to", "Choose another place."
+    raise InputError(Problem(where=f"-o {page}", found=found, allowed="a file to write the page to", hint=hint))
 
 
 def _print(

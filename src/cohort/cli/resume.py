@@ -31,7 +31,7 @@ def resume(
                         where=f"command line {context.obj[0]}",
                         found=f"an input of one run, but {run_dir} is a queue",
                         allowed=f"cohort resume {run_dir}/TASK, for one task's run",
-                        mend="Leave it out, or resume the one run first.",
+                        hint="Leave it out, or resume the one run first.",
                     )
                 )
             go_on_as_before(run_dir, as_json=as_json)

@@ -41,7 +41,7 @@ def _read_policy(text: str) -> Policy:
                 where="--policy",
                 found=text,
                 allowed="planned | fcfs (first come) | sjf (shortest first) | ljf (longest first)",
-                mend="Leave it out for the shortest plan found.",
+                hint="Leave it out for the shortest plan found.",
             )
         ) from None
 
@@ -87,31 +87,31 @@ def run(
     """
     with exits(as_json=as_json, debug=debug, resume=output):
         from cohort.core.errors import InputError, Problem
-        from cohort.task_queue.expected_time import Expectation
+        from cohort.task_queue.expected_time import ExpectedTime
         from cohort.task_queue.operations import add_to_queue, find_queue, queue_holder
-        from cohort.task_queue.pool import PoolWish, open_pool
+        from cohort.task_queue.pool import PoolRequest, open_pool
 
         placed_by = _read_policy(policy)
         if stall_limit <= 0:
             raise InputError(
-                Problem(where="--stall-limit", found=f"{stall_limit:g}", allowed="above 0", mend="Leave it out.")
+                Problem(where="--stall-limit", found=f"{stall_limit:g}", allowed="above 0", hint="Leave it out.")
             )
         if not tasks and not find_queue(output):
-            mend = "Name the task files: cohort run TASK.yaml ..."
-            raise InputError(Problem(where="cohort run", found="no task", allowed="one or more task files", mend=mend))
+            hint = "Name the task files: cohort run TASK.yaml ..."
+            raise InputError(Problem(where="cohort run", found="no task", allowed="one or more task files", hint=hint))
         if tasks and find_queue(output) and queue_holder(output) is not None:
             _add_to_live_queue(tasks, output, as_json=as_json)
             return
-        wish = PoolWish(gpus=gpus, workers=workers, ray=ray)
-        pool, hardware = open_pool(wish, output)
-        expect = Expectation(output, hardware)
+        request = PoolRequest(gpus=gpus, workers=workers, ray=ray)
+        pool, hardware = open_pool(request, output)
+        expect = ExpectedTime(output, hardware)
         if tasks:
             add_to_queue(tasks, output, expect=expect)
         go_on(
             output,
             pool,
             expect=expect,
-            wish={**wish.to_json(), "policy": placed_by.value, "stall_limit": stall_limit},
+            request={**request.to_json(), "policy": placed_by.value, "stall_limit": stall_limit},
             keep_open=keep_open,
             as_json=as_json,
         )
@@ -129,20 +129,25 @@ def _add_to_live_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> 
 
 def go_on_as_before(directory: Path, *, as_json: bool) -> None:
     """Work off the queue in ``directory`` as the last ``cohort run`` did."""
-    from cohort.task_queue.expected_time import Expectation
+    from cohort.task_queue.expected_time import ExpectedTime
     from cohort.task_queue.operations import open_queue, queue_holder
-    from cohort.task_queue.pool import PoolWish, open_pool
+    from cohort.task_queue.pool import PoolRequest, open_pool
 
     with open_queue(directory) as store:
-        wish = {"policy": Policy.PLANNED.value, "stall_limit": STALL_LIMIT_SECONDS, **store.facts().get("wish", {})}
+        request = {
+            "policy": Policy.PLANNED.value,
+            "stall_limit": STALL_LIMIT_SECONDS,
+            # older queues recorded it as "wish"
+            **store.facts().get("request", store.facts().get("wish", {})),
+        }
         has_work = store.has_open_tasks()
     if not has_work and queue_holder(directory) is None:
         _show(directory, as_json=as_json)
         return
-    places = PoolWish(**{name: wish.get(name) for name in ("gpus", "workers", "ray")})
+    places = PoolRequest(**{name: request.get(name) for name in ("gpus", "workers", "ray")})
     pool, hardware = open_pool(places, directory)
-    expect = Expectation(directory, hardware)
-    go_on(directory, pool, expect=expect, wish={**places.to_json(), **wish}, keep_open=False, as_json=as_json)
+    expect = ExpectedTime(directory, hardware)
+    go_on(directory, pool, expect=expect, request={**places.to_json(), **request}, keep_open=False, as_json=as_json)
 
 
 def go_on(
@@ -150,7 +155,7 @@ def go_on(
     pool: WorkerPool,
     *,
     expect: Callable[[QueuedTask], float],
-    wish: dict[str, Any],
+    request: dict[str, Any],
     keep_open: bool,
     as_json: bool,
 ) -> None:
@@ -168,14 +173,14 @@ def go_on(
         Policy.LJF: ListPolicy.LONGEST_FIRST,
     }
     settings = HeadSettings(
-        policy=policies[Policy(wish["policy"])],
+        policy=policies[Policy(request["policy"])],
         keeps_open=keep_open,
-        limits=Limits(still_seconds=wish["stall_limit"]),
+        limits=Limits(still_seconds=request["stall_limit"]),
     )
     if queue_holder(directory) is None:
         # how whoever works it off already was begun is not ours to change
         with open_queue(directory) as store:
-            store.set_facts({"wish": wish})
+            store.set_facts({"request": request})
     with watching_queue() as watcher:
         work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
     _show(directory, as_json=as_json)

@@ -75,7 +75,7 @@ def _threads(count: int) -> dict[str, str]:
 
 
 def forget_threads_of_pool() -> None:
-    """In a worker, once its libraries are loaded: a number that the user did not set is no wish of the user's."""
+    """In a worker, once its libraries are loaded: a number that the user did not set is no request of the user's."""
     if os.environ.pop(THREADS_MARK, None) is not None:
         for name in _THREAD_VARIABLES:
             os.environ.pop(name, None)

@@ -54,7 +54,7 @@ def connect(address: str) -> None:
                 where=f"--ray {address}",
                 found=f"no cluster ({str(error).strip().splitlines()[0]})",
                 allowed="auto, HOST:PORT or ray://HOST:PORT of a running cluster",
-                mend="Begin one with `ray start --head`, or leave --ray out to work on this machine.",
+                hint="Begin one with `ray start --head`, or leave --ray out to work on this machine.",
             )
         ) from None
 
@@ -76,7 +76,7 @@ def _import_ray() -> Any:
                 where="--ray",
                 found="Ray is not installed",
                 allowed="the optional package ray",
-                mend="Install it with pip install 'cohort-lora[ray]', or leave --ray out to work on this machine.",
+                hint="Install it with pip install 'cohort-lora[ray]', or leave --ray out to work on this machine.",
             )
         ) from None
 
@@ -99,7 +99,7 @@ class _Executor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seat:
+class _RaySlot:
     """A slot, the node it is on, and its actor once a worker was started."""
 
     slot: Slot
@@ -134,7 +134,7 @@ class RayPool:
         self._ray = _import_ray()
         self._target, self._log_directory = target, log_directory
         self._on_gpu, self._cpus, self._most_slots = on_gpu, cpus_per_worker, most_slots
-        self._seats: dict[int, _Seat] = {}
+        self._ray_slots: dict[int, _RaySlot] = {}
         self._nodes: set[str] = set()
         self._waiting: dict[Any, int] = {}
         self._pending: list[PoolEvent] = []
@@ -145,41 +145,43 @@ class RayPool:
 
     def slots(self) -> tuple[Slot, ...]:
         """Return the slots of the nodes that are there."""
-        return tuple(seat.slot for seat in self._seats.values())
+        return tuple(ray_slot.slot for ray_slot in self._ray_slots.values())
 
     def start(self, slot_id: int) -> None:
         """Begin a worker in a slot that has none; Ray places its actor on the slot's node."""
-        seat = self._seats.get(slot_id)
-        if seat is None:
+        ray_slot = self._ray_slots.get(slot_id)
+        if ray_slot is None:
             # its node was lost since the worker before died, which is told as well
             return
-        if seat.actor is None:
+        if ray_slot.actor is None:
             resources = {"CPU": float(self._cpus), **({"GPU": 1.0} if self._on_gpu else {})}
             groups = importlib.import_module("ray.util.placement_group")
             strategies = importlib.import_module("ray.util.scheduling_strategies")
-            group = groups.placement_group([resources], strategy="STRICT_PACK", _soft_target_node_id=seat.node_id)
+            group = groups.placement_group([resources], strategy="STRICT_PACK", _soft_target_node_id=ray_slot.node_id)
             executor = self._ray.remote(_Executor).options(
                 num_cpus=self._cpus,
                 num_gpus=1 if self._on_gpu else 0,
                 max_restarts=0,
                 scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(placement_group=group),
             )
-            actor = executor.remote(self._local_slot(seat.slot), self._target, str(self._log_directory))
-            seat = self._seats[slot_id] = _Seat(slot=seat.slot, node_id=seat.node_id, group=group, actor=actor)
+            actor = executor.remote(self._local_slot(ray_slot.slot), self._target, str(self._log_directory))
+            ray_slot = self._ray_slots[slot_id] = _RaySlot(
+                slot=ray_slot.slot, node_id=ray_slot.node_id, group=group, actor=actor
+            )
             self._waiting[actor.wait.remote()] = slot_id
-        seat.actor.start.remote()
+        ray_slot.actor.start.remote()
 
     def send(self, slot_id: int, message: Message) -> None:
         """Send a message to the slot's worker."""
-        seat = self._seats.get(slot_id)
-        if seat is not None and seat.actor is not None:
-            seat.actor.send.remote(dict(message))
+        ray_slot = self._ray_slots.get(slot_id)
+        if ray_slot is not None and ray_slot.actor is not None:
+            ray_slot.actor.send.remote(dict(message))
 
     def kill(self, slot_id: int) -> None:
         """End the slot's actor, and its worker with it."""
-        seat = self._seats.get(slot_id)
-        if seat is not None and seat.actor is not None:
-            self._ray.kill(seat.actor)
+        ray_slot = self._ray_slots.get(slot_id)
+        if ray_slot is not None and ray_slot.actor is not None:
+            self._ray.kill(ray_slot.actor)
 
     def wait(self, timeout_seconds: float) -> list[PoolEvent]:
         """Return what happened, as soon as something did."""
@@ -197,31 +199,31 @@ class RayPool:
 
     def close(self) -> None:
         """End all workers and give their resources back; the connection to Ray stays."""
-        for slot_id in list(self._seats):
+        for slot_id in list(self._ray_slots):
             self._forget(slot_id)
-        self._seats, self._waiting = {}, {}
+        self._ray_slots, self._waiting = {}, {}
 
     def _collect(self, reference: Any, slot_id: int) -> None:
-        if slot_id not in self._seats:
+        if slot_id not in self._ray_slots:
             return
         try:
             self._pending += self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             self._look_at_nodes()
-            if slot_id in self._seats:
+            if slot_id in self._ray_slots:
                 self._forget(slot_id)
                 reason = str(error).strip().splitlines()[0]
                 self._pending.append(WorkerDied(slot_id=slot_id, reason=f"its actor is gone: {reason}"))
             return
-        self._waiting[self._seats[slot_id].actor.wait.remote()] = slot_id
+        self._waiting[self._ray_slots[slot_id].actor.wait.remote()] = slot_id
 
     def _forget(self, slot_id: int) -> None:
         """End a slot's actor and free its resources; the slot stays."""
-        seat = self._seats[slot_id]
-        if seat.actor is not None:
-            self._ray.kill(seat.actor)
-            importlib.import_module("ray.util").remove_placement_group(seat.group)
-        self._seats[slot_id] = _Seat(slot=seat.slot, node_id=seat.node_id)
+        ray_slot = self._ray_slots[slot_id]
+        if ray_slot.actor is not None:
+            self._ray.kill(ray_slot.actor)
+            importlib.import_module("ray.util").remove_placement_group(ray_slot.group)
+        self._ray_slots[slot_id] = _RaySlot(slot=ray_slot.slot, node_id=ray_slot.node_id)
         self._waiting = {reference: other for reference, other in self._waiting.items() if other != slot_id}
 
     def _look_at_nodes(self) -> None:
@@ -229,16 +231,16 @@ class RayPool:
         self._looked = time.monotonic()
         alive = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
         for node_id in self._nodes - set(alive):
-            lost = tuple(slot_id for slot_id, seat in self._seats.items() if seat.node_id == node_id)
+            lost = tuple(slot_id for slot_id, ray_slot in self._ray_slots.items() if ray_slot.node_id == node_id)
             for slot_id in lost:
                 self._forget(slot_id)
-                del self._seats[slot_id]
+                del self._ray_slots[slot_id]
             if lost:
                 self._pending.append(SlotsLost(slot_ids=lost, reason=f"node {node_id[:8]} is gone"))
         # nodes that were there before as well: where slots were lost, --gpus N leaves room for others
         for node_id in sorted(alive):
             gained = self._slots_of(alive[node_id])
-            self._seats |= {slot.slot_id: _Seat(slot=slot, node_id=node_id) for slot in gained}
+            self._ray_slots |= {slot.slot_id: _RaySlot(slot=slot, node_id=node_id) for slot in gained}
             if gained:
                 self._pending.append(SlotsGained(slots=gained))
         self._nodes = set(alive)
@@ -246,12 +248,12 @@ class RayPool:
     def _slots_of(self, node: dict[str, Any]) -> tuple[Slot, ...]:
         """Return new slots for what a node has beside those it has already, as far as they are wanted."""
         resources, name = node["Resources"], node["NodeID"][:8]
-        before = sum(seat.node_id == node["NodeID"] for seat in self._seats.values())
+        before = sum(ray_slot.node_id == node["NodeID"] for ray_slot in self._ray_slots.values())
         count = int(resources.get("CPU", 0) // self._cpus)
         if self._on_gpu:
             count = min(count, int(resources.get("GPU", 0)))
         if self._most_slots is not None:
-            count = min(count, before + self._most_slots - len(self._seats))
+            count = min(count, before + self._most_slots - len(self._ray_slots))
         slots = []
         for index in range(before, count):
             device = f"GPU {index}" if self._on_gpu else "CPU"

@@ -20,8 +20,8 @@ from cohort.core.units import format_bytes
 
 __all__ = [
     "PARTIAL_SUFFIX",
-    "directory_written_beside",
-    "file_written_beside",
+    "atomic_directory",
+    "atomic_file",
     "recover_directory",
     "remove_leftovers",
     "storage_full_named",
@@ -105,7 +105,7 @@ def _put(partial: Path, target: Path, *, replaces: bool) -> None:
 
 
 @contextmanager
-def file_written_beside(path: str | os.PathLike[str], *, replaces: bool = True) -> Iterator[Path]:
+def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; when the block ends well it becomes ``path``, else it is removed.
 
     Args:
@@ -134,7 +134,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
     """
-    with file_written_beside(path) as partial, partial.open("wb") as stream:
+    with atomic_file(path) as partial, partial.open("wb") as stream:
         stream.write(content)
 
 
@@ -172,11 +172,11 @@ def recover_directory(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def directory_written_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty temporary directory; when the block ends well it replaces ``path`` and all that was in it.
 
     On Linux the two directories are swapped in one step. Elsewhere there are two renames, and
-    :func:`recover_directory` mends a kill between them.
+    :func:`recover_directory` recovers from a kill between them.
 
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.

@@ -32,16 +32,16 @@ class Problem:
         where: File, ``file:line`` or dotted key (``task.yaml: search.space.r``).
         found: What was there, quoted.
         allowed: What would be accepted.
-        mend: What to do now, as one imperative sentence.
+        hint: What to do now, as one imperative sentence.
     """
 
     where: str
     found: str
     allowed: str
-    mend: str
+    hint: str
 
     def __str__(self) -> str:
-        return f"{self.where}: found {self.found}; allowed: {self.allowed}. {self.mend}"
+        return f"{self.where}: found {self.found}; allowed: {self.allowed}. {self.hint}"
 
 
 class InputError(CohortError):

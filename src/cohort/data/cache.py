@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.core.durable_files import file_written_beside
+from cohort.core.durable_files import atomic_file
 from cohort.data.report import DataReport
 from cohort.data.tokenised import TokenisedRows
 
@@ -81,7 +81,7 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
         **_arrays(data.validation, split="validation"),
     }
     path = _file(directory, key)
-    with file_written_beside(path) as partial, partial.open("wb") as stream:
+    with atomic_file(path) as partial, partial.open("wb") as stream:
         np.savez(stream, **arrays)
     for old in sorted(path.parent.glob("*.npz"), key=_modified, reverse=True)[_MOST_FILES:]:
         old.unlink(missing_ok=True)

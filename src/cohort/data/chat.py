@@ -41,7 +41,7 @@ def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: s
                 where=where,
                 found=f"chat rows ({found_format}) and a tokenizer without a chat template ({name})",
                 allowed="a tokenizer with a chat template, or prompt and completion as text",
-                mend="Use the instruction-tuned model's directory, or write the rows as prompt and completion.",
+                hint="Use the instruction-tuned model's directory, or write the rows as prompt and completion.",
             )
         )
 
@@ -106,7 +106,7 @@ class ChatRenderer:
             raise BadRowError(
                 found="a conversation that starts with a trained answer",
                 allowed="a system or user message before the first trained answer",
-                mend='Add the message it answers, or give the answer "weight": 0.',
+                hint='Add the message it answers, or give the answer "weight": 0.',
             )
         before = self._text(messages[:place], tools=tools, generation_prompt=True)
         after = self._text(messages[: place + 1], tools=tools, generation_prompt=False)
@@ -160,7 +160,7 @@ class ChatRenderer:
                     where="chat template",
                     found="no package jinja2",
                     allowed="jinja2 installed, which transformers renders chat templates with",
-                    mend="Run: pip install jinja2",
+                    hint="Run: pip install jinja2",
                 )
             ) from error
         # the template is a program we did not write: it may raise anything, and its message is for the user
@@ -170,7 +170,7 @@ class ChatRenderer:
                 kind=ProblemKind.TEMPLATE,
                 found=f"a conversation ({roles}) that the chat template refuses: {error}",
                 allowed="roles and fields in the order the model's template expects",
-                mend="Change the conversation as the template's message says.",
+                hint="Change the conversation as the template's message says.",
             ) from error
         return str(text)
 
@@ -189,5 +189,5 @@ def _not_a_prefix(*, shorter: str, longer: str, turn: int, with_prompt: bool) ->
         kind=ProblemKind.TEMPLATE,
         found=f"a chat template that rewrites earlier text: {what}",
         allowed="a template whose shorter rendering begins the longer one, else the mask would be a guess",
-        mend='Give earlier answers "weight": 0, write one row per answer, or set completion_only_loss: false.',
+        hint='Give earlier answers "weight": 0, write one row per answer, or set completion_only_loss: false.',
     )

@@ -37,7 +37,7 @@ def parquet_rows(source: SourceFile) -> Iterator[tuple[int, Mapping[str, Any] | 
                 kind=ProblemKind.UNREADABLE,
                 found=f"bad parquet ({str(error).splitlines()[0]})",
                 allowed="a whole parquet file",
-                mend="Copy or write the file again.",
+                hint="Copy or write the file again.",
             ),
         )
 
@@ -64,7 +64,7 @@ def hub_rows(
                 where=where,
                 found=f"{source.shown!r}, which is no local path and which the hub did not give ({_first_line(error)})",
                 allowed="a file, a list of files, a directory or a hub id such as openai/gsm8k:main",
-                mend="Check the spelling, the network and the access rights, or download the data and name the file.",
+                hint="Check the spelling, the network and the access rights, or download the data and name the file.",
             )
         ) from error
     for name in _HUB_SPLITS[split]:
@@ -75,7 +75,7 @@ def hub_rows(
                     where=source.shown,
                     found="no validation split, so trials are compared on its test split",
                     allowed="rows that no reported result is measured on",
-                    mend="Write validation: 0.1 to set training rows aside, or name a file.",
+                    hint="Write validation: 0.1 to set training rows aside, or name a file.",
                 )
             yield from enumerate(splits[name], start=1)
             return
@@ -84,7 +84,7 @@ def hub_rows(
             where=where,
             found=f"{source.shown!r} with the splits {', '.join(splits)}",
             allowed=f"a data set with a split named {' or '.join(_HUB_SPLITS[split])}",
-            mend="Download the split you want and name the file.",
+            hint="Download the split you want and name the file.",
         )
     )
 
@@ -103,6 +103,6 @@ def _optional(module: str, *, package: str, needed_for: str) -> Any:
                 where=needed_for,
                 found=f"no package {package}",
                 allowed=f"{package} installed, or the rows as .jsonl",
-                mend=f"Run: pip install {package}",
+                hint=f"Run: pip install {package}",
             )
         ) from error

@@ -114,7 +114,7 @@ def parse_rows(
             where=settings.key("prompt_template"),
             found=f"a prompt template for rows in the {chosen.value} format",
             allowed="a prompt template with prompt_completion or alpaca rows",
-            mend="Remove prompt_template, or map the columns: {completion: answer}.",
+            hint="Remove prompt_template, or map the columns: {completion: answer}.",
         )
         return chosen, []
     parsed = []
@@ -146,7 +146,7 @@ def _note_missing_columns(rows: Sequence[RawRow], *, settings: DatasetSettings, 
                 where=settings.key(f"columns.{name}"),
                 found=f"{source!r}, a column no row has",
                 allowed=", ".join(rows[0].values) or "the columns of the file",
-                mend="Name a column of the file.",
+                hint="Name a column of the file.",
             )
             missing = True
     return missing
@@ -158,7 +158,7 @@ def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) ->
         where=row.where,
         found=f"the keys {', '.join(row.values) or '(none)'}",
         allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _KEYS),
-        mend=f"Map the file's columns, e.g. {settings.key('columns')}: {{prompt: question, completion: answer}}.",
+        hint=f"Map the file's columns, e.g. {settings.key('columns')}: {{prompt: question, completion: answer}}.",
     )
 
 
@@ -172,5 +172,5 @@ def _note_mixed(
         where=row.where,
         found=f"a row in the {data_format.value} format{more}",
         allowed=f"{chosen.value} as in {first.where}: one format for all rows",
-        mend="Split the file by format, or convert the rows to one format.",
+        hint="Split the file by format, or convert the rows to one format.",
     )

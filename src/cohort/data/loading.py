@@ -119,7 +119,7 @@ def _prepared(
     train, validation, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
     _note_repeats(train, validation, log=log)
-    # only now: what a share leaves is known when the rows are mended
+    # only now: what a share leaves is known when the rows are read
     train, validation = _with_share(train, validation, settings=settings, log=log)
     _note_nothing_left(train, validation, settings=settings, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
@@ -176,7 +176,7 @@ def _tokenised(
             where=settings.key("format"),
             found="preference rows (chosen and rejected)",
             allowed="messages, sharegpt, alpaca, prompt_completion or text, for objective: sft",
-            mend="To train on the better answers write columns: {completion: chosen} and format: prompt_completion.",
+            hint="To train on the better answers write columns: {completion: chosen} and format: prompt_completion.",
         )
     if parsed.is_chat and parsed.format is not None:
         try:
@@ -203,7 +203,7 @@ def _note_repeats(train: Sequence[TokenRow], validation: Sequence[TokenRow], *, 
             where=train[index].where,
             found=f"the same tokens as {train[earlier].where}",
             allowed="each row once",
-            mend="Remove the copy if it is not meant to count twice.",
+            hint="Remove the copy if it is not meant to count twice.",
         )
     first = {content: row.where for content, row in zip(reversed(contents), reversed(train), strict=True)}
     for row in validation:
@@ -213,7 +213,7 @@ def _note_repeats(train: Sequence[TokenRow], validation: Sequence[TokenRow], *, 
                 where=row.where,
                 found=f"the same tokens as the training row {first[row.content]}",
                 allowed="validation rows that are not trained on",
-                mend="Remove the row from one of the two files.",
+                hint="Remove the row from one of the two files.",
             )
 
 
@@ -231,7 +231,7 @@ def _with_share(
             where=settings.key("validation"),
             found=f"a share of {share:g} of {len(train)} usable rows, which leaves {what}",
             allowed="a share that leaves at least one row on each side (rows of equal content stay together)",
-            mend="Change the share, add rows, or name a validation file.",
+            hint="Change the share, add rows, or name a validation file.",
         )
     return [train[index] for index in kept], [train[index] for index in aside]
 
@@ -251,7 +251,7 @@ def _note_nothing_left(
             where=settings.key(name),
             found=f"no usable row ({counts or 'no rows at all'})",
             allowed="at least one row",
-            mend="Mend the rows; if they are too long, raise max_length or set on_long_rows: truncate.",
+            hint="Mend the rows; if they are too long, raise max_length or set on_long_rows: truncate.",
         )
 
 

@@ -44,7 +44,7 @@ def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
             raise BadRowError(
                 found=f"the role {role!r} in {place}",
                 allowed=", ".join(ROLES),
-                mend="Use one of these roles.",
+                hint="Use one of these roles.",
             )
         extra = {
             name: entry
@@ -77,7 +77,7 @@ def parse_sharegpt(value: Any, *, system: Any, key: str) -> tuple[Message, ...]:
         return messages
     if not isinstance(system, str):
         raise BadRowError(
-            found=f"system: {_short(system)}", allowed="a string", mend="Write the system text as a string."
+            found=f"system: {_short(system)}", allowed="a string", hint="Write the system text as a string."
         )
     return (Message(role="system", content=system, trained=False), *messages)
 
@@ -89,7 +89,7 @@ def _sharegpt_message(item: Mapping[str, Any], *, place: str) -> Message:
         raise BadRowError(
             found=f"from: {sender!r} in {place}",
             allowed=", ".join(SHAREGPT_ROLES),
-            mend="Use human and gpt for the two sides.",
+            hint="Use human and gpt for the two sides.",
         )
     content = _content(item.get("value"), place=place, may_be_missing=False)
     trained = _weight(item.get("weight"), role=role, place=place)
@@ -112,12 +112,12 @@ def _as_list(value: Any, *, key: str) -> list[Mapping[str, Any]]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", mend=_MEND_LIST) from None
+            raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", hint=_MEND_LIST) from None
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", mend=_MEND_LIST)
+        raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", hint=_MEND_LIST)
     if not value:
         raise BadRowError(
-            found=f"{key}: an empty list", allowed="at least one entry", mend="Remove the row or fill it."
+            found=f"{key}: an empty list", allowed="at least one entry", hint="Remove the row or fill it."
         )
     return value
 
@@ -134,7 +134,7 @@ def _content(value: Any, *, place: str, may_be_missing: bool) -> str:
     raise BadRowError(
         found=f"content {_short(value)} in {place}",
         allowed="a string, or a list of text parts",
-        mend="Write the content as a string; images and audio are not supported.",
+        hint="Write the content as a string; images and audio are not supported.",
     )
 
 
@@ -143,13 +143,13 @@ def _weight(value: Any, *, role: str, place: str) -> bool:
         return role == "assistant"
     if isinstance(value, bool) or value not in (0, 1, "0", "1"):
         raise BadRowError(
-            found=f"weight {value!r} in {place}", allowed="0 or 1", mend="Write 0 to leave the turn untrained."
+            found=f"weight {value!r} in {place}", allowed="0 or 1", hint="Write 0 to leave the turn untrained."
         )
     if int(value) == 1 and role != "assistant":
         raise BadRowError(
             found=f"weight 1 on a {role} message in {place}",
             allowed="weight on assistant messages",
-            mend="Remove the weight; only assistant turns are trained.",
+            hint="Remove the weight; only assistant turns are trained.",
         )
     return int(value) == 1
 
@@ -159,7 +159,7 @@ def _checked(message: Message, *, place: str) -> Message:
         raise BadRowError(
             found=f"an empty answer in {place}",
             allowed="an answer with text",
-            mend='Fill in the answer, or give it "weight": 0.',
+            hint='Fill in the answer, or give it "weight": 0.',
         )
     return message
 
@@ -168,7 +168,7 @@ def _with_parsed_arguments(calls: Any, *, place: str) -> Any:
     # the OpenAI format holds arguments as JSON text, chat templates expect objects (vLLM converts alike)
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         raise BadRowError(
-            found=f"tool_calls {_short(calls)} in {place}", allowed="a list of objects", mend="Mend the calls."
+            found=f"tool_calls {_short(calls)} in {place}", allowed="a list of objects", hint="Mend the calls."
         )
     return [_call_with_parsed_arguments(call) for call in calls]
 

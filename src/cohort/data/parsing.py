@@ -44,7 +44,7 @@ def _present(values: Mapping[str, Any], key: str) -> Any:
         raise BadRowError(
             found=f"no {key!r} among the keys {keys}",
             allowed=f"a row with {key!r}",
-            mend=f"Add {key!r} to the row, or remove the row.",
+            hint=f"Add {key!r} to the row, or remove the row.",
         )
     return value
 
@@ -55,7 +55,7 @@ def _string(values: Mapping[str, Any], key: str) -> str:
         raise BadRowError(
             found=f"{key}: {value!r:.60} ({type(value).__name__})",
             allowed="a string",
-            mend="Put the value in quotes.",
+            hint="Put the value in quotes.",
         )
     return value
 
@@ -66,7 +66,7 @@ def _filled(values: Mapping[str, Any], key: str) -> str:
         raise BadRowError(
             found=f"an empty {key!r}",
             allowed=f"a {key!r} with text",
-            mend="Fill it in, or remove the row.",
+            hint="Fill it in, or remove the row.",
         )
     return text
 
@@ -76,7 +76,7 @@ def _conversation(messages: tuple[Message, ...], *, values: Mapping[str, Any]) -
         raise BadRowError(
             found="a conversation without an answer",
             allowed="at least one assistant message",
-            mend="Add the answer, or remove the row.",
+            hint="Add the answer, or remove the row.",
         )
     return Conversation(messages=messages, tools=parse_tools(values.get("tools")))
 
@@ -104,7 +104,7 @@ def _from_template(template: str, *, values: Mapping[str, Any]) -> str:
             raise BadRowError(
                 found=f"{name}: {value!r:.60} ({type(value).__name__})",
                 allowed="a string or a number, since prompt_template uses it",
-                mend="Write the value as text.",
+                hint="Write the value as text.",
             )
         fields[name] = str(value)
     return template.format_map(fields)
@@ -136,7 +136,7 @@ def _alpaca(values: Mapping[str, Any], *, original: Mapping[str, Any], template:
         raise BadRowError(
             found="an alpaca row with `history`",
             allowed="instruction, input, output and system",
-            mend="Write rows of several turns in the messages format.",
+            hint="Write rows of several turns in the messages format.",
         )
     completion = _filled(values, "output")
     if template is not None:
@@ -152,13 +152,13 @@ def _differing(pair: PreferencePair) -> PreferencePair:
         raise BadRowError(
             found="the same answer as chosen and rejected",
             allowed="two different answers",
-            mend="Remove the row; it says nothing about preference.",
+            hint="Remove the row; it says nothing about preference.",
         )
     if not pair.chosen or not pair.rejected:
         raise BadRowError(
             found="one answer that is only the beginning of the other",
             allowed="two answers that differ after what they share",
-            mend="Write the shared part as `prompt`.",
+            hint="Write the shared part as `prompt`.",
         )
     return pair
 
@@ -176,7 +176,7 @@ def _preference(values: Mapping[str, Any]) -> PreferencePair:
         raise BadRowError(
             found="one answer as text and one as messages",
             allowed="two strings, or two message lists",
-            mend="Write chosen and rejected in the same form.",
+            hint="Write chosen and rejected in the same form.",
         )
     asked = _asked(values.get("prompt"))
     if not asked:
@@ -209,7 +209,7 @@ def _openai_preference(values: Mapping[str, Any]) -> PreferencePair:
         raise BadRowError(
             found=f"input: {given!r:.60}",
             allowed='{"messages": [...]}',
-            mend="Put the prompt's messages under input.messages.",
+            hint="Put the prompt's messages under input.messages.",
         )
     asked = _asked(_present(given, "messages"))
     chosen = parse_messages(_present(values, "preferred_completion"), key="preferred_completion")

@@ -39,23 +39,23 @@ BAD_ROW_KINDS = (ProblemKind.UNREADABLE, ProblemKind.MALFORMED, ProblemKind.TEMP
 class BadRowError(Exception):
     """Raised while one row is parsed; the caller knows the line and turns it into a :class:`RowProblem`."""
 
-    def __init__(self, *, found: str, allowed: str, mend: str, kind: ProblemKind = ProblemKind.MALFORMED) -> None:
+    def __init__(self, *, found: str, allowed: str, hint: str, kind: ProblemKind = ProblemKind.MALFORMED) -> None:
         super().__init__(found)
-        self.found, self.allowed, self.mend, self.kind = found, allowed, mend, kind
+        self.found, self.allowed, self.hint, self.kind = found, allowed, hint, kind
 
     def in_words_of(self, columns: Mapping[str, str]) -> BadRowError:
         """Return the same with the file's own names for the columns that ``columns`` (ours -> the file's) renames."""
-        found, allowed, mend = self.found, self.allowed, self.mend
+        found, allowed, hint = self.found, self.allowed, self.hint
         for ours, theirs in columns.items():
             found = re.sub(rf"^{re.escape(ours)}(?=: )", theirs, found)
             before, keys, listed = found.partition(" among the keys ")
             found = before + keys + re.sub(rf"\b{re.escape(ours)}\b", theirs, listed)
-            found, allowed, mend = (text.replace(repr(ours), repr(theirs)) for text in (found, allowed, mend))
-        return BadRowError(found=found, allowed=allowed, mend=mend, kind=self.kind)
+            found, allowed, hint = (text.replace(repr(ours), repr(theirs)) for text in (found, allowed, hint))
+        return BadRowError(found=found, allowed=allowed, hint=hint, kind=self.kind)
 
     def at(self, where: str) -> RowProblem:
         """Return the record of this problem at ``where`` (``file:line``)."""
-        problem = Problem(where=where, found=self.found, allowed=self.allowed, mend=self.mend)
+        problem = Problem(where=where, found=self.found, allowed=self.allowed, hint=self.hint)
         return RowProblem(kind=self.kind, problem=problem)
 
 
@@ -73,9 +73,9 @@ class ProblemLog:
     def __init__(self) -> None:
         self._entries: list[RowProblem] = []
 
-    def add(self, kind: ProblemKind, *, where: str, found: str, allowed: str, mend: str) -> None:
+    def add(self, kind: ProblemKind, *, where: str, found: str, allowed: str, hint: str) -> None:
         """Note one problem."""
-        self.extend([RowProblem(kind=kind, problem=Problem(where=where, found=found, allowed=allowed, mend=mend))])
+        self.extend([RowProblem(kind=kind, problem=Problem(where=where, found=found, allowed=allowed, hint=hint))])
 
     def extend(self, entries: Iterable[RowProblem]) -> None:
         """Note problems found elsewhere."""
@@ -113,6 +113,6 @@ def capped(problems: list[Problem], *, limit: int | None) -> list[Problem]:
         where=f"{rest[0].where} and after",
         found=f"{len(rest)} more problems like these",
         allowed="none",
-        mend="Run `cohort check` to list them all.",
+        hint="Run `cohort check` to list them all.",
     )
     return [*problems[:limit], more]

@@ -122,7 +122,7 @@ def _note_mixed_rendering(parsed: Sequence[ParsedRow], *, log: ProblemLog) -> bo
             where=other.where,
             found=f"prompt and completion as {kinds[0]}",
             allowed=f"{kinds[1]} as in {parsed[0].where}: one form for all rows",
-            mend="Write every row's prompt and completion in the same form.",
+            hint="Write every row's prompt and completion in the same form.",
         )
     return is_chat
 
@@ -137,5 +137,5 @@ def _note_os_error(error: OSError, *, shown: str, log: ProblemLog) -> None:
         where=shown,
         found=f"a file that cannot be read ({error.strerror})",
         allowed="a readable file",
-        mend="Check its permissions.",
+        hint="Check its permissions.",
     )

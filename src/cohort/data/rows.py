@@ -64,7 +64,7 @@ def read_source(source: SourceFile | HubSource, *, split: SplitName, where: str,
             where=source.shown,
             found="no rows",
             allowed="at least one row",
-            mend="Put one JSON object on each line, or remove the file from the task.",
+            hint="Put one JSON object on each line, or remove the file from the task.",
         )
     return ReadSource(rows=rows, num_unreadable=num_unreadable)
 
@@ -93,17 +93,17 @@ def _json_lines(data: bytes) -> Iterator[Entry]:
 
 
 def _parsed(line: bytes, *, pretty_document: bool) -> Mapping[str, Any] | BadRowError:
-    mend = "Write one whole JSON object on this line."
+    hint = "Write one whole JSON object on this line."
     if pretty_document:
-        mend = "This looks like one JSON document over many lines: name the file .json."
+        hint = "This looks like one JSON document over many lines: name the file .json."
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         return _not_utf8(line[error.start], column=error.start + 1)
     except json.JSONDecodeError as error:
-        return _not_json(f"{error.msg}, column {error.colno}", mend=mend)
+        return _not_json(f"{error.msg}, column {error.colno}", hint=hint)
     except (ValueError, RecursionError) as error:
-        return _not_json(str(error), mend=mend)
+        return _not_json(str(error), hint=hint)
     return _as_object(value)
 
 
@@ -113,7 +113,7 @@ def _as_object(value: Any) -> Mapping[str, Any] | BadRowError:
             kind=ProblemKind.UNREADABLE,
             found=f"a JSON {_json_type(value)}",
             allowed='a JSON object such as {"prompt": "P", "completion": "C"}',
-            mend="Wrap the value in an object with the key it belongs to.",
+            hint="Wrap the value in an object with the key it belongs to.",
         )
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -122,7 +122,7 @@ def _as_object(value: Any) -> Mapping[str, Any] | BadRowError:
             kind=ProblemKind.UNREADABLE,
             found="half of a surrogate pair (\\ud800 to \\udfff)",
             allowed="text that can be written as UTF-8",
-            mend="Remove the broken escape, usually the first half of a cut emoji.",
+            hint="Remove the broken escape, usually the first half of a cut emoji.",
         )
     return value
 
@@ -137,12 +137,12 @@ def _not_utf8(byte: int, *, column: int) -> BadRowError:
         kind=ProblemKind.UNREADABLE,
         found=f"the byte 0x{byte:02x} at place {column} of the line",
         allowed="UTF-8 text",
-        mend="Save the file as UTF-8.",
+        hint="Save the file as UTF-8.",
     )
 
 
-def _not_json(reason: str, *, mend: str) -> BadRowError:
-    return BadRowError(kind=ProblemKind.UNREADABLE, found=f"bad JSON ({reason})", allowed="one JSON object", mend=mend)
+def _not_json(reason: str, *, hint: str) -> BadRowError:
+    return BadRowError(kind=ProblemKind.UNREADABLE, found=f"bad JSON ({reason})", allowed="one JSON object", hint=hint)
 
 
 def _decoded_document(data: bytes) -> str | Entry:
@@ -165,11 +165,11 @@ def _json_document(data: bytes) -> Iterator[Entry]:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        mend = "Mend the JSON, or name the file .jsonl if it has one object a line."
-        yield error.lineno, _not_json(f"{error.msg}, column {error.colno}", mend=mend)
+        hint = "Mend the JSON, or name the file .jsonl if it has one object a line."
+        yield error.lineno, _not_json(f"{error.msg}, column {error.colno}", hint=hint)
         return
     except (ValueError, RecursionError) as error:
-        yield 1, _not_json(str(error), mend="Mend the JSON.")
+        yield 1, _not_json(str(error), hint="Mend the JSON.")
         return
     start = text.find("[")
     if isinstance(document, dict) and isinstance(document.get("data"), list):
@@ -181,7 +181,7 @@ def _json_document(data: bytes) -> Iterator[Entry]:
         )
         yield (
             1,
-            BadRowError(kind=ProblemKind.UNREADABLE, found=found, allowed=allowed, mend="Put the rows into a list."),
+            BadRowError(kind=ProblemKind.UNREADABLE, found=found, allowed=allowed, hint="Put the rows into a list."),
         )
         return
     line, counted = 1, 0
@@ -244,7 +244,7 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
                 kind=ProblemKind.UNREADABLE,
                 found=f"bad CSV ({error}) in the row that starts here",
                 allowed="comma-separated values with a header",
-                mend="Close the quotation mark; a quote inside a quoted field is doubled.",
+                hint="Close the quotation mark; a quote inside a quoted field is doubled.",
             ),
         )
     finally:
@@ -257,6 +257,6 @@ def _csv_object(header: list[str], cells: list[str]) -> Mapping[str, Any] | BadR
             kind=ProblemKind.UNREADABLE,
             found=f"{len(cells)} fields",
             allowed=f"{len(header)} fields as in the header",
-            mend="Quote fields that contain a comma or a line break.",
+            hint="Quote fields that contain a comma or a line break.",
         )
     return dict(zip(header, cells, strict=True))

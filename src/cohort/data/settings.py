@@ -97,9 +97,9 @@ class DatasetSettings:
             value, allowed = getattr(self, name), get_args(choices)
             if value not in allowed:
                 near = get_close_matches(str(value), allowed, n=1)
-                mend = f"Write {name}: {near[0] if near else allowed[0]}."
+                hint = f"Write {name}: {near[0] if near else allowed[0]}."
                 problems.append(
-                    Problem(where=self.key(name), found=repr(value), allowed=" | ".join(allowed), mend=mend)
+                    Problem(where=self.key(name), found=repr(value), allowed=" | ".join(allowed), hint=hint)
                 )
         return problems
 
@@ -113,7 +113,7 @@ class DatasetSettings:
                     where=self.key("validation"),
                     found=repr(self.validation),
                     allowed="a file, or a share above 0 and below 1",
-                    mend="Write a share such as 0.1, or name a validation file.",
+                    hint="Write a share such as 0.1, or name a validation file.",
                 )
             )
         if isinstance(self.max_length, bool) or self.max_length < 2:
@@ -122,7 +122,7 @@ class DatasetSettings:
                     where=self.key("max_length"),
                     found=repr(self.max_length),
                     allowed="a whole number of tokens, at least 2",
-                    mend="Write max_length: 1024, or what the model's context allows.",
+                    hint="Write max_length: 1024, or what the model's context allows.",
                 )
             )
         if self.max_train_samples is not None and (
@@ -133,7 +133,7 @@ class DatasetSettings:
                     where=self.key("max_train_samples"),
                     found=repr(self.max_train_samples),
                     allowed="a whole number of rows, at least 1, or null for all",
-                    mend="Write max_train_samples: 1000, or remove it.",
+                    hint="Write max_train_samples: 1000, or remove it.",
                 )
             )
         return problems
@@ -149,7 +149,7 @@ class DatasetSettings:
                         where=self.key(f"columns.{name}"),
                         found=repr(name),
                         allowed=", ".join(CANONICAL_COLUMNS),
-                        mend=f"{hint}: columns: {{prompt: question, completion: answer}}.",
+                        hint=f"{hint}: columns: {{prompt: question, completion: answer}}.",
                     )
                 )
         if self.prompt_template is None:
@@ -160,7 +160,7 @@ class DatasetSettings:
                     where=self.key("prompt_template"),
                     found=f"a prompt template with format: {self.format}",
                     allowed="a prompt template with prompt_completion or alpaca rows",
-                    mend="Remove prompt_template, or write format: prompt_completion.",
+                    hint="Remove prompt_template, or write format: prompt_completion.",
                 )
             )
         try:
@@ -171,7 +171,7 @@ class DatasetSettings:
                     where=self.key("prompt_template"),
                     found=f"{self.prompt_template!r} ({error})",
                     allowed="text with {column} fields; a literal brace is written {{ or }}",
-                    mend='Write for instance prompt_template: "Question: {question}\\nAnswer:\\n".',
+                    hint='Write for instance prompt_template: "Question: {question}\\nAnswer:\\n".',
                 )
             )
         return problems

@@ -63,7 +63,7 @@ def resolve_sources(
     items = [written] if isinstance(written, str | Path) else list(written)
     if not items:
         log.add(
-            ProblemKind.INPUT, where=where, found="an empty list", allowed="at least one file", mend="Name a data file."
+            ProblemKind.INPUT, where=where, found="an empty list", allowed="at least one file", hint="Name a data file."
         )
     found: list[SourceFile | HubSource] = []
     for item in items:
@@ -107,7 +107,7 @@ def _directory_files(
             if named
             else f"the directory {shown!r} without data",
             allowed=f"files ending in {', '.join(READABLE_SUFFIXES)}",
-            mend=f"Put {split}.jsonl there, or name the file itself.",
+            hint=f"Put {split}.jsonl there, or name the file itself.",
         )
     return [SourceFile(path=path, shown=str(Path(shown) / path.name)) for path in files]
 
@@ -126,18 +126,18 @@ def _note_suffix(path: Path, *, where: str, log: ProblemLog) -> None:
         where=where,
         found=f"{path.name!r}",
         allowed=f"files ending in {', '.join(READABLE_SUFFIXES)}",
-        mend="Convert the file to JSON lines, one object a line, and name it .jsonl.",
+        hint="Convert the file to JSON lines, one object a line, and name it .jsonl.",
     )
 
 
 def _note_missing(path: Path, *, shown: str, where: str, log: ProblemLog) -> None:
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)
-    mend = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."
+    hint = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."
     log.add(
         ProblemKind.INPUT,
         where=where,
         found=f"{shown!r}, which does not exist",
         allowed="a file, a list of files, a directory or a hub id",
-        mend=mend,
+        hint=hint,
     )

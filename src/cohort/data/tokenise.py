@@ -63,7 +63,7 @@ def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: str) 
                 where=where,
                 found=f"the tokenizer {name} without character offsets",
                 allowed="a fast tokenizer (tokenizer.json)",
-                mend="Use a base model whose directory has a tokenizer.json.",
+                hint="Use a base model whose directory has a tokenizer.json.",
             )
         )
     if tokenizer.eos_token_id is None:
@@ -72,7 +72,7 @@ def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: str) 
                 where=where,
                 found=f"the tokenizer {name} without an end-of-sequence token",
                 allowed="a tokenizer with eos_token, since it closes every completion",
-                mend="Set eos_token in tokenizer_config.json.",
+                hint="Set eos_token in tokenizer_config.json.",
             )
         )
     if problems:
@@ -204,15 +204,15 @@ def _fitted(where: str, *, num_tokens: int, settings: DatasetSettings, log: Prob
     if num_tokens <= limit:
         return num_tokens
     if settings.on_long_rows == "truncate":
-        mend = "Raise max_length to keep the row's end."
-        log.add(ProblemKind.TRUNCATED, where=where, found=f"{num_tokens} tokens", allowed=f"{limit}", mend=mend)
+        hint = "Raise max_length to keep the row's end."
+        log.add(ProblemKind.TRUNCATED, where=where, found=f"{num_tokens} tokens", allowed=f"{limit}", hint=hint)
         return limit
     log.add(
         ProblemKind.TOO_LONG,
         where=where,
         found=f"{num_tokens} tokens",
         allowed=f"at most max_length = {limit}",
-        mend="Raise max_length, shorten the row, or set on_long_rows to drop or truncate.",
+        hint="Raise max_length, shorten the row, or set on_long_rows to drop or truncate.",
     )
     return None
 
@@ -223,7 +223,7 @@ def _note_empty(where: str, *, num_tokens: int, log: ProblemLog) -> None:
         where=where,
         found=f"{num_tokens} tokens, none of them trained",
         allowed="a row with at least one trained token after the first",
-        mend="Raise max_length if the answer was cut off, or give an answer weight 1.",
+        hint="Raise max_length if the answer was cut off, or give an answer weight 1.",
     )
 
 
@@ -233,7 +233,7 @@ def _note_straddling(where: str, *, log: ProblemLog) -> None:
         where=where,
         found="a token that holds the end of the prompt and the start of the answer; it is trained",
         allowed="a border between two tokens, so that generation starts from what training saw",
-        mend="End the prompt with a line break, or move its last space to the start of the answer.",
+        hint="End the prompt with a line break, or move its last space to the start of the answer.",
     )
 
 

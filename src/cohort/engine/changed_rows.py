@@ -90,7 +90,7 @@ def _changed(place: str, split: str, *, then: Mapping[str, Any], now: Mapping[st
         where=place,
         found=f"the {name} rows changed: {_in_words(now)}",
         allowed=f"{_in_words(then)}, {_WHEN}",
-        mend=MEND_PLACE.format(key=f"dataset.{split}"),
+        hint=MEND_PLACE.format(key=f"dataset.{split}"),
     )
 
 
@@ -104,7 +104,7 @@ def _tokenizer_problem(facts: Mapping[str, JsonValue], now: Mapping[str, JsonVal
         where=f"model_name_or_path: {task.model_name_or_path}",
         found=f"the tokenizer or its chat template changed (SHA-256 {short(now['tokenizer_hash'])})",
         allowed=f"SHA-256 {short(facts.get('tokenizer_hash'))}, {_WHEN}",
-        mend=MEND_PLACE.format(key="model_name_or_path"),
+        hint=MEND_PLACE.format(key="model_name_or_path"),
     )
 
 
@@ -114,7 +114,7 @@ def _tokenised_otherwise(place: str, split: str) -> Problem:
         where=place,
         found=f"the {name} rows changed, though neither the file nor the tokenizer did: other versions read them",
         allowed=f"the tokens that Cohort, transformers and tokenizers made of them, {_WHEN}",
-        mend=_MEND_LIBRARY,
+        hint=_MEND_LIBRARY,
     )
 
 
@@ -132,14 +132,14 @@ def _problem_of_old_record(
             where=f"model_name_or_path: {task.model_name_or_path}",
             found="other tokens of the same files: the tokenizer, its chat template or a library changed",
             allowed=f"the tokenizer and the versions of transformers and tokenizers, {_WHEN}",
-            mend=MEND_PLACE.format(key="model_name_or_path"),
+            hint=MEND_PLACE.format(key="model_name_or_path"),
         )
     name = "the training rows" if is_share else "the training rows, the validation rows or both"
     return Problem(
         where=places["train"] if is_share else f"{places['train']}; {places['validation']}",
         found=f"{name} changed: {_used(now)}",
         allowed=f"{_used(facts)}, {_WHEN}",
-        mend=MEND_PLACE.format(key="dataset.train"),
+        hint=MEND_PLACE.format(key="dataset.train"),
     )
 
 

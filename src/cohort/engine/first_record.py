@@ -1,4 +1,4 @@
-"""The first entries of a run's record, and the shelf for its states."""
+"""The first entries of a run's record, and the state store for its states."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from cohort.engine.machine.machine import free_memory_bytes
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.resume_checks import identity_facts
 from cohort.engine.state.checkpoints import save_checkpoint
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.task_run import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 from cohort.runs.task_of_run import place_facts
 
-__all__ = ["begin_record", "open_shelf"]
+__all__ = ["begin_record", "open_state_store"]
 
 
-def open_shelf(
+def open_state_store(
     preparation: Preparation, directory: RunDirectory, *, options: RunOptions, num_tasks: int = 1
-) -> StateShelf:
-    """Return an empty shelf with a task's part of the memory that parked states may take."""
+) -> TrialStateStore:
+    """Return an empty state store with a task's part of the memory that parked states may take."""
     host = options.host_memory_bytes
     if host is None:
         host = free_memory_bytes(torch.device("cpu")) // 2
-    return StateShelf(
+    return TrialStateStore(
         directory,
         memory_budget_bytes=host // num_tasks,
-        device_budget_bytes=preparation.sizes.device_shelf_bytes // num_tasks,
+        device_budget_bytes=preparation.sizes.device_state_bytes // num_tasks,
     )
 
 
-def begin_record(preparation: Preparation, store: RunStore, shelf: StateShelf, *, directory: RunDirectory) -> None:
+def begin_record(
+    preparation: Preparation, store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory
+) -> None:
     """Record trials and inputs of a run that has done nothing yet, with a checkpoint to go back to."""
     store.add_trials([trial.record() for trial in preparation.proposals.first])
     names = {"task_name": directory.root.name, "run_id": uuid.uuid4().hex}
     places = {**place_facts(directory, preparation.task), **home_facts(directory)}
     store.set_facts({**preparation.facts, **identity_facts(preparation), **names, **places})
-    save_checkpoint(store, shelf, directory=directory, resident=())
+    save_checkpoint(store, state_store, directory=directory, resident=())
     store.set_facts({"has_begun": True})

@@ -70,7 +70,7 @@ def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: P
                     where=f"{path}: {key}",
                     found=_shown(now),
                     allowed=f"{_shown(then)}, as when the run began",
-                    mend=_MEND,
+                    hint=_MEND,
                 )
                 for key, then, now in differences
             ]
@@ -96,7 +96,7 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
                 where=places[key],
                 found=f"{name} changed: {found}",
                 allowed=f"{allowed}, as when the run began",
-                mend=_MEND if key == "device" else MEND_PLACE.format(key=places[key].partition(":")[0]),
+                hint=_MEND if key == "device" else MEND_PLACE.format(key=places[key].partition(":")[0]),
             )
         )
     if problems:

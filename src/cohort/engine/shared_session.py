@@ -19,13 +19,13 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import CohortError, InputError, Problem, RunStateError
 from cohort.core.interrupts import stopping_gently
-from cohort.engine.first_record import begin_record, open_shelf
+from cohort.engine.first_record import begin_record, open_state_store
 from cohort.engine.machine.thread_count import settle_thread_count
-from cohort.engine.memory.sizes import Sizes, SizeWish, facts_of
+from cohort.engine.memory.sizes import SizeRequest, Sizes, facts_of
 from cohort.engine.memory.watch import MemoryWatch
 from cohort.engine.prepare.preparation import Backbone, Preparation, prepare
 from cohort.engine.prepare.trials import objective_metric
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import one_line
 from cohort.engine.train.progress import ProgressWatcher, RunProgress, SilentWatcher
@@ -79,7 +79,7 @@ class SharedSession:
         self._executor: Executor | None = None
         self._num_joined = 0
         self._stores: list[RunStore] = []
-        self._shelves: list[StateShelf] = []
+        self._state_stores: list[TrialStateStore] = []
         self._watchers: list[ProgressWatcher] = []
         self._ended: set[str] = set()
         self._failures: dict[str, CohortError] = {}
@@ -116,7 +116,7 @@ class SharedSession:
                 task,
                 clock=self._clock,
                 say=lambda phase: watcher.update(RunProgress(phase=phase)),
-                wish=SizeWish(token_budget=self._options.token_budget),
+                request=SizeRequest(token_budget=self._options.token_budget),
                 also=also,
                 backbone=self._backbone,
             )
@@ -146,7 +146,7 @@ class SharedSession:
             return []
         stop, ending = threading.Event(), contextlib.ExitStack()
         members: dict[Supervisor, tuple[str, TaskRun]] = {}
-        self._stores, self._shelves = [], []
+        self._stores, self._state_stores = [], []
 
         def end(member: Supervisor) -> None:
             name, run = members.pop(member)
@@ -204,7 +204,7 @@ class SharedSession:
 
     def _make_room(self) -> bool:
         """Move parked states of all tasks off the device."""
-        did_leave = [shelf.leave_device() for shelf in self._shelves]
+        did_leave = [state_store.leave_device() for state_store in self._state_stores]
         return any(did_leave)
 
     def _watch_memory(self, executor: Executor) -> MemoryWatch:
@@ -225,7 +225,7 @@ class SharedSession:
         if name not in self._directories:
             return None
         return Problem(
-            where="name", found=f"{name!r} twice", allowed="a name for each task", mend="Choose another name."
+            where="name", found=f"{name!r} twice", allowed="a name for each task", hint="Choose another name."
         )
 
     def _take_submitted(self) -> list[_Submitted]:
@@ -247,7 +247,7 @@ class SharedSession:
                     where=task.where("lora.target_modules"),
                     found=f"{len(preparation.target_modules)} linears, not those of the tasks it should run beside",
                     allowed="the same target_modules: tasks that share a bank adapt the same linears",
-                    mend="Tune it in a session of its own.",
+                    hint="Tune it in a session of its own.",
                 )
             )
         if task.memory != first.task.memory:
@@ -256,7 +256,7 @@ class SharedSession:
                     where=task.where("memory"),
                     found="another memory section than that of the tasks it should run beside",
                     allowed="the same: passes of all tasks are made together, within one limit",
-                    mend="Write it as theirs is, or tune it in a session of its own.",
+                    hint="Write it as theirs is, or tune it in a session of its own.",
                 )
             )
         sizes = None if self._backbone is None else self._backbone.sizes
@@ -267,7 +267,7 @@ class SharedSession:
                     where=task.where("search.space.r"),
                     found=str(largest),
                     allowed=f"at most {sizes.capacity.rank_rows}, the rank rows of the session that is running",
-                    mend="Hand it in before the session runs, or tune it in one of its own.",
+                    hint="Hand it in before the session runs, or tune it in one of its own.",
                 )
             )
         if problems:
@@ -289,7 +289,7 @@ class SharedSession:
     def _begin(self, submitted: _Submitted, sizes: Sizes, ending: contextlib.ExitStack) -> TaskRun:
         """Make the run directory of a task and join its parts; ``ending`` gives back its lock and its store."""
         with contextlib.ExitStack() as beginning:
-            run, store, shelf = self._join_parts(submitted, sizes, beginning)
+            run, store, state_store = self._join_parts(submitted, sizes, beginning)
             try:
                 run.measure_base()
             except BaseException:
@@ -298,12 +298,12 @@ class SharedSession:
             ending.push(beginning.pop_all())
         self._num_joined += 1
         self._stores.append(store)
-        self._shelves.append(shelf)
+        self._state_stores.append(state_store)
         return run
 
     def _join_parts(
         self, submitted: _Submitted, sizes: Sizes, ending: contextlib.ExitStack
-    ) -> tuple[TaskRun, RunStore, StateShelf]:
+    ) -> tuple[TaskRun, RunStore, TrialStateStore]:
         assert self._executor is not None, "tasks join an open session"
         facts = {**submitted.preparation.facts, **facts_of(sizes)}
         preparation = replace(submitted.preparation, sizes=sizes, facts=facts)
@@ -313,14 +313,14 @@ class SharedSession:
         write_text(directory.task_file, preparation.task.resolved_yaml())
         store = RunStore.create(directory.database, metric=objective_metric(preparation.task), clock=self._clock)
         ending.enter_context(contextlib.closing(store))
-        shelf = open_shelf(preparation, directory, options=self._options, num_tasks=len(self._directories))
-        begin_record(preparation, store, shelf, directory=directory)
+        state_store = open_state_store(preparation, directory, options=self._options, num_tasks=len(self._directories))
+        begin_record(preparation, store, state_store, directory=directory)
         share = ExecutorShare(self._executor, rows=preparation.data.train, place=self._num_joined)
         run = TaskRun(
             preparation,
             share,
             store,
-            shelf,
+            state_store,
             directory,
             watcher=submitted.watcher,
             clock=self._clock,
@@ -328,7 +328,7 @@ class SharedSession:
             arrival=self._num_joined,
             is_alone=False,
         )
-        return run, store, shelf
+        return run, store, state_store
 
 
 def _beginning_error(submitted: _Submitted, error: Exception) -> CohortError:

@@ -15,21 +15,21 @@ from cohort.core.errors import Problem, RunStateError
 from cohort.core.interrupts import stopping_gently
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import home_facts, settle_copy
-from cohort.engine.first_record import begin_record, open_shelf
+from cohort.engine.first_record import begin_record, open_state_store
 from cohort.engine.machine.thread_count import settle_thread_count
-from cohort.engine.memory.sizes import SizeWish
+from cohort.engine.memory.sizes import SizeRequest
 from cohort.engine.memory.watch import MemoryWatch
 from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.prepare.trials import objective_metric
 from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
 from cohort.engine.state.checkpoints import Manifest, latest_good_checkpoint
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finish import is_complete
 from cohort.engine.train.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.task_run import RunOptions, TaskRun
-from cohort.runs.database_copies import mend_database
+from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.records import JsonValue
@@ -66,7 +66,7 @@ def tune(
         task,
         watcher=watcher,
         clock=clock,
-        wish=SizeWish(token_budget=options.token_budget),
+        request=SizeRequest(token_budget=options.token_budget),
         also=() if occupied is None else (occupied,),
     )
     directory = RunDirectory.create(run_directory)
@@ -103,15 +103,15 @@ def resume(
     directory = RunDirectory.open(run_directory)
     with directory.lock():
         directory.clean_up()
-        mended = mend_database(directory) if directory.database.exists() or directory.checkpoints.exists() else None
-        if mended is not None:
-            watcher.note(f"warning: {mended}")
+        repaired = repair_database(directory) if directory.database.exists() or directory.checkpoints.exists() else None
+        if repaired is not None:
+            watcher.note(f"warning: {repaired}")
         if not directory.database.exists():
             _begin_again(directory, {}, watcher=watcher, options=options, clock=clock, places=places)
             return
         with RunReader.open(directory.database) as reader:
             facts = reader.facts()
-        if mended is None and (settled := settle_copy(directory, facts)) is not None:
+        if repaired is None and (settled := settle_copy(directory, facts)) is not None:
             watcher.note(f"warning: {settled}")
         with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
             facts = store.facts()
@@ -131,10 +131,10 @@ def _begin(
     """Carry out a run whose directory holds nothing but its task; call it with the lock held."""
     task = preparation.task
     with contextlib.closing(RunStore.create(directory.database, metric=objective_metric(task), clock=clock)) as store:
-        shelf = open_shelf(preparation, directory, options=options)
+        state_store = open_state_store(preparation, directory, options=options)
         executor = preparation.build_executor()
-        begin_record(preparation, store, shelf, directory=directory)
-        _go(preparation, executor, store, shelf, directory, watcher=watcher, options=options, clock=clock)
+        begin_record(preparation, store, state_store, directory=directory)
+        _go(preparation, executor, store, state_store, directory, watcher=watcher, options=options, clock=clock)
 
 
 def _begin_again(
@@ -148,7 +148,7 @@ def _begin_again(
 ) -> None:
     """Begin a run that was killed before its first checkpoint."""
     task = load_run_task(directory, facts=facts, places=places)
-    preparation = _prepare(task, watcher=watcher, clock=clock, wish=SizeWish(token_budget=options.token_budget))
+    preparation = _prepare(task, watcher=watcher, clock=clock, request=SizeRequest(token_budget=options.token_budget))
     write_text(directory.task_file, task.resolved_yaml())
     _begin(preparation, directory, watcher=watcher, options=options, clock=clock)
 
@@ -166,7 +166,7 @@ def _continue(
     _keep_thread_count(facts)
     task = load_run_task(directory, facts=facts, places=places)
     require_same_task(facts, task, path=directory.task_file)
-    preparation = _prepare(task, watcher=watcher, clock=clock, wish=SizeWish.recorded(facts))
+    preparation = _prepare(task, watcher=watcher, clock=clock, request=SizeRequest.recorded(facts))
     require_same_inputs(facts, preparation)
     write_text(directory.task_file, task.resolved_yaml())
     store.set_facts({**place_facts(directory, task), **home_facts(directory)})
@@ -174,8 +174,8 @@ def _continue(
         watcher.note(rewritten)
     if (warning := surroundings_warning(facts, preparation.facts)) is not None:
         watcher.note(f"warning: {warning}")
-    shelf = open_shelf(preparation, directory, options=options)
-    manifest, problems = latest_good_checkpoint(store, shelf, directory=directory)
+    state_store = open_state_store(preparation, directory, options=options)
+    manifest, problems = latest_good_checkpoint(store, state_store, directory=directory)
     for problem in problems:
         watcher.note(f"warning: {problem}; going on from an earlier checkpoint")
     if manifest is None:
@@ -190,7 +190,7 @@ def _continue(
         preparation,
         executor,
         store,
-        shelf,
+        state_store,
         directory,
         watcher=watcher,
         options=options,
@@ -203,7 +203,7 @@ def _go(
     preparation: Preparation,
     executor: Executor,
     store: RunStore,
-    shelf: StateShelf,
+    state_store: TrialStateStore,
     directory: RunDirectory,
     *,
     watcher: ProgressWatcher,
@@ -217,11 +217,11 @@ def _go(
         KeyboardInterrupt: asked to stop; everything is saved.
     """
     share = ExecutorShare(executor, rows=preparation.data.train)
-    run = TaskRun(preparation, share, store, shelf, directory, watcher=watcher, clock=clock, options=options)
+    run = TaskRun(preparation, share, store, state_store, directory, watcher=watcher, clock=clock, options=options)
     if checkpoint is not None:
         run.replay()
         run.supervisor.restore(checkpoint)
-    executor.reliefs.append(shelf.leave_device)
+    executor.reliefs.append(state_store.leave_device)
     memory = MemoryWatch(
         executor, preparation.memory, facts=store.facts(), record=store.set_facts, note=watcher.note, clock=clock
     )
@@ -249,10 +249,10 @@ def _go(
 
 
 def _prepare(
-    task: TaskFile, *, watcher: ProgressWatcher, clock: Clock, wish: SizeWish, also: Sequence[Problem] = ()
+    task: TaskFile, *, watcher: ProgressWatcher, clock: Clock, request: SizeRequest, also: Sequence[Problem] = ()
 ) -> Preparation:
     preparation = prepare(
-        task, clock=clock, say=lambda phase: watcher.update(RunProgress(phase=phase)), wish=wish, also=also
+        task, clock=clock, say=lambda phase: watcher.update(RunProgress(phase=phase)), request=request, also=also
     )
     facts = preparation.facts
     trials = f"{len(preparation.proposals.first)} trials{'' if preparation.proposals.is_complete else ' at first'}"

@@ -47,7 +47,7 @@ def accelerate(model: Any) -> int:
                 where="accelerate(model)",
                 found=f"{type(model).__name__} without LoRA layers",
                 allowed="a model of peft.get_peft_model or PeftModel.from_pretrained with LoRA",
-                mend="Add an adapter with PEFT first.",
+                hint="Add an adapter with PEFT first.",
             )
         )
     problems = []
@@ -59,7 +59,7 @@ def accelerate(model: Any) -> int:
                     where=name,
                     found=found[0],
                     allowed="plain LoRA on a frozen torch.nn.Linear",
-                    mend=found[1],
+                    hint=found[1],
                 )
             )
     if problems:

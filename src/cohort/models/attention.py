@@ -18,7 +18,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.kernels.attention import AttentionTiles, packed_attention
 from cohort.kernels.backend import Backend, choose_backend
-from cohort.kernels.packed_linear import RoomyRows
+from cohort.kernels.packed_linear import PaddedRows
 from cohort.kernels.staging import stage_together
 
 __all__ = ["AttentionContext", "Bucket", "PackedAttention", "causal_attention", "masked_attention"]
@@ -85,7 +85,7 @@ class PackedAttention:
         v_TGE: Tensor,
         *,
         window: int | None,
-        room: RoomyRows | None = None,
+        room: PaddedRows | None = None,
     ) -> Tensor:
         """Return o [T, H, E]; zeros in the rows of no sequence. All layers attend alike.
 

@@ -65,7 +65,7 @@ def read_config(folder: Path) -> DecoderConfig:
                 where=str(path),
                 found=str(error),
                 allowed="sizes that fit each other",
-                mend="Restore the config.json that belongs to these weights.",
+                hint="Restore the config.json that belongs to these weights.",
             )
         ) from error
 
@@ -88,7 +88,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             where=where,
             found=found,
             allowed="the JSON object that transformers' save_pretrained writes",
-            mend="Point model_name_or_path to a complete model directory.",
+            hint="Point model_name_or_path to a complete model directory.",
         )
     )
 
@@ -105,7 +105,7 @@ def _family(raw: Mapping[str, Any], path: Path) -> Family:
             where=f"{path}: architectures",
             found=named,
             allowed=works,
-            mend="Choose a base model of one of these architectures.",
+            hint="Choose a base model of one of these architectures.",
         )
     )
 
@@ -122,7 +122,7 @@ def _settings(folder: Path, path: Path) -> Any:
                 where=str(path),
                 found=" ".join(str(error).split()),
                 allowed="settings that transformers accepts",
-                mend="Restore the config.json that belongs to these weights.",
+                hint="Restore the config.json that belongs to these weights.",
             )
         ) from error
 
@@ -135,7 +135,7 @@ def _unsupported_settings(settings: Any, raw: Mapping[str, Any], path: Path) -> 
                 where=f"{path}: hidden_act",
                 found=repr(settings.hidden_act),
                 allowed="'silu'",
-                mend="Choose a base model with SwiGLU layers.",
+                hint="Choose a base model with SwiGLU layers.",
             )
         )
     if getattr(settings, "attention_dropout", 0.0):
@@ -144,7 +144,7 @@ def _unsupported_settings(settings: Any, raw: Mapping[str, Any], path: Path) -> 
                 where=f"{path}: attention_dropout",
                 found=repr(settings.attention_dropout),
                 allowed="0.0 (the frozen model has no dropout; adapters have lora_dropout)",
-                mend="Set attention_dropout to 0.0.",
+                hint="Set attention_dropout to 0.0.",
             )
         )
     if raw.get("quantization_config"):
@@ -154,7 +154,7 @@ def _unsupported_settings(settings: Any, raw: Mapping[str, Any], path: Path) -> 
                 where=f"{path}: quantization_config",
                 found=f"weights stored as '{method}'",
                 allowed="weights stored as float32, bfloat16 or float16",
-                mend="Use the unquantised checkpoint of this model.",
+                hint="Use the unquantised checkpoint of this model.",
             )
         )
     return problems
@@ -180,7 +180,7 @@ def _rotary_problems(settings: Any, path: Path) -> list[Problem]:
                 where=f"{path}: rope_parameters.rope_type",
                 found=repr(rotary["rope_type"]),
                 allowed=", ".join(_ROTARY_TYPES),
-                mend="Choose a base model whose rotary frequencies do not change with the length of the sequence.",
+                hint="Choose a base model whose rotary frequencies do not change with the length of the sequence.",
             )
         )
     if rotary.get("partial_rotary_factor", 1.0) not in (None, 1.0):
@@ -189,7 +189,7 @@ def _rotary_problems(settings: Any, path: Path) -> list[Problem]:
                 where=f"{path}: partial_rotary_factor",
                 found=repr(rotary["partial_rotary_factor"]),
                 allowed="1.0",
-                mend="Choose a base model that rotates whole heads.",
+                hint="Choose a base model that rotates whole heads.",
             )
         )
     return problems

@@ -44,7 +44,7 @@ class RotaryTable:
                     where="max_length",
                     found=f"a sequence of {num_positions} tokens",
                     allowed=f"at most {limit} with this model's '{self._config.rope_type}' rotary scaling",
-                    mend="Shorten max_length (or prompt plus max_new_tokens) to that.",
+                    hint="Shorten max_length (or prompt plus max_new_tokens) to that.",
                 )
             )
         if num_positions > len(self._cos_PE) or not len(self._cos_PE):

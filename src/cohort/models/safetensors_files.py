@@ -62,7 +62,7 @@ def _weight_files(folder: Path, result: TensorFiles) -> Iterable[Path]:
                     where=str(index),
                     found=f"a broken index ({type(error).__name__}: {error})",
                     allowed='JSON with a "weight_map" from tensor names to files',
-                    mend="Fetch the file again.",
+                    hint="Fetch the file again.",
                 )
             )
             return []
@@ -72,7 +72,7 @@ def _weight_files(folder: Path, result: TensorFiles) -> Iterable[Path]:
             where=str(folder),
             found=f"no safetensors weights{', but ' + ', '.join(others[:3]) if others else ''}",
             allowed=f"{SINGLE_FILE}, or {INDEX_FILE} with its shards",
-            mend="Convert the weights with transformers' save_pretrained."
+            hint="Convert the weights with transformers' save_pretrained."
             if others
             else "Fetch the model's weight files.",
         )
@@ -84,11 +84,11 @@ def _read_header(file: Path, result: TensorFiles) -> None:
     try:
         header, data_bytes = _parse_header(file)
     except FileNotFoundError:
-        _reject(file, result, found="no such file", allowed="every weight file of the model", mend="Fetch it.")
+        _reject(file, result, found="no such file", allowed="every weight file of the model", hint="Fetch it.")
         return
     except (OSError, ValueError) as error:
         _reject(
-            file, result, found=f"a damaged file ({error})", allowed="a whole safetensors file", mend="Fetch it again."
+            file, result, found=f"a damaged file ({error})", allowed="a whole safetensors file", hint="Fetch it again."
         )
         return
     needed = max((entry["data_offsets"][1] for entry in header.values()), default=0)
@@ -98,7 +98,7 @@ def _read_header(file: Path, result: TensorFiles) -> None:
             result,
             found=f"a truncated file: {data_bytes:,} bytes of tensors",
             allowed=f"{needed:,} bytes, as its header says",
-            mend="Fetch it again; the download did not finish.",
+            hint="Fetch it again; the download did not finish.",
         )
         return
     for key, entry in header.items():
@@ -134,6 +134,6 @@ def _describes_tensor(entry: Any) -> bool:
     )
 
 
-def _reject(file: Path, result: TensorFiles, *, found: str, allowed: str, mend: str) -> None:
+def _reject(file: Path, result: TensorFiles, *, found: str, allowed: str, hint: str) -> None:
     result.unreadable.add(file)
-    result.problems.append(Problem(where=str(file), found=found, allowed=allowed, mend=mend))
+    result.problems.append(Problem(where=str(file), found=found, allowed=allowed, hint=hint))

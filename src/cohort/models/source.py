@@ -32,9 +32,9 @@ def find_model(name_or_path: str | Path) -> Path:
         return folder
     text = str(name_or_path)
     if Path(text).expanduser().exists():
-        raise _problem(text, found="a file", mend="Give the directory that holds config.json and *.safetensors.")
+        raise _problem(text, found="a file", hint="Give the directory that holds config.json and *.safetensors.")
     if not is_hub_id(text):
-        raise _problem(text, found="no such directory", mend="Correct the path, or give a hub id such as owner/model.")
+        raise _problem(text, found="no such directory", hint="Correct the path, or give a hub id such as owner/model.")
     return _fetch(text)
 
 
@@ -46,25 +46,25 @@ def _fetch(hub_id: str) -> Path:
     try:
         return Path(snapshot_download(hub_id, allow_patterns=list(_NEEDED_FILES)))
     except GatedRepoError as error:
-        found, mend = "a gated hub model", "Accept its licence on its page and log in with `hf auth login`."
+        found, hint = "a gated hub model", "Accept its licence on its page and log in with `hf auth login`."
         cause: Exception = error
     except RepositoryNotFoundError as error:
         found, cause = "no such directory, and no such model on the hub", error
-        mend = "Correct the name, or log in with `hf auth login` if the model is private."
+        hint = "Correct the name, or log in with `hf auth login` if the model is private."
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         found = f"no such directory, and the hub cannot be reached ({type(error).__name__})"
-        mend, cause = "Connect to the network, or give the path of a downloaded model.", error
+        hint, cause = "Connect to the network, or give the path of a downloaded model.", error
     except ValueError as error:
-        found, mend, cause = str(error), "Correct the name.", error
-    raise _problem(hub_id, found=found, mend=mend) from cause
+        found, hint, cause = str(error), "Correct the name.", error
+    raise _problem(hub_id, found=found, hint=hint) from cause
 
 
-def _problem(text: str, *, found: str, mend: str) -> InputError:
+def _problem(text: str, *, found: str, hint: str) -> InputError:
     return InputError(
         Problem(
             where=f"model_name_or_path: {text}",
             found=found,
             allowed="a local model directory or a hub id",
-            mend=mend,
+            hint=hint,
         )
     )

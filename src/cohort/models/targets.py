@@ -52,7 +52,7 @@ def select_linears(targets: str | Sequence[str], *, paths: Iterable[str]) -> tup
     allowed = f"{ALL_LINEAR}, or a list of {', '.join(suffixes)}"
     where = "lora.target_modules"
     if not names:
-        raise InputError(Problem(where=where, found="an empty list", allowed=allowed, mend="Name at least one module."))
+        raise InputError(Problem(where=where, found="an empty list", allowed=allowed, hint="Name at least one module."))
     problems, chosen = [], set()
     for name in names:
         matches = {path for path in paths if path == name or path.endswith(f".{name}")}
@@ -64,7 +64,7 @@ def select_linears(targets: str | Sequence[str], *, paths: Iterable[str]) -> tup
                     where=where,
                     found=repr(name),
                     allowed=allowed,
-                    mend=f"Did you mean {' or '.join(nearest)}?" if nearest else "Choose from these.",
+                    hint=f"Did you mean {' or '.join(nearest)}?" if nearest else "Choose from these.",
                 )
             )
     if problems:

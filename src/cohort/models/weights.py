@@ -47,7 +47,7 @@ class WeightDtype(Enum):
         except ValueError:
             allowed = ", ".join(dtype.value for dtype in cls)
             raise InputError(
-                Problem(where="dtype", found=repr(text), allowed=allowed, mend="Choose one of these.")
+                Problem(where="dtype", found=repr(text), allowed=allowed, hint="Choose one of these.")
             ) from None
 
     def on(self, device: torch.device) -> torch.dtype:
@@ -108,7 +108,7 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
                 where=str(folder),
                 found=f"no tokenizer that loads ({' '.join(str(error).split())[:200]})",
                 allowed="tokenizer.json and tokenizer_config.json as transformers saves them",
-                mend="Fetch the model's tokenizer files.",
+                hint="Fetch the model's tokenizer files.",
             )
         ) from error
 
@@ -132,7 +132,7 @@ def _match(
                     where=f"{stored.file}: {key}",
                     found=f"shape {list(stored.shape)}",
                     allowed=f"shape {list(shape)}, as config.json says",
-                    mend="Use the config.json and the weights of one and the same model.",
+                    hint="Use the config.json and the weights of one and the same model.",
                 )
             )
         elif stored.dtype not in _STORED_DTYPES:
@@ -141,7 +141,7 @@ def _match(
                     where=f"{stored.file}: {key}",
                     found=f"dtype {stored.dtype}",
                     allowed=", ".join(_STORED_DTYPES),
-                    mend="Use the unquantised checkpoint of this model.",
+                    hint="Use the unquantised checkpoint of this model.",
                 )
             )
     problems.extend(_not_understood(tensors, wanted=wanted, config=config))
@@ -163,7 +163,7 @@ def _missing(key: str, shape: tuple[int, ...], *, folder: Path, tensors: Mapping
         where=f"{folder}: {key}",
         found=f"no such tensor{f' (nearest: {nearest[0]})' if nearest else ''}",
         allowed=f"a tensor of shape {list(shape)}",
-        mend="Fetch all weight files of the model again.",
+        hint="Fetch all weight files of the model again.",
     )
 
 
@@ -181,7 +181,7 @@ def _not_understood(
                 where=f"{stored.file}: {key}",
                 found=f"a tensor that {config.architecture} with this config.json does not use",
                 allowed="the tensors of its layers",
-                mend="Use the config.json and the weights of one and the same model.",
+                hint="Use the config.json and the weights of one and the same model.",
             )
         )
     return problems
@@ -209,7 +209,7 @@ def _load(
                     where=str(file),
                     found=f"a damaged file ({error})",
                     allowed="a whole safetensors file",
-                    mend="Fetch it again.",
+                    hint="Fetch it again.",
                 )
             ) from error
     return tensors

@@ -56,13 +56,13 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
                 where="--workers",
                 found=f"--workers {workers} beside --dry-run {dry_run}",
                 allowed="one of the two",
-                mend="Leave --workers out: --dry-run plans for GPUs.",
+                hint="Leave --workers out: --dry-run plans for GPUs.",
             )
         )
     if gpus is not None and gpus < 1:
         problems.append(
             Problem(
-                where="--gpus", found=str(gpus), allowed="1 or more", mend=f"Write --dry-run 8x{choice.hardware.name}."
+                where="--gpus", found=str(gpus), allowed="1 or more", hint=f"Write --dry-run 8x{choice.hardware.name}."
             )
         )
     elif gpus is not None and choice.has_count and gpus != choice.num_gpus * choice.num_nodes:
@@ -71,7 +71,7 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
                 where="--gpus",
                 found=f"--gpus {gpus} beside --dry-run {dry_run}",
                 allowed="one number of GPUs",
-                mend="Leave --gpus out.",
+                hint="Leave --gpus out.",
             )
         )
     if problems:
@@ -90,4 +90,4 @@ def _with_dry_run(problem: Problem) -> Problem:
     """Name what plans for GPUs that are not here, where there are too few."""
     if problem.where != "--gpus" or "can use" not in problem.found:
         return problem
-    return replace(problem, mend=f"{problem.mend} For GPUs that are not here, write --dry-run 8xH200.")
+    return replace(problem, hint=f"{problem.hint} For GPUs that are not here, write --dry-run 8xH200.")

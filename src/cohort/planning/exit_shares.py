@@ -72,11 +72,11 @@ def read_exit_shares(text: str, *, where: str, settings: EarlyExitSettings | Non
             return _of_curves(path, where=where, settings=settings or EarlyExitSettings())
         raise InputError(
             Problem(
-                where=where, found=f"{text!r}, which is no file", allowed=ALLOWED, mend="Write a share such as 0.3."
+                where=where, found=f"{text!r}, which is no file", allowed=ALLOWED, hint="Write a share such as 0.3."
             )
         ) from None
     if not 0 < share <= 1:
-        raise InputError(Problem(where=where, found=text, allowed=ALLOWED, mend="Write a share such as 0.3."))
+        raise InputError(Problem(where=where, found=text, allowed=ALLOWED, hint="Write a share such as 0.3."))
     return (share,)
 
 
@@ -85,8 +85,8 @@ def _of_run(path: Path, *, where: str) -> tuple[float, ...]:
     with RunReader.open(directory.database) as reader:
         trials = [trial for trial in reader.trials() if trial.is_over and trial.steps_done > 0]
     if not trials:
-        mend = "Name a run whose trials have ended."
-        raise InputError(Problem(where=where, found=f"{path}: no trial has ended", allowed=ALLOWED, mend=mend))
+        hint = "Name a run whose trials have ended."
+        raise InputError(Problem(where=where, found=f"{path}: no trial has ended", allowed=ALLOWED, hint=hint))
     return tuple(min(1.0, trial.steps_done / trial.planned_steps) for trial in trials)
 
 
@@ -103,7 +103,7 @@ def _of_curves(path: Path, *, where: str, settings: EarlyExitSettings) -> tuple[
                 where=where,
                 found=f"{path}: {error or type(error).__name__}",
                 allowed=ALLOWED,
-                mend="Name a file as benchmarks/record_curves.py writes it.",
+                hint="Name a file as benchmarks/record_curves.py writes it.",
             )
         ) from None
     planned = {curve.candidate.trial_id: curve.candidate.planned_steps for curve in curves}

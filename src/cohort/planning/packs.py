@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.adapters.bank import aligned_rank
-from cohort.engine.estimate.task_costs import TaskSketch, cost_key
+from cohort.engine.estimate.task_costs import TaskCosts, cost_key
 from cohort.engine.machine.cost_cache import read_costs
 from cohort.engine.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes
 from cohort.engine.prepare.inputs import read_inputs
@@ -62,7 +62,7 @@ def plan_task_packs(planned: TaskPlan, *, most_gpus: int = 1) -> tuple[TaskPacks
 def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
     hardware, inputs = planned.choice.hardware, read_inputs(task.file)
     num_gpus = max(len(gpus) for gpus in planned.choice.cluster.nodes.values())
-    sketch = TaskSketch(task.file, inputs, hardware, read_costs(cost_key(inputs, hardware)))
+    sketch = TaskCosts(task.file, inputs, hardware, read_costs(cost_key(inputs, hardware)))
     degrees = [2**k for k in range(num_gpus.bit_length()) if 2**k <= min(num_gpus, max(1, most_gpus))]
     costs = {degree: sketch.step_cost(degree, tokens_per_pass=None) for degree in degrees}
     row_bytes = rank_row_bytes(sketch.layout, has_compute_copy=hardware.is_gpu)

@@ -63,16 +63,16 @@ def load_tasks(paths: Sequence[Path], *, repeat: int = 1) -> tuple[NamedTask, ..
     """
     problems: list[Problem] = []
     if not paths:
-        mend = "Name the task files: cohort plan TASK.yaml ..."
-        problems.append(Problem(where="cohort plan", found="no task", allowed="one or more task files", mend=mend))
+        hint = "Name the task files: cohort plan TASK.yaml ..."
+        problems.append(Problem(where="cohort plan", found="no task", allowed="one or more task files", hint=hint))
     if repeat < 1:
-        problems.append(Problem(where="--repeat", found=str(repeat), allowed="1 or more", mend="Leave it out."))
+        problems.append(Problem(where="--repeat", found=str(repeat), allowed="1 or more", hint="Leave it out."))
     found: list[NamedTask] = []
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            mend = "Name it once; --repeat N plans each task N times."
-            problems.append(Problem(where=str(path), found="the same file twice", allowed="each task once", mend=mend))
+            hint = "Name it once; --repeat N plans each task N times."
+            problems.append(Problem(where=str(path), found="the same file twice", allowed="each task once", hint=hint))
             continue
         seen.add(path.resolve())
         name = choose_name(path.resolve(), taken={task.name for task in found})
@@ -82,10 +82,10 @@ def load_tasks(paths: Sequence[Path], *, repeat: int = 1) -> tuple[NamedTask, ..
             problems += error.problems
             continue
         if name is None:
-            mend = "Rename the file: names tell run directories apart."
+            hint = "Rename the file: names tell run directories apart."
             problems.append(
                 Problem(
-                    where=str(path), found=f"another task named {path.stem}", allowed="names that differ", mend=mend
+                    where=str(path), found=f"another task named {path.stem}", allowed="names that differ", hint=hint
                 )
             )
             continue
@@ -110,8 +110,8 @@ def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: 
     """
     problems: list[Problem] = []
     if most_gpus < 1:
-        mend = "Leave it out, or write 1."
-        problems.append(Problem(where="--max-gpus-per-task", found=str(most_gpus), allowed="1 or more", mend=mend))
+        hint = "Leave it out, or write 1."
+        problems.append(Problem(where="--max-gpus-per-task", found=str(most_gpus), allowed="1 or more", hint=hint))
     by_path: dict[Path, TaskEstimate] = {}
     most = min(most_gpus, max(len(node) for node in choice.cluster.nodes.values()))
     for task in {task.path: task for task in tasks}.values():

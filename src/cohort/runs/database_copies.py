@@ -6,12 +6,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from cohort.core.durable_files import file_written_beside, write_bytes
+from cohort.core.durable_files import atomic_file, write_bytes
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.runs.directory import RunDirectory
 from cohort.runs.schema import database_errors_named, open_database
 
-__all__ = ["copy_database", "is_good_copy", "mend_database", "replace_database"]
+__all__ = ["copy_database", "is_good_copy", "repair_database", "replace_database"]
 
 # SQLite's own files beside a database: they belong to the one database they were made for
 _COMPANIONS = ("-wal", "-shm")
@@ -25,7 +25,7 @@ def copy_database(directory: RunDirectory, *, position: int) -> Path:
     """
     target = directory.root / "checkpoints" / f"{position:09d}.db"
     with (
-        file_written_beside(target) as partial,
+        atomic_file(target) as partial,
         database_errors_named(target),
         closing(sqlite3.connect(directory.database, isolation_level=None)) as source,
     ):
@@ -34,7 +34,7 @@ def copy_database(directory: RunDirectory, *, position: int) -> Path:
     return target
 
 
-def mend_database(directory: RunDirectory) -> str | None:
+def repair_database(directory: RunDirectory) -> str | None:
     """Put the newest good copy in the place of a database that cannot be used; call it with the lock held.
 
     The damaged file is kept as ``run.db.damaged``. A replacement that a kill interrupted is finished first.
@@ -78,7 +78,7 @@ def replace_database(directory: RunDirectory, copy: Path) -> None:
 
     The database and its write-ahead log cannot go in one step: without its log it is older than any copy, and beside
     another's log it is damaged. So the copy is written beside first, whole, and as long as it lies there
-    :func:`mend_database` goes on with the other steps, whenever this process was killed.
+    :func:`repair_database` goes on with the other steps, whenever this process was killed.
 
     Raises:
         StorageFullError: the disk is full; the database is as it was.

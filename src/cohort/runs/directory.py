@@ -41,13 +41,13 @@ class RunDirectory:
                 where=f"-o {path}",
                 found="a directory that is not writable" if path.is_dir() else "a file",
                 allowed="a directory that is new or empty, and that you may write to",
-                mend="Choose another directory.",
+                hint="Choose another directory.",
             )
         return Problem(
             where=f"-o {path}",
             found=f"a path below {nearest}, which is {'not writable' if nearest.is_dir() else 'a file'}",
             allowed="a directory that you may write to",
-            mend="Choose another directory.",
+            hint="Choose another directory.",
         )
 
     @classmethod
@@ -72,7 +72,7 @@ class RunDirectory:
                         where=f"-o {path}",
                         found=f"a path that cannot be made ({error.strerror})",
                         allowed="a directory that you may write to",
-                        mend="Choose another directory.",
+                        hint="Choose another directory.",
                     )
                 ) from error
         return directory
@@ -96,7 +96,7 @@ class RunDirectory:
                     where=str(root),
                     found=found,
                     allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` made",
-                    mend=f"Check the path, or start the run with `cohort tune`{waits}.",
+                    hint=f"Check the path, or start the run with `cohort tune`{waits}.",
                 )
             )
         return directory
@@ -129,7 +129,7 @@ class RunDirectory:
                 for folder in self.trials.glob(".*.replaced"):
                     recover_directory(self.trials / folder.name.removeprefix(".").removesuffix(".replaced"))
         except PermissionError as error:
-            raise RunStateError(f"{error.filename} cannot be read or changed; mend its permissions") from error
+            raise RunStateError(f"{error.filename} cannot be read or changed; fix its permissions") from error
 
     @property
     def task_file(self) -> Path:
@@ -188,7 +188,7 @@ class RunDirectory:
             where=str(self.root),
             found="a queue of tasks, not the run of one",
             allowed=f"the run of one of its tasks: {shown}" if runs else "the run of a task, but none has begun",
-            mend=f"Name one task's run, such as {runs[0]}." if runs else f"See `cohort status {self.root}`.",
+            hint=f"Name one task's run, such as {runs[0]}." if runs else f"See `cohort status {self.root}`.",
         )
 
     def _what_is_there(self) -> Problem | None:
@@ -204,14 +204,14 @@ class RunDirectory:
                 where=f"-o {self.root}",
                 found="a directory that already holds another run",
                 allowed="a directory that is new or empty",
-                mend=f"Go on with `cohort resume {self.root}`, choose another directory, or delete this one.",
+                hint=f"Go on with `cohort resume {self.root}`, choose another directory, or delete this one.",
             )
         shown = ", ".join(names[:_MOST_SHOWN]) + (f" and {len(names) - _MOST_SHOWN} more" * (len(names) > _MOST_SHOWN))
         return Problem(
             where=f"-o {self.root}",
             found=f"a directory with files that are not a run's: {shown}",
             allowed="a directory that is new or empty",
-            mend="Choose another directory, or move these files away.",
+            hint="Choose another directory, or move these files away.",
         )
 
 

@@ -44,7 +44,7 @@ class RunReader(LogReader):
         ``versions`` ({package: version}) ``backend`` ``precision`` ``attention`` ``threads`` ``device``
         ``data_hash`` ``model_hash`` ``task_hash`` ``tokenise_seconds`` ``load_seconds`` ``train_seconds``
         ``evaluate_seconds`` ``generate_seconds`` ``data_counts`` ({what: count}) ``data_problems`` ([{where, found,
-        allowed, mend}]).
+        allowed, hint}]).
         """
         return {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts ORDER BY key")}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cohort.core.durable_files import file_written_beside
+from cohort.core.durable_files import atomic_file
 from cohort.core.events import Evaluated, StepDone
 from cohort.runs.compute_saved import ComputeSaved, compute_saved
 from cohort.runs.reader import RunReader
@@ -152,7 +152,7 @@ def write_results_csv(path: Path, *, results: RunResults) -> None:
     trials = [entry.trial for entry in results.ranked]
     parameters = _names(trial.parameters for trial in trials)
     metrics = _names(trial.best_metrics for trial in trials)
-    with file_written_beside(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
+    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(
             [
@@ -208,7 +208,7 @@ def write_metrics_jsonl(path: Path, *, reader: RunReader) -> None:
     Raises:
         StorageFullError: the disk is full; the file is as it was.
     """
-    with file_written_beside(path) as partial, partial.open("w", encoding="utf-8") as stream:
+    with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as stream:
         for line in _log_history(reader):
             stream.write(json.dumps(_finite(line), allow_nan=False) + "\n")
 

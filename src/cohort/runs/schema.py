@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cohort.core.durable_files import file_written_beside, storage_full_named
+from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import RunStateError
 
 __all__ = ["SCHEMA_VERSION", "create_tables", "database_errors_named", "open_database"]
@@ -130,13 +130,13 @@ def database_errors_named(path: Path) -> Iterator[None]:
             if "locked" in str(error):
                 raise RunStateError(f"{path} is locked by another process; wait until it ends or stop it") from error
             if any(text in str(error) for text in _OUT_OF_REACH):
-                raise RunStateError(f"{path}: {error}; mend the disk or its permissions, then resume") from error
+                raise RunStateError(f"{path}: {error}; fix the disk or its permissions, then resume") from error
             raise RunStateError(
-                f"{path} cannot be read or written as a run database ({error}); {_mend_of_damage(path)}"
+                f"{path} cannot be read or written as a run database ({error}); {_hint_for_damage(path)}"
             ) from error
 
 
-def _mend_of_damage(path: Path) -> str:
+def _hint_for_damage(path: Path) -> str:
     """Say what helps where the file itself is no database any more: checkpoints of a run hold copies of it."""
     if path.name == "run.db" and any((path.parent / "checkpoints").glob("*.json")):
         return f"`cohort resume {path.parent}` puts the copy of the last checkpoint in its place"
@@ -161,7 +161,7 @@ def create_tables(path: Path, *, facts: Mapping[str, str]) -> None:
     if path.exists():
         raise RunStateError(f"{path} already exists; resume that run or choose another directory")
     with (
-        file_written_beside(path) as partial,
+        atomic_file(path) as partial,
         database_errors_named(path),
         closing(sqlite3.connect(partial, isolation_level=None)) as connection,
     ):
@@ -200,7 +200,7 @@ def open_database(path: Path, *, read_only: bool) -> sqlite3.Connection:
             verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict != "ok":
                 connection.close()
-                raise RunStateError(f"{path} is damaged ({verdict}); {_mend_of_damage(path)}")
+                raise RunStateError(f"{path} is damaged ({verdict}); {_hint_for_damage(path)}")
     return connection
 
 

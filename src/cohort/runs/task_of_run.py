@@ -108,7 +108,7 @@ def _missing(name: str, path: str, *, directory: RunDirectory) -> Problem:
         where=f"{directory.task_file}: {name}",
         found=f"{path!r}, which does not exist, nor does it at the same place relative to the run directory",
         allowed="what the run began with, wherever it is now",
-        mend=f"Say where: cohort resume {directory.root} --{name} PATH",
+        hint=f"Say where: cohort resume {directory.root} --{name} PATH",
     )
 
 
@@ -124,7 +124,7 @@ def _require_places(overrides: Sequence[Override]) -> frozenset[KeyPath]:
             where="command line",
             found=f"{override.option}, which would change the task of a run",
             allowed=f"{allowed}: where its inputs are now",
-            mend="To change anything else, start a new run with `cohort tune`.",
+            hint="To change anything else, start a new run with `cohort tune`.",
         )
         for override in overrides
         if override.path not in PATH_KEYS

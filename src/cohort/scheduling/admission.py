@@ -75,7 +75,7 @@ def find_inadmissible(requests: Sequence[Request], *, capacity: Capacity) -> tup
             where=f"trial {request.trial_id}: r",
             found=str(request.r),
             allowed=f"at most {capacity.rank_rows}, the rank rows that fit beside the base model",
-            mend="Choose a smaller r, or a machine with more memory.",
+            hint="Choose a smaller r, or a machine with more memory.",
         )
         for request in requests
         if request.r > capacity.rank_rows or capacity.num_slots < 1

@@ -153,6 +153,6 @@ def row_too_long(
         f"with {'every layer recomputed' if recomputes else 'all its activations kept'}",
         allowed=f"at most {format_bytes(left)}, which the base model, an adapter of the largest rank and the margin "
         f"leave: rows of up to {fitting:,} tokens",
-        mend=f"{first} dataset.max_length to {fitting} or less, choose smaller ranks or fewer target_modules, raise "
+        hint=f"{first} dataset.max_length to {fitting} or less, choose smaller ranks or fewer target_modules, raise "
         "memory.limit where it is set, or take a machine with more memory.",
     )

@@ -241,7 +241,7 @@ def _check(requests: Sequence[GenerateRequest], *, vocab_size: int, limit: int, 
                     where=f"prompt {index}",
                     found=f"{length} tokens",
                     allowed=f"1 to {limit - 1} tokens (the model's context is {limit})",
-                    mend="Shorten it."
+                    hint="Shorten it."
                     if length
                     else "Give it at least one token, such as the beginning-of-text token.",
                 )
@@ -252,7 +252,7 @@ def _check(requests: Sequence[GenerateRequest], *, vocab_size: int, limit: int, 
                     where=f"prompt {index}",
                     found=f"token {unknown[0]}",
                     allowed=f"0 to {vocab_size - 1}, the model's vocabulary",
-                    mend="Use the tokenizer that belongs to the model.",
+                    hint="Use the tokenizer that belongs to the model.",
                 )
             )
     if problems:

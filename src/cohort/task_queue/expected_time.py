@@ -13,10 +13,10 @@ from cohort.scheduling.cost.hardware import Hardware
 from cohort.task_queue.records import QueuedTask
 from cohort.task_queue.submission import task_of
 
-__all__ = ["Expectation"]
+__all__ = ["ExpectedTime"]
 
 
-class Expectation:
+class ExpectedTime:
     """Predicts tasks of one queue."""
 
     def __init__(self, directory: Path, hardware: Hardware) -> None:

@@ -9,10 +9,10 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
-from cohort.task_queue.expected_time import Expectation
+from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.head_settings import HeadSettings
 from cohort.task_queue.operations import enqueue, work_off
-from cohort.task_queue.pool import PoolWish, open_pool
+from cohort.task_queue.pool import PoolRequest, open_pool
 from cohort.task_queue.progress import QueueProgress
 from cohort.task_queue.records import TaskState
 from cohort.task_queue.submission import submission_of
@@ -59,8 +59,8 @@ def run_on_several_gpus(
         KeyboardInterrupt: interrupted, with everything saved; ``cohort resume DIRECTORY`` goes on.
     """
     clock = clock or SystemClock()
-    pool, hardware = open_pool(PoolWish(gpus=num_gpus), directory)
-    expect = Expectation(directory, hardware)
+    pool, hardware = open_pool(PoolRequest(gpus=num_gpus), directory)
+    expect = ExpectedTime(directory, hardware)
     enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
     settings = HeadSettings(options=options or RunOptions())
     tasks = work_off(directory, pool, expect=expect, settings=settings, watcher=_Notes(watcher), clock=clock)

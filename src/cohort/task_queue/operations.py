@@ -44,7 +44,7 @@ def open_queue(directory: str | Path) -> QueueStore:
                 where=str(directory),
                 found=f"no {QUEUE_DATABASE} in it" if Path(directory).exists() else "nothing",
                 allowed="a directory that `cohort run` or `cohort queue add` made",
-                mend="Check the path, or begin a queue with `cohort run TASK.yaml ...`.",
+                hint="Check the path, or begin a queue with `cohort run TASK.yaml ...`.",
             )
         )
     return QueueStore.open(Path(directory) / QUEUE_DATABASE)
@@ -100,7 +100,7 @@ def _refuse_a_run(directory: Path) -> None:
                 where=f"-o {directory}",
                 found="the directory of one run",
                 allowed="a directory that is new or empty, or holds a queue",
-                mend=f"Choose another directory, or go on with the run: cohort resume {directory}.",
+                hint=f"Choose another directory, or go on with the run: cohort resume {directory}.",
             )
         )
 
@@ -157,7 +157,7 @@ def remove_from_queue(names: Sequence[str], directory: Path) -> None:
                 where=f"{directory}: {name}",
                 found=f"a task that is {by_name[name].state.value}" if name in by_name else "no task of that name",
                 allowed=f"one of {', '.join(open_names)}" if open_names else "nothing: all tasks are done or removed",
-                mend=f"See `cohort queue list -o {directory}`.",
+                hint=f"See `cohort queue list -o {directory}`.",
             )
             for name in names
             if name not in open_names
@@ -185,7 +185,7 @@ def work_off(
     Args:
         directory: Of the queue.
         pool: Where workers run (:func:`~cohort.task_queue.pool.open_pool`); closed at the end.
-        expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.Expectation`).
+        expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.ExpectedTime`).
         settings: See :class:`HeadSettings`.
         watcher: Told of progress.
         clock: Of the queue.

@@ -16,13 +16,13 @@ from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots, r
 from cohort.engine.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware, known_gpu
 
-__all__ = ["WORKER_TARGET", "PoolWish", "open_pool"]
+__all__ = ["WORKER_TARGET", "PoolRequest", "open_pool"]
 
 WORKER_TARGET = "cohort.task_queue.worker:serve"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolWish:
+class PoolRequest:
     """What the user wants to work on.
 
     Attributes:
@@ -36,15 +36,15 @@ class PoolWish:
     ray: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the wish for the queue's record."""
+        """Return the request for the queue's record."""
         return asdict(self)
 
 
-def open_pool(wish: PoolWish, directory: Path) -> tuple[WorkerPool, Hardware]:
+def open_pool(request: PoolRequest, directory: Path) -> tuple[WorkerPool, Hardware]:
     """Return a pool without workers and what each of its slots has.
 
     Args:
-        wish: What the user wants.
+        request: What the user wants.
         directory: Of the queue; workers log to ``workers`` in it.
 
     Raises:
@@ -52,28 +52,28 @@ def open_pool(wish: PoolWish, directory: Path) -> tuple[WorkerPool, Hardware]:
         RunStateError: a GPU cannot be used.
     """
     logs = directory / "workers"
-    if wish.ray is not None:
-        return _open_ray(wish.ray, wish, logs)
-    slots = choose_slots(gpus=wish.gpus, workers=wish.workers)
+    if request.ray is not None:
+        return _open_ray(request.ray, request, logs)
+    slots = choose_slots(gpus=request.gpus, workers=request.workers)
     return LocalPool(slots, target=WORKER_TARGET, log_directory=logs), hardware_of_slots(slots)
 
 
-def _open_ray(address: str, wish: PoolWish, logs: Path) -> tuple[WorkerPool, Hardware]:
+def _open_ray(address: str, request: PoolRequest, logs: Path) -> tuple[WorkerPool, Hardware]:
     from cohort.cluster.ray import RayPool, connect, gpu_names
 
-    refuse_counts(gpus=wish.gpus, workers=wish.workers)
+    refuse_counts(gpus=request.gpus, workers=request.workers)
     connect(address)
     names = gpu_names()
-    on_gpu = wish.workers is None and bool(names)
-    most = wish.workers if wish.workers is not None else wish.gpus
+    on_gpu = request.workers is None and bool(names)
+    most = request.workers if request.workers is not None else request.gpus
     pool = RayPool(target=WORKER_TARGET, log_directory=logs.absolute(), on_gpu=on_gpu, most_slots=most)
-    if not pool.slots() or (wish.gpus is not None and not on_gpu):
+    if not pool.slots() or (request.gpus is not None and not on_gpu):
         raise InputError(
             Problem(
                 where=f"--ray {address}",
-                found="a cluster without a GPU" if wish.gpus is not None else "a cluster without a free slot",
+                found="a cluster without a GPU" if request.gpus is not None else "a cluster without a free slot",
                 allowed="nodes with GPUs, or with CPUs and --workers N",
-                mend="Add nodes, or write --workers N for the CPU.",
+                hint="Add nodes, or write --workers N for the CPU.",
             )
         )
     if on_gpu:

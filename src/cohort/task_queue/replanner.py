@@ -11,7 +11,7 @@ from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan
 from cohort.scheduling.placement.replan import advance, apply_event, replan, start_due
 
-__all__ = ["Changes", "Placing"]
+__all__ = ["Changes", "Replanner"]
 
 # an event in a live queue must be answered at once; what the solver has not proven by then is a good plan all the same
 LIVE_PLACEMENT = PlacementSettings(work_limit=0.5, time_limit_seconds=2.0, most_solver_tasks=40)
@@ -34,7 +34,7 @@ class Changes:
     started: tuple[ActiveTask, ...]
 
 
-class Placing:
+class Replanner:
     """Holds the cluster's state and the plan; every change goes through :meth:`take`."""
 
     def __init__(self, cluster: Cluster, *, policy: ListPolicy | None, settings: PlacementSettings = LIVE_PLACEMENT):

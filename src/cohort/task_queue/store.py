@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cohort.core.durable_files import file_written_beside
+from cohort.core.durable_files import atomic_file
 from cohort.core.errors import RunStateError
 from cohort.runs.schema import database_errors_named
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
@@ -90,7 +90,7 @@ class QueueStore:
             if not create:
                 raise RunStateError(f"{path} does not exist; there is no queue here")
             # two that add to a new queue at the same moment add to one
-            with file_written_beside(path, replaces=False) as partial, database_errors_named(path):
+            with atomic_file(path, replaces=False) as partial, database_errors_named(path):
                 connection = sqlite3.connect(partial, isolation_level=None)
                 connection.executescript(
                     f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {_TABLES}"

@@ -55,8 +55,8 @@ def read_submissions(
                 before = by_source[source]
                 changes = find_changes(before, directory=directory)
                 if has_begun(before.name, directory):
-                    mend = "Restore it as it was, or work in another directory with -o."
-                    changes = [replace(change, mend=mend) for change in changes]
+                    hint = "Restore it as it was, or work in another directory with -o."
+                    changes = [replace(change, hint=hint) for change in changes]
                 problems += changes
                 again.append(before)
                 continue
@@ -112,7 +112,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
     """
     problems: list[Problem] = []
     now = {path: _digest(Path(path)) for path in queued.digests}
-    mend = (
+    hint = (
         f"Restore it as it was, or take the change: `cohort queue remove {queued.name} -o {directory}` and "
         f"`cohort queue add {queued.source} -o {directory}`."
     )
@@ -124,7 +124,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
                 replace(
                     problem,
                     allowed=problem.allowed.replace("as when the run began", "as when it was added"),
-                    mend=mend if "as when the run began" in problem.allowed else problem.mend,
+                    hint=hint if "as when the run began" in problem.allowed else problem.hint,
                 )
                 for problem in error.problems
             ]
@@ -135,7 +135,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
                     where=f"{queued.source}: {path}",
                     found="no such file" if now[path] == "" else f"another content (SHA-256 {now[path][:12]})",
                     allowed=f"what it held when the task was added (SHA-256 {before[:12]})",
-                    mend=mend,
+                    hint=hint,
                 )
             )
     return problems
@@ -163,7 +163,7 @@ def _digest(path: Path) -> str:
 
 
 def _repeated(path: Path) -> Problem:
-    return Problem(where=str(path), found="the same file twice", allowed="each task once", mend="Name it once.")
+    return Problem(where=str(path), found="the same file twice", allowed="each task once", hint="Name it once.")
 
 
 def _name_taken(path: Path) -> Problem:
@@ -171,5 +171,5 @@ def _name_taken(path: Path) -> Problem:
         where=str(path),
         found=f"a task of the name {path.stem}, which another file has in this queue",
         allowed="names that differ: they name the run directories",
-        mend="Rename the file, or choose another directory with -o.",
+        hint="Rename the file, or choose another directory with -o.",
     )

@@ -23,23 +23,23 @@ from cohort.scheduling.placement.records import TaskOption, TaskRequest
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.messages import Beat
 from cohort.task_queue.records import QueuedTask, TaskState
-from cohort.task_queue.replanner import Placing
+from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.store import QueueStore
 
-__all__ = ["TaskFates"]
+__all__ = ["TaskStates"]
 
 # an end that moves without an exit is told from so much on; every one is recorded
 _TOLD_SECONDS, _TOLD_SHARE = 10.0, 0.25
 
 
-class TaskFates:
+class TaskStates:
     """Keeps store, log and planner in step about tasks; ``events`` collects what the planner has yet to hear."""
 
     def __init__(
         self,
         store: QueueStore,
         log: QueueLog,
-        placing: Placing,
+        replanner: Replanner,
         *,
         directory: Path,
         expect: Callable[[QueuedTask], float],
@@ -48,7 +48,7 @@ class TaskFates:
         reestimate_seconds: float,
     ) -> None:
         """Join the parts; the arguments are those of the head and its settings."""
-        self._store, self._log, self._placing = store, log, placing
+        self._store, self._log, self._replanner = store, log, replanner
         self._directory, self._expect, self._most_attempts = directory, expect, most_attempts
         self._reestimate_share, self._reestimate_seconds = reestimate_share, reestimate_seconds
         self.events: list[ClusterEvent] = []
@@ -107,7 +107,7 @@ class TaskFates:
         self._leave(task, TaskWithdrawn(at_seconds=self._log.now, task_id=task))
 
     def failed(self, task: str, message: str, *, is_final: bool = False) -> None:
-        """A task ended by a fault: it waits to go on from its checkpoint, unless that has become hopeless."""
+        """A task ended by a fault: it waits to go on from its checkpoint, unless that has become certain_to_stop."""
         before = self._store.task(task)
         assert before is not None, "workers run tasks of the queue"
         steps = self.beats[task].steps_done if task in self.beats else 0
@@ -121,7 +121,7 @@ class TaskFates:
             return
         self._store.update(task, state=TaskState.QUEUED, reason=message, attempts=attempts)
         self._log.decide("fail", task=task, text=f"{message}; it will go on from its last checkpoint")
-        active = self._placing.active(task)
+        active = self._replanner.active(task)
         if active is not None:
             self.events.append(TaskFailed(at_seconds=self._log.now, task_id=task, saved_share=self.saved_share(active)))
 
@@ -130,7 +130,7 @@ class TaskFates:
         saved = []
         for task in tasks:
             self._store.update(task, state=TaskState.QUEUED, reason=reason)
-            active = self._placing.active(task)
+            active = self._replanner.active(task)
             if active is not None:
                 saved.append((task, self.saved_share(active)))
         self._log.decide("worker", text=f"{len(slot_ids)} slot{'s' * (len(slot_ids) > 1)} lost: {reason}")
@@ -139,7 +139,7 @@ class TaskFates:
     def heard(self, task: str, beat: Beat) -> None:
         """Have the rest planned anew when a task's end moved: trials exited early, or its speed is another."""
         self.beats[task] = beat
-        active, now = self._placing.active(task), self._log.now
+        active, now = self._replanner.active(task), self._log.now
         if active is None or beat.seconds_left is None or beat.phase != "training":
             return
         before = max(active.ends_seconds - now, 0.0)
@@ -163,7 +163,7 @@ class TaskFates:
 
     def done_shares(self) -> Mapping[str, float]:
         """Return, by active task, the share of the work it started with that is done."""
-        return {task.request.task_id: self._done_share(task) for task in self._placing.state.active}
+        return {task.request.task_id: self._done_share(task) for task in self._replanner.state.active}
 
     def saved_share(self, task: ActiveTask) -> float:
         """Return the share of the work it started with that a task's last checkpoint holds."""
@@ -187,7 +187,7 @@ class TaskFates:
 
     def _arrive(self, task: QueuedTask) -> None:
         # it waits for a look at which there are slots, as far as is known
-        if not self._placing.state.cluster.num_gpus or any(isinstance(event, GpusLost) for event in self.events):
+        if not self._replanner.state.cluster.num_gpus or any(isinstance(event, GpusLost) for event in self.events):
             return
         self._known.add(task.name)
         # one that was taken off and comes back begins with a clean record
@@ -208,7 +208,7 @@ class TaskFates:
 
     def _withdraw(self, task: QueuedTask) -> None:
         """Take a task out of the plan; one that runs is dropped when its worker has stopped."""
-        if self._placing.active(task.name) is None or task.state is TaskState.QUEUED:
+        if self._replanner.active(task.name) is None or task.state is TaskState.QUEUED:
             if task.state is TaskState.QUEUED:
                 self._drop(task.name)
             return
@@ -230,7 +230,7 @@ class TaskFates:
             self.events = kept
         elif any(isinstance(event, TaskEnded | TaskWithdrawn) and event.task_id == task for event in kept):
             return
-        elif self._placing.active(task) is not None:
+        elif self._replanner.active(task) is not None:
             self.events.append(ended)
-        elif self._placing.is_waiting(task):
+        elif self._replanner.is_waiting(task):
             self.events.append(TaskWithdrawn(at_seconds=self._log.now, task_id=task))

@@ -8,9 +8,9 @@ from typing import Any
 from cohort.task_queue.messages import Beat
 from cohort.task_queue.progress import QueueProgress, SlotView, TaskView
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
-from cohort.task_queue.replanner import Placing
+from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.store import QueueStore
-from cohort.task_queue.worker_slots import Seat
+from cohort.task_queue.worker_slots import WorkerSlot
 
 __all__ = ["view_queue"]
 
@@ -21,8 +21,8 @@ def view_queue(
     store: QueueStore,
     *,
     now: float,
-    placing: Placing | None = None,
-    seats: Iterable[Seat] = (),
+    replanner: Replanner | None = None,
+    worker_slots: Iterable[WorkerSlot] = (),
     beats: Mapping[str, Beat] | None = None,
 ) -> QueueProgress:
     """Return where the queue stands.
@@ -30,17 +30,17 @@ def view_queue(
     Args:
         store: Of the queue.
         now: Of the queue's clock.
-        placing: The live plan, in the head; elsewhere the last recorded plan is shown.
-        seats: The slots, in the head.
+        replanner: The live plan, in the head; elsewhere the last recorded plan is shown.
+        worker_slots: The slots, in the head.
         beats: By task, the last word of its worker.
     """
     plan, num_plans = store.last_plan()
     last = _times_of(plan) if plan is not None else {}
-    if placing is not None:
-        last = {**last, **_live_times(placing, now=now)}
+    if replanner is not None:
+        last = {**last, **_live_times(replanner, now=now)}
     stretches = store.stretches()
-    seats = tuple(seats)
-    devices = {seat.task: seat.slot.device for seat in seats if seat.task}
+    worker_slots = tuple(worker_slots)
+    devices = {worker_slot.task: worker_slot.slot.device for worker_slot in worker_slots if worker_slot.task}
     devices |= {stretch.task: stretch.device for stretch in stretches if stretch.end_seconds is None}
     tasks = tuple(
         _view_task(
@@ -57,8 +57,13 @@ def view_queue(
         now_seconds=now,
         tasks=tasks,
         slots=tuple(
-            SlotView(slot_id=seat.slot.slot_id, device=seat.slot.device, state=seat.state.value, task=seat.task or "")
-            for seat in seats
+            SlotView(
+                slot_id=worker_slot.slot.slot_id,
+                device=worker_slot.slot.device,
+                state=worker_slot.state.value,
+                task=worker_slot.task or "",
+            )
+            for worker_slot in worker_slots
         ),
         end_seconds=max(max(ends), now) if ends else None,
         num_plans=num_plans,
@@ -103,6 +108,8 @@ def _times_of(plan: TaskDecision) -> Times:
     return {entry["task"]: (entry["start_seconds"], entry["end_seconds"]) for entry in placements}
 
 
-def _live_times(placing: Placing, *, now: float) -> Times:
+def _live_times(replanner: Replanner, *, now: float) -> Times:
     """Return the times of the tasks that run, which move without a new plan."""
-    return {task.request.task_id: (task.started_seconds, max(task.ends_seconds, now)) for task in placing.state.active}
+    return {
+        task.request.task_id: (task.started_seconds, max(task.ends_seconds, now)) for task in replanner.state.active
+    }

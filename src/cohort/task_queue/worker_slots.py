@@ -12,7 +12,7 @@ from enum import Enum
 from cohort.cluster.worker_pool import Slot
 from cohort.task_queue.messages import Beat
 
-__all__ = ["Limits", "Seat", "SeatState"]
+__all__ = ["Limits", "WorkerSlot", "WorkerSlotState"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Limits:
             raise ValueError(f"limits must be above 0, but these are {self}")
 
 
-class SeatState(Enum):
+class WorkerSlotState(Enum):
     """What a slot's worker does."""
 
     STARTING = "starting"
@@ -54,7 +54,7 @@ class SeatState(Enum):
 
 
 @dataclass(kw_only=True)
-class Seat:
+class WorkerSlot:
     """One slot.
 
     Attributes:
@@ -69,7 +69,7 @@ class Seat:
     """
 
     slot: Slot
-    state: SeatState = SeatState.STARTING
+    state: WorkerSlotState = WorkerSlotState.STARTING
     task: str | None = None
     since: float = 0.0
     heard: float = 0.0
@@ -80,22 +80,22 @@ class Seat:
     @property
     def is_lost(self) -> bool:
         """Whether no worker will run here any more."""
-        return self.state is SeatState.LOST
+        return self.state is WorkerSlotState.LOST
 
-    def enter(self, state: SeatState, *, now: float) -> None:
+    def enter(self, state: WorkerSlotState, *, now: float) -> None:
         """Change the state."""
         self.state, self.since, self.heard = state, now, now
 
     def fault(self, limits: Limits, *, now: float) -> str:
         """Return why the worker must be replaced; empty when it need not be."""
-        if self.state is SeatState.LOST or self.condemned:
+        if self.state is WorkerSlotState.LOST or self.condemned:
             return ""
-        if self.state is SeatState.STARTING:
+        if self.state is WorkerSlotState.STARTING:
             is_late = now - self.since > limits.start_seconds
             return f"said nothing within {limits.start_seconds:.0f} s of its start" if is_late else ""
         if now - self.heard > limits.silent_seconds:
             return f"silent for {now - self.heard:.0f} s"
-        if self.state is SeatState.STOPPING and now - self.since > limits.stop_seconds:
+        if self.state is WorkerSlotState.STOPPING and now - self.since > limits.stop_seconds:
             return f"did not stop within {limits.stop_seconds:.0f} s"
         is_about_task = self.beat is not None and self.beat.task is not None and self.beat.task == self.task
         if is_about_task and self.beat is not None and self.beat.still_seconds > limits.still_seconds:

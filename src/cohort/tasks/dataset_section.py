@@ -21,14 +21,14 @@ def _files(value: object) -> object:
         Refusal(
             found=repr(entry),
             allowed=_FILES_ALLOWED,
-            mend="Write a path such as data/train.jsonl.",
+            hint="Write a path such as data/train.jsonl.",
             at=(index,) if isinstance(value, list) else (),
         )
         for index, entry in enumerate(entries)
         if not isinstance(entry, str) or not entry.strip()
     ]
     if not entries:
-        bad = [Refusal(found="an empty list", allowed=_FILES_ALLOWED, mend="Name at least one file.")]
+        bad = [Refusal(found="an empty list", allowed=_FILES_ALLOWED, hint="Name at least one file.")]
     if bad:
         refuse(*bad)
     return tuple(entries)
@@ -40,7 +40,7 @@ def _files_or_share(value: object) -> object:
     if not 0 < value < 1:
         allowed = "a file, or a share above 0 and below 1"
         refuse(
-            Refusal(found=repr(value), allowed=allowed, mend="Write a share such as 0.1, or name a validation file.")
+            Refusal(found=repr(value), allowed=allowed, hint="Write a share such as 0.1, or name a validation file.")
         )
     return float(value)
 
@@ -58,7 +58,7 @@ def _columns(value: object) -> object:
         Refusal(
             found=f"the column {name!r}",
             allowed=", ".join(CANONICAL_COLUMNS),
-            mend="Put our name left and the file's name right: {prompt: question, completion: answer}.",
+            hint="Put our name left and the file's name right: {prompt: question, completion: answer}.",
             at=(name,),
         )
         for name in value
@@ -78,7 +78,7 @@ def _template(value: object) -> object:
                 Refusal(
                     found=f"{value!r} ({error})",
                     allowed="text with {column} fields; a literal brace is written {{ or }}",
-                    mend='Write for instance "Question: {question}\\nAnswer:\\n".',
+                    hint='Write for instance "Question: {question}\\nAnswer:\\n".',
                 )
             )
     return value
@@ -142,7 +142,7 @@ class DatasetSection(Section):
                 Refusal(
                     found=f"a prompt template with format: {self.format}",
                     allowed="a prompt template with prompt_completion or alpaca rows",
-                    mend="Remove prompt_template, or write format: prompt_completion.",
+                    hint="Remove prompt_template, or write format: prompt_completion.",
                     at=("prompt_template",),
                 )
             )

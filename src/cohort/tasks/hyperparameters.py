@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cohort.tasks.refusal import Refusal, number_mend, refuse
+from cohort.tasks.refusal import Refusal, number_hint, refuse
 from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = ["SEARCHABLE", "ValueKind", "is_number", "multiple_to_plain", "parse_alpha", "parse_value"]
@@ -112,7 +112,7 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
     """Return the value as the kind wants it, or why it is refused."""
     if kind.is_rank_multiple_allowed and (multiple := _parse_multiple(value)) is not None:
         return multiple
-    refusal = Refusal(found=repr(value), allowed=kind.allowed, mend=number_mend(value, example=kind.example), at=at)
+    refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=number_hint(value, example=kind.example), at=at)
     if not kind.is_number:
         return value if isinstance(value, bool | str) and kind.accepts(value) else refusal
     if not isinstance(value, int | float) or not is_number(value) or not kind.accepts(value):

@@ -44,9 +44,9 @@ def _rename_alias(data: dict[str, Any], lines: dict[KeyPath, int], name: str) ->
         return []
     if "model_name_or_path" in data:
         where = TaskOrigin(name=name, lines=lines).where("base_model")
-        mend = "Remove base_model."
+        hint = "Remove base_model."
         data.pop("base_model")
-        return [Problem(where=where, found="base_model and model_name_or_path", allowed="one of the two", mend=mend)]
+        return [Problem(where=where, found="base_model and model_name_or_path", allowed="one of the two", hint=hint)]
     data["model_name_or_path"] = data.pop("base_model")
     if ("base_model",) in lines:
         lines["model_name_or_path",] = lines["base_model",]
@@ -62,7 +62,7 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
                 where=origin.where("search.space.num_train_epochs"),
                 found="num_train_epochs in search.space with training.max_steps",
                 allowed="one of the two",
-                mend="Remove training.max_steps, or num_train_epochs from search.space.",
+                hint="Remove training.max_steps, or num_train_epochs from search.space.",
             )
         )
     for override in overrides:
@@ -73,7 +73,7 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
                     where=f"command line {override.option}",
                     found=f"{section}.{key}, which search.space.{key} overrides",
                     allowed=f"--search.space.{key} VALUE",
-                    mend=f"Write --search.space.{key} instead.",
+                    hint=f"Write --search.space.{key} instead.",
                 )
             )
     return problems
@@ -159,8 +159,8 @@ def _line_in(problem: Problem, name: str) -> int:
 
 
 def _read_text(path: Path) -> str:
-    def problem(found: str, mend: str) -> InputError:
-        return InputError(Problem(where=str(path), found=found, allowed="a task file (YAML)", mend=mend))
+    def problem(found: str, hint: str) -> InputError:
+        return InputError(Problem(where=str(path), found=found, allowed="a task file (YAML)", hint=hint))
 
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -191,21 +191,21 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
     text = _read_text(path)
     document = parse_yaml(text, where=str(path))
     if document is None or document.data is None:
-        mend = "Write at least model_name_or_path and dataset with train."
+        hint = "Write at least model_name_or_path and dataset with train."
         raise InputError(
-            Problem(where=f"{path}:1", found="an empty file", allowed="a task (keys and values)", mend=mend)
+            Problem(where=f"{path}:1", found="an empty file", allowed="a task (keys and values)", hint=hint)
         )
     if not isinstance(document.data, dict):
-        found, mend = (
+        found, hint = (
             f"the text {str(document.data)[:60]!r}",
             "Write `key: value` lines, such as model_name_or_path: ...",
         )
         if isinstance(document.data, list):
-            found, mend = (
+            found, hint = (
                 f"a list of {len(document.data)} entries",
                 "Write one task a file, without the leading dashes.",
             )
-        raise InputError(Problem(where=f"{path}:1", found=found, allowed="one task (keys and values)", mend=mend))
+        raise InputError(Problem(where=f"{path}:1", found=found, allowed="one task (keys and values)", hint=hint))
     parsed = [from_working_directory(override) for override in parse_overrides(overrides, model=TaskFile)]
     return task_from_mapping(
         document.data, base_directory=path.parent, name=str(path), lines=document.lines, overrides=parsed

@@ -20,14 +20,14 @@ class NotBuilt:
         asks: Whether a value asks for the missing feature.
         feature: What is missing, in words.
         allowed: The values that work.
-        mend: What to write instead.
+        hint: What to write instead.
     """
 
     key: str
     asks: Callable[[Any], bool]
     feature: str
     allowed: str
-    mend: str
+    hint: str
 
 
 def _names_any(*names: str) -> Callable[[Any], bool]:
@@ -48,21 +48,21 @@ NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
         asks=_names_any("dpo"),
         feature="preference training (dpo)",
         allowed="sft",
-        mend="Write objective: sft.",
+        hint="Write objective: sft.",
     ),
     NotBuilt(
         key="dataset.format",
         asks=_names_any("preference"),
         feature="training on preference pairs",
         allowed="auto | messages | sharegpt | alpaca | prompt_completion | text",
-        mend="Use rows with a prompt and a completion.",
+        hint="Use rows with a prompt and a completion.",
     ),
     NotBuilt(
         key="num_gpus",
         asks=_is_whole_above(1),
         feature="training on several GPUs",
         allowed="auto | 0 (CPU) | 1",
-        mend="Write num_gpus: auto.",
+        hint="Write num_gpus: auto.",
     ),
 )
 
@@ -90,5 +90,5 @@ def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], str]) -> Itera
                 where=where(entry.key),
                 found=f"{value!r}, which asks for {entry.feature}: documented, but not built yet",
                 allowed=entry.allowed,
-                mend=entry.mend,
+                hint=entry.hint,
             )

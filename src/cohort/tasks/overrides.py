@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from cohort.core.errors import InputError, Problem
 from cohort.tasks.hyperparameters import SEARCHABLE
-from cohort.tasks.problems import known_keys, unknown_key_mend
+from cohort.tasks.problems import known_keys, unknown_key_hint
 from cohort.tasks.yaml_lines import KeyPath, parse_yaml_value
 
 __all__ = ["Override", "apply_overrides", "parse_overrides"]
@@ -37,15 +37,15 @@ def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[
         argument = arguments[position]
         position += 1
         if not argument.startswith("--") or argument == "--":
-            mend = "Write --KEY VALUE, and put quotes around a value with spaces."
-            problems.append(Problem(where="command line", found=repr(argument), allowed="--KEY VALUE pairs", mend=mend))
+            hint = "Write --KEY VALUE, and put quotes around a value with spaces."
+            problems.append(Problem(where="command line", found=repr(argument), allowed="--KEY VALUE pairs", hint=hint))
         elif "=" in argument:
             option, _, text = argument.partition("=")
             yield option, text
         elif position == len(arguments) or arguments[position].startswith("--"):
-            mend = f"Write {argument} VALUE."
+            hint = f"Write {argument} VALUE."
             problems.append(
-                Problem(where="command line", found=f"{argument} without a value", allowed="--KEY VALUE", mend=mend)
+                Problem(where="command line", found=f"{argument} without a value", allowed="--KEY VALUE", hint=hint)
             )
         else:
             yield argument, arguments[position]
@@ -77,12 +77,12 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
         path = _full_path(option, model)
         if path is None:
             key = option.removeprefix("--")
-            mend = unknown_key_mend(model, tuple(key.replace("-", "_").split("."))).replace(
+            hint = unknown_key_hint(model, tuple(key.replace("-", "_").split("."))).replace(
                 "Move it there", "Write that"
             )
             allowed = "keys of the task file, as --section.key VALUE"
             problems.append(
-                Problem(where="command line", found=f"the unknown option {option}", allowed=allowed, mend=mend)
+                Problem(where="command line", found=f"the unknown option {option}", allowed=allowed, hint=hint)
             )
             continue
         try:

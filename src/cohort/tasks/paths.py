@@ -32,15 +32,15 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
         data["model_name_or_path"] = str(path.resolve())
         return []
     if path.exists():
-        mend = "Name the directory that holds config.json and the weights."
-        return [Problem(where=where, found=f"the file {text!r}", allowed="a directory or a hub id", mend=mend)]
+        hint = "Name the directory that holds config.json and the weights."
+        return [Problem(where=where, found=f"the file {text!r}", allowed="a directory or a hub id", hint=hint)]
     if _HUB_MODEL.fullmatch(text) and not text.startswith("."):
         return []
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)
-    mend = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."
+    hint = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."
     found = f"{text!r}, which does not exist"
-    return [Problem(where=where, found=found, allowed="a local directory or a hub id", mend=mend)]
+    return [Problem(where=where, found=found, allowed="a local directory or a hub id", hint=hint)]
 
 
 def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:

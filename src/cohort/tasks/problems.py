@@ -1,4 +1,4 @@
-"""From pydantic's errors to problems that name place, find, allowed values and mend."""
+"""From pydantic's errors to problems that name place, find, allowed values and hint."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
 from cohort.tasks.origin import TaskOrigin, dotted
-from cohort.tasks.refusal import REFUSAL_TYPE, number_mend, refusals_of
+from cohort.tasks.refusal import REFUSAL_TYPE, number_hint, refusals_of
 from cohort.tasks.yaml_lines import KeyPath
 
-__all__ = ["known_keys", "problems_from", "unknown_key_mend"]
+__all__ = ["known_keys", "problems_from", "unknown_key_hint"]
 
 # what the same thing is called elsewhere, by people who come from there
 _OTHER_WORDS = {
@@ -99,7 +99,7 @@ def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
     return found
 
 
-def unknown_key_mend(model: type[BaseModel], path: KeyPath) -> str:
+def unknown_key_hint(model: type[BaseModel], path: KeyPath) -> str:
     """Return the advice for a key that does not exist: what it is called here, where it belongs, or what is nearest."""
     key, section = str(path[-1]), ".".join(str(part) for part in path[:-1])
     word = key.lower().replace("-", "_")
@@ -135,7 +135,7 @@ def _found(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _mend(detail: ErrorDetails, info: FieldInfo | None) -> str:
+def _hint(detail: ErrorDetails, info: FieldInfo | None) -> str:
     value, kind = detail["input"], detail["type"]
     name = str(detail["loc"][-1])
     if kind == "literal_error" and isinstance(value, str) and info is not None:
@@ -148,8 +148,8 @@ def _mend(detail: ErrorDetails, info: FieldInfo | None) -> str:
         return "Write one of the allowed values."
     if isinstance(info.default, str | int | float):
         default = str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
-        if number_mend(value, example="").startswith("Remove"):
-            return number_mend(value, example="")
+        if number_hint(value, example="").startswith("Remove"):
+            return number_hint(value, example="")
         return f"Write for instance {name}: {default}, the default."
     return "Write one of the allowed values, or remove the key."
 
@@ -165,7 +165,7 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
                     where=origin.where((*path, *refusal.at)),
                     found=refusal.found,
                     allowed=refusal.allowed,
-                    mend=refusal.mend,
+                    hint=refusal.hint,
                 ),
             )
             for refusal in refusals_of(detail.get("ctx"))
@@ -174,16 +174,16 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
         section = _section_of(info) if info is not None else model
         found = f"the unknown key {str(path[-1])!r}"
         allowed = f"the keys {', '.join((section or model).model_fields)}"
-        mend = unknown_key_mend(model, path)
+        hint = unknown_key_hint(model, path)
     elif detail["type"] == "missing":
         found, allowed = "nothing", _allowed(info)
-        mend = f"Add {dotted(path)}: {(info.description if info else None) or 'a value'}."
+        hint = f"Add {dotted(path)}: {(info.description if info else None) or 'a value'}."
     elif info is not None and (section := _section_of(info)) is not None:
         found, allowed = _found(detail["input"]), f"a section with the keys {', '.join(section.model_fields)}"
-        mend = "Write the keys below it, indented."
+        hint = "Write the keys below it, indented."
     else:
-        found, allowed, mend = _found(detail["input"]), _allowed(info), _mend(detail, info)
-    return [(path, Problem(where=origin.where(path), found=found, allowed=allowed, mend=mend))]
+        found, allowed, hint = _found(detail["input"]), _allowed(info), _hint(detail, info)
+    return [(path, Problem(where=origin.where(path), found=found, allowed=allowed, hint=hint))]
 
 
 def problems_from(

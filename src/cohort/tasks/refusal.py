@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
 
-__all__ = ["REFUSAL_TYPE", "Refusal", "nearest_mend", "number_mend", "refusals_of", "refuse"]
+__all__ = ["REFUSAL_TYPE", "Refusal", "nearest_hint", "number_hint", "refusals_of", "refuse"]
 
 REFUSAL_TYPE = "cohort_refusal"
 
@@ -25,13 +25,13 @@ class Refusal:
     Attributes:
         found: What was there, quoted.
         allowed: What would be accepted.
-        mend: What to do, as one imperative sentence.
+        hint: What to do, as one imperative sentence.
         at: Where below the field: list positions and keys.
     """
 
     found: str
     allowed: str
-    mend: str
+    hint: str
     at: tuple[str | int, ...] = ()
 
     def below(self, key: str | int) -> Refusal:
@@ -69,7 +69,7 @@ _OTHER_NAMES = {
 }
 
 
-def nearest_mend(word: str, known: Iterable[str], *, prefix: str = "") -> str:
+def nearest_hint(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     """Return the advice for an unknown word: the nearest known one, or to remove it."""
     known = list(known)
     near = [name for name in known if name == _OTHER_NAMES.get(word.lower())]
@@ -77,7 +77,7 @@ def nearest_mend(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     return f"Did you mean {prefix}{near[0]}? Rename it, or remove it." if near else "Remove it."
 
 
-def number_mend(value: object, *, example: str) -> str:
+def number_hint(value: object, *, example: str) -> str:
     """Return the advice for a value that should have been a number."""
     if isinstance(value, str) and _NUMBER.match(value):
         return f"Remove the quotes: {value.strip()}."

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from cohort.tasks.hyperparameters import SEARCHABLE, ValueKind, is_number, multiple_to_plain, parse_value
-from cohort.tasks.refusal import Refusal, nearest_mend, refusals_of, refuse
+from cohort.tasks.refusal import Refusal, nearest_hint, refusals_of, refuse
 from cohort.tuning.constraints import ConstraintError, parse_constraint
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
@@ -29,15 +29,15 @@ _CONDITIONAL_KEYS = ("values", "when")
 
 def _parse_list(entries: list[Any], kind: ValueKind) -> Choice:
     if not entries:
-        refuse(Refusal(found="an empty list", allowed=kind.allowed, mend=f"Write for instance {kind.example}."))
+        refuse(Refusal(found="an empty list", allowed=kind.allowed, hint=f"Write for instance {kind.example}."))
     parsed = [parse_value(entry, kind, at=(index,)) for index, entry in enumerate(entries)]
     refusals = [entry for entry in parsed if isinstance(entry, Refusal)]
     values = [entry for entry in parsed if not isinstance(entry, Refusal)]
     for index, value in enumerate(parsed):
         if value in parsed[:index] and not isinstance(value, Refusal):
-            mend = "Remove one of the two; to repeat a configuration, search over seed."
+            hint = "Remove one of the two; to repeat a configuration, search over seed."
             refusals.append(
-                Refusal(found=f"{entries[index]!r} twice", allowed="each value once", mend=mend, at=(index,))
+                Refusal(found=f"{entries[index]!r} twice", allowed="each value once", hint=hint, at=(index,))
             )
     if refusals:
         refuse(*sorted(refusals, key=lambda refusal: refusal.at))
@@ -49,15 +49,15 @@ def _bounds(value: Mapping[str, Any], kind: ValueKind, refusals: list[Refusal]) 
     bounds: dict[str, float] = {}
     for name in ("min", "max"):
         if name not in value:
-            mend = f"Add {name}, or write a list such as {kind.example}."
-            refusals.append(Refusal(found=f"a range without {name}", allowed=_RANGE_ALLOWED, mend=mend))
+            hint = f"Add {name}, or write a list such as {kind.example}."
+            refusals.append(Refusal(found=f"a range without {name}", allowed=_RANGE_ALLOWED, hint=hint))
             continue
         bound = parse_value(value[name], kind, at=(name,))
         if isinstance(bound, Refusal):
             refusals.append(bound)
         elif isinstance(bound, MultipleOf):
-            mend = "Write numbers, or a list such as [1r, 2r]."
-            refusals.append(Refusal(found=repr(value[name]), allowed="a number", mend=mend, at=(name,)))
+            hint = "Write numbers, or a list such as [1r, 2r]."
+            refusals.append(Refusal(found=repr(value[name]), allowed="a number", hint=hint, at=(name,)))
         elif not isinstance(bound, str):
             bounds[name] = bound
     return bounds
@@ -66,32 +66,32 @@ def _bounds(value: Mapping[str, Any], kind: ValueKind, refusals: list[Refusal]) 
 def _modifier_refusals(value: Mapping[str, Any], kind: ValueKind, bounds: Mapping[str, float]) -> Iterator[Refusal]:
     log, step, num = value.get("log", False), value.get("step"), value.get("num")
     if not isinstance(log, bool):
-        yield Refusal(found=repr(log), allowed="true | false", mend="Write log: true.", at=("log",))
+        yield Refusal(found=repr(log), allowed="true | false", hint="Write log: true.", at=("log",))
     if step is not None and (not is_number(step) or step <= 0 or (kind.is_integer and not float(step).is_integer())):
         allowed = "a whole number above 0" if kind.is_integer else "a number above 0"
-        yield Refusal(found=repr(step), allowed=allowed, mend="Correct the step.", at=("step",))
+        yield Refusal(found=repr(step), allowed=allowed, hint="Correct the step.", at=("step",))
     if num is not None and (isinstance(num, bool) or not isinstance(num, int) or num < 2):
         allowed = "a whole number of at least 2"
-        yield Refusal(found=repr(num), allowed=allowed, mend="Write how many values to take.", at=("num",))
+        yield Refusal(found=repr(num), allowed=allowed, hint="Write how many values to take.", at=("num",))
     if step is not None and (log is True or num is not None):
         allowed = "step without log and without num"
         yield Refusal(
-            found=f"step with {'log' if log is True else 'num'}", allowed=allowed, mend="Keep one.", at=("step",)
+            found=f"step with {'log' if log is True else 'num'}", allowed=allowed, hint="Keep one.", at=("step",)
         )
     if len(bounds) == 2 and bounds["min"] >= bounds["max"]:
         found = f"min {bounds['min']:g} and max {bounds['max']:g}"
-        yield Refusal(found=found, allowed="min below max", mend="Exchange the two, or write a list.")
+        yield Refusal(found=found, allowed="min below max", hint="Exchange the two, or write a list.")
     if log is True and bounds.get("min", 1.0) <= 0:
-        mend = "Raise min above 0, or remove log."
-        yield Refusal(found=f"min {bounds['min']:g} with log", allowed="min above 0", mend=mend, at=("min",))
+        hint = "Raise min above 0, or remove log."
+        yield Refusal(found=f"min {bounds['min']:g} with log", allowed="min above 0", hint=hint, at=("min",))
 
 
 def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
     if not kind.is_number:
         allowed = f"a list of {kind.allowed}"
-        refuse(Refusal(found="a range", allowed=allowed, mend=f"Write for instance {kind.example}."))
+        refuse(Refusal(found="a range", allowed=allowed, hint=f"Write for instance {kind.example}."))
     refusals = [
-        Refusal(found=f"the key {key!r}", allowed=_RANGE_ALLOWED, mend="Write {min: ..., max: ...}.", at=(key,))
+        Refusal(found=f"the key {key!r}", allowed=_RANGE_ALLOWED, hint="Write {min: ..., max: ...}.", at=(key,))
         for key in value
         if key not in _RANGE_KEYS
     ]
@@ -114,15 +114,15 @@ def _parse_conditional(value: Mapping[str, Any], kind: ValueKind) -> Conditional
     """Return ``{values: [...], when: {...}}`` or a range with ``when``."""
     rest = {key: entry for key, entry in value.items() if key != "when"}
     if "when" not in value:
-        mend = "Write the list itself, or add when: {OTHER_KEY: VALUE}."
-        refuse(Refusal(found="values without when", allowed="a list, or values with when", mend=mend))
+        hint = "Write the list itself, or add when: {OTHER_KEY: VALUE}."
+        refuse(Refusal(found="values without when", allowed="a list, or values with when", hint=hint))
     when = _parse_when(value["when"])
     if "values" not in rest:
         return Conditional(parameter=_parse_range(rest, kind), when=when)
     if len(rest) > 1:
         found = ", ".join(str(key) for key in rest if key != "values")
         allowed = "values and when, or a range and when"
-        refuse(Refusal(found=f"values beside {found}", allowed=allowed, mend="Keep one."))
+        refuse(Refusal(found=f"values beside {found}", allowed=allowed, hint="Keep one."))
     values = rest["values"]
     entries = list(values) if isinstance(values, list | tuple) else [values]
     return Conditional(parameter=_parse_list(entries, kind), when=when)
@@ -131,21 +131,21 @@ def _parse_conditional(value: Mapping[str, Any], kind: ValueKind) -> Conditional
 def _parse_when(value: object) -> dict[str, tuple[Value, ...]]:
     allowed = "when: {KEY: VALUE} or {KEY: [VALUES]}, with other keys that can be searched"
     if not isinstance(value, Mapping) or not value:
-        refuse(Refusal(found=repr(value), allowed=allowed, mend="Write for instance {r: [32, 64]}.", at=("when",)))
+        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for instance {r: [32, 64]}.", at=("when",)))
     when: dict[str, tuple[Value, ...]] = {}
     refusals: list[Refusal] = []
     for name, entries in value.items():
         at = ("when", str(name))
         if name not in SEARCHABLE:
-            mend = nearest_mend(str(name), SEARCHABLE)
-            refusals.append(Refusal(found=f"the unknown key {name!r}", allowed=allowed, mend=mend, at=at))
+            hint = nearest_hint(str(name), SEARCHABLE)
+            refusals.append(Refusal(found=f"the unknown key {name!r}", allowed=allowed, hint=hint, at=at))
             continue
         kind = SEARCHABLE[name]
         written = entries if isinstance(entries, list | tuple) else [entries]
         parsed = [parse_value(entry, kind, at=at) for entry in written]
         refusals += [entry for entry in parsed if isinstance(entry, Refusal)]
         if any(isinstance(entry, MultipleOf) for entry in parsed):
-            refusals.append(Refusal(found="a multiple", allowed="numbers", mend="Write numbers.", at=at))
+            refusals.append(Refusal(found="a multiple", allowed="numbers", hint="Write numbers.", at=at))
         when[name] = tuple(entry for entry in parsed if not isinstance(entry, Refusal | MultipleOf))
     if refusals:
         refuse(*refusals)
@@ -160,13 +160,13 @@ def parse_constraints(value: object) -> tuple[str, ...]:
     """
     entries = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(entries, list | tuple):
-        refuse(Refusal(found=repr(value), allowed="a list of texts", mend='Write ["lora_alpha >= r"].'))
+        refuse(Refusal(found=repr(value), allowed="a list of texts", hint='Write ["lora_alpha >= r"].'))
     refusals = []
     for index, entry in enumerate(entries):
         try:
             parse_constraint(entry, names=tuple(SEARCHABLE))
         except ConstraintError as error:
-            refusals.append(Refusal(found=error.found, allowed=error.allowed, mend=error.mend, at=(index,)))
+            refusals.append(Refusal(found=error.found, allowed=error.allowed, hint=error.hint, at=(index,)))
     if refusals:
         refuse(*refusals)
     return tuple(entries)
@@ -204,9 +204,9 @@ def parse_space(value: object) -> object:
     space: dict[str, Parameter] = {}
     for name, entry in value.items():
         if name not in SEARCHABLE:
-            mend = nearest_mend(str(name), SEARCHABLE, prefix="search.space.")
+            hint = nearest_hint(str(name), SEARCHABLE, prefix="search.space.")
             allowed = f"keys that can be searched: {', '.join(SEARCHABLE)}"
-            refusals.append(Refusal(found=f"the unknown key {name!r}", allowed=allowed, mend=mend, at=(name,)))
+            refusals.append(Refusal(found=f"the unknown key {name!r}", allowed=allowed, hint=hint, at=(name,)))
             continue
         try:
             space[name] = parse_parameter(entry, kind=SEARCHABLE[name])

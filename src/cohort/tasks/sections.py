@@ -27,7 +27,7 @@ def _target_modules(value: object) -> object:
         Refusal(
             found=repr(value),
             allowed="all-linear, or a list of module names",
-            mend="Write all-linear, or for instance [q_proj, v_proj].",
+            hint="Write all-linear, or for instance [q_proj, v_proj].",
         )
     )
 
@@ -125,10 +125,10 @@ def _memory_limit(value: object) -> object:
         with contextlib.suppress(ValueError):
             num_bytes = parse_bytes(f"{value:f}" if isinstance(value, float) else str(value))
     if num_bytes is None:
-        refuse(Refusal(found=repr(value), allowed=allowed, mend="Write for instance limit: 24GiB, or remove the key."))
+        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for instance limit: 24GiB, or remove the key."))
     if num_bytes < LEAST_LIMIT:
-        mend = f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write more."
-        refuse(Refusal(found=repr(value), allowed=f"{allowed}, at least {format_bytes(LEAST_LIMIT)}", mend=mend))
+        hint = f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write more."
+        refuse(Refusal(found=repr(value), allowed=f"{allowed}, at least {format_bytes(LEAST_LIMIT)}", hint=hint))
     return num_bytes
 
 
@@ -245,7 +245,7 @@ class SearchSection(Section):
                     Refusal(
                         found=f"{name} with sampler: grid, which takes all combinations at once",
                         allowed="sampler: random or tpe",
-                        mend=f"Remove {name}, or choose another sampler.",
+                        hint=f"Remove {name}, or choose another sampler.",
                         at=(name,),
                     )
                     for name in given
@@ -256,7 +256,7 @@ class SearchSection(Section):
             Refusal(
                 found=f"a range of {name} without step or num",
                 allowed="with sampler: grid, a list, or a range with num (values) or step (distance)",
-                mend=f"Add num: 5, write a list such as {SEARCHABLE[name].example}, or sampler: tpe.",
+                hint=f"Add num: 5, write a list such as {SEARCHABLE[name].example}, or sampler: tpe.",
                 at=("space", name),
             )
             for name, count in counts.items()
@@ -270,7 +270,7 @@ class SearchSection(Section):
                 Refusal(
                     found=f"a grid of {num_trials:,} trials",
                     allowed=f"at most {GRID_LIMIT:,} trials",
-                    mend="Write shorter lists, or sampler: random with trials.",
+                    hint="Write shorter lists, or sampler: random with trials.",
                     at=("space",),
                 )
             )

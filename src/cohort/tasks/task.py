@@ -86,7 +86,7 @@ class Task:
                         where=f"{shown}: search_space",
                         found="search_space and search['space']",
                         allowed="one of the two",
-                        mend="Remove one.",
+                        hint="Remove one.",
                     )
                 )
             data["search"] = {**data.get("search", {}), "space": dict(search_space)}
@@ -113,7 +113,7 @@ def _require_folder_name(name: str) -> None:
                 where="Task: name",
                 found=repr(name),
                 allowed="the name of a folder, without / and \\: it names the run directory",
-                mend="Write a plain name, and choose the place with Engine.run(run_directory=...).",
+                hint="Write a plain name, and choose the place with Engine.run(run_directory=...).",
             )
         )
 

@@ -44,7 +44,7 @@ def _early_exit(value: object) -> object:
         found = "nothing" if value is None else repr(value)
         allowed = f"none, or a section with the keys {', '.join(EarlyExitSection.model_fields)}"
         refuse(
-            Refusal(found=found, allowed=allowed, mend="Write early_exit: none, or remove the key for the defaults.")
+            Refusal(found=found, allowed=allowed, hint="Write early_exit: none, or remove the key for the defaults.")
         )
     return {"rule": "none"} if value == "none" else value
 
@@ -53,7 +53,7 @@ def _num_gpus(value: object) -> object:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     allowed = "auto, or a whole number of at least 0 (0: CPU)"
-    refuse(Refusal(found=repr(value), allowed=allowed, mend="Write num_gpus: auto."))
+    refuse(Refusal(found=repr(value), allowed=allowed, hint="Write num_gpus: auto."))
 
 
 def _report_to(value: object) -> object:
@@ -61,8 +61,8 @@ def _report_to(value: object) -> object:
     names = [names] if isinstance(names, str) else names
     allowed = f"none, all (what is installed), or one or several of {', '.join(TRACKER_NAMES)}"
     if not isinstance(names, list | tuple):
-        refuse(Refusal(found=repr(value), allowed=allowed, mend="Write report_to: none."))
-    bad = [Refusal(found=repr(name), allowed=allowed, mend="Remove it.") for name in names if name not in TRACKER_NAMES]
+        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write report_to: none."))
+    bad = [Refusal(found=repr(name), allowed=allowed, hint="Remove it.") for name in names if name not in TRACKER_NAMES]
     if bad:
         refuse(*bad)
     return tuple(names)

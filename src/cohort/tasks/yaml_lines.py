@@ -81,8 +81,8 @@ class _Reader:
             self._note(node.start_mark.line + 1, f"the tag {tag}", "plain values", "Remove the tag.")
         return str(node.value)
 
-    def _note(self, line: int, found: str, allowed: str, mend: str) -> None:
-        self.problems.append(Problem(where=f"{self.where}:{line}", found=found, allowed=allowed, mend=mend))
+    def _note(self, line: int, found: str, allowed: str, hint: str) -> None:
+        self.problems.append(Problem(where=f"{self.where}:{line}", found=found, allowed=allowed, hint=hint))
 
 
 def _syntax_problem(error: YAMLError, where: str) -> Problem:
@@ -95,7 +95,7 @@ def _syntax_problem(error: YAMLError, where: str) -> Problem:
         where=where if line is None else f"{where}:{line}",
         found=f"text that is not YAML ({what})",
         allowed="YAML 1.2: `key: value` lines, indented with spaces",
-        mend="Correct the line; look for a missing colon, quote or bracket and for tabs there or just before.",
+        hint="Correct the line; look for a missing colon, quote or bracket and for tabs there or just before.",
     )
 
 

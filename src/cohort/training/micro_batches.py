@@ -182,7 +182,7 @@ def too_large(
             found=f"a row of {length:,} tokens of {whose}, which does not fit into memory even in a pass of its own"
             f"{how}",
             allowed="what fits beside the base model and the adapters",
-            mend=f"{first} dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
+            hint=f"{first} dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
             f"memory.limit where it is set, or take a device with more memory ({said[:100]}).",
         )
     )

@@ -11,7 +11,7 @@ from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
 from cohort.tuning.study import BestTrial, Study, StudyError
-from cohort.tuning.trial_state import TrialState
+from cohort.tuning.trial_phase import TrialPhase
 
 __all__ = [
     "BestTrial",
@@ -33,7 +33,7 @@ __all__ = [
     "SearchSpace",
     "Study",
     "StudyError",
-    "TrialState",
+    "TrialPhase",
     "build_sampler",
     "parse_space",
     "plan_candidate",

@@ -47,12 +47,12 @@ class ConstraintError(Exception):
     Attributes:
         found: What was there.
         allowed: What would be accepted.
-        mend: What to do.
+        hint: What to do.
     """
 
-    def __init__(self, *, found: str, allowed: str = _ALLOWED, mend: str) -> None:
-        super().__init__(f"{found}; allowed: {allowed}. {mend}")
-        self.found, self.allowed, self.mend = found, allowed, mend
+    def __init__(self, *, found: str, allowed: str = _ALLOWED, hint: str) -> None:
+        super().__init__(f"{found}; allowed: {allowed}. {hint}")
+        self.found, self.allowed, self.hint = found, allowed, hint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,13 @@ class Constraint:
             raise ConstraintError(
                 found=f"{self.text!r}, which cannot be worked out for {self._shown(configuration)} ({error})",
                 allowed="constraints that can be worked out for every configuration that the other constraints leave",
-                mend="Write a product instead of the quotient, rule these values out with another constraint, or take "
+                hint="Write a product instead of the quotient, rule these values out with another constraint, or take "
                 "them out of the space.",
             ) from None
         except TypeError as error:
             raise ConstraintError(
                 found=f"{self.text!r}, which makes no sense for {self._shown(configuration)} ({error})",
-                mend="Compare numbers with numbers, and texts with == or in.",
+                hint="Compare numbers with numbers, and texts with == or in.",
             ) from None
 
     def _shown(self, configuration: Mapping[str, Any]) -> str:
@@ -104,23 +104,23 @@ def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:
         ConstraintError: it is no text, no expression, holds what the language lacks, or names what is no parameter.
     """
     if not isinstance(text, str) or not text.strip():
-        raise ConstraintError(found=repr(text), mend='Write for instance "lora_alpha >= r", in quotes.')
+        raise ConstraintError(found=repr(text), hint='Write for instance "lora_alpha >= r", in quotes.')
     if len(text) > _LONGEST:
-        raise ConstraintError(found=f"a text of {len(text)} characters", mend="Write several shorter constraints.")
+        raise ConstraintError(found=f"a text of {len(text)} characters", hint="Write several shorter constraints.")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ConstraintError(
-            found=repr(text), mend="Write it as in Python, one comparison or several with and."
+            found=repr(text), hint="Write it as in Python, one comparison or several with and."
         ) from None
     used: set[str] = set()
     _check(tree, text=text, names=names, used=used)
     if not isinstance(tree, ast.Compare | ast.BoolOp) and not (
         isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
     ):
-        raise ConstraintError(found=f"{text!r}, which compares nothing", mend="Add a comparison, such as <= 32.")
+        raise ConstraintError(found=f"{text!r}, which compares nothing", hint="Add a comparison, such as <= 32.")
     if not used:
-        raise ConstraintError(found=f"{text!r}, which is about no parameter", mend="Name a parameter, or remove it.")
+        raise ConstraintError(found=f"{text!r}, which is about no parameter", hint="Name a parameter, or remove it.")
     return Constraint(text=text.strip(), names=frozenset(used), _tree=tree)
 
 
@@ -135,8 +135,8 @@ def _check(node: ast.expr, *, text: str, names: Collection[str], used: set[str])
                 return
             if name not in names:
                 near = get_close_matches(name, names, n=1)
-                mend = f"Did you mean {near[0]}?" if near else "Name one of these, and put texts in quotes."
-                raise ConstraintError(found=f"{name!r} in {text!r}", allowed=f"{', '.join(names)}", mend=mend)
+                hint = f"Did you mean {near[0]}?" if near else "Name one of these, and put texts in quotes."
+                raise ConstraintError(found=f"{name!r} in {text!r}", allowed=f"{', '.join(names)}", hint=hint)
             used.add(name)
             return
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
@@ -148,16 +148,16 @@ def _check(node: ast.expr, *, text: str, names: Collection[str], used: set[str])
         case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
             for comparison, right in zip(node.ops, node.comparators, strict=True):
                 if isinstance(comparison, ast.In | ast.NotIn) != isinstance(right, ast.List | ast.Tuple):
-                    mend = "Write a list in brackets after in, such as r in [8, 16]."
-                    raise ConstraintError(found=repr(ast.unparse(node)), mend=mend)
+                    hint = "Write a list in brackets after in, such as r in [8, 16]."
+                    raise ConstraintError(found=repr(ast.unparse(node)), hint=hint)
             parts = [node.left, *node.comparators]
         case ast.List() | ast.Tuple():
             parts = node.elts
         case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and len(node.args) > 1 and not node.keywords:
             parts = node.args
         case _:
-            mend = "Remove it; conditions that need more can be made by listing values."
-            raise ConstraintError(found=f"{ast.unparse(node)!r} in {text!r}", mend=mend)
+            hint = "Remove it; conditions that need more can be made by listing values."
+            raise ConstraintError(found=f"{ast.unparse(node)!r} in {text!r}", hint=hint)
     for part in parts:
         _check(part, text=text, names=names, used=used)
 

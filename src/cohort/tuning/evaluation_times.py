@@ -60,7 +60,7 @@ class EvaluationSettings:
                 where=f"evaluation.{name}",
                 found=repr(getattr(self, name)),
                 allowed=allowed,
-                mend=f"Set it to {allowed}.",
+                hint=f"Set it to {allowed}.",
             )
             for name, (is_ok, allowed) in checks.items()
             if not is_ok

@@ -17,7 +17,7 @@ from cohort.tuning.decisions import Decision, Reason
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.study import BestTrial, Study
-from cohort.tuning.trial_state import TrialState
+from cohort.tuning.trial_phase import TrialPhase
 
 __all__ = ["RecordedCurve", "ReplayReport", "replay_curves"]
 
@@ -130,7 +130,7 @@ def replay_curves(
         resident = study.runnable()[:num_slots]
         assert resident, "an unfinished study has a trial that can go on"
         for trial_id in resident:
-            if study.state(trial_id) is not TrialState.RUNNING:
+            if study.state(trial_id) is not TrialPhase.RUNNING:
                 study.start(trial_id)
             _advance(study, by_id[trial_id])
     steps = {trial_id: study.trajectory(trial_id).num_steps for trial_id in by_id}

@@ -47,9 +47,9 @@ class SearchSpace:
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", dict(self.parameters))
         problems = [
-            Problem(where=f"{self.where}.{name}", found=found, allowed=allowed, mend=mend)
+            Problem(where=f"{self.where}.{name}", found=found, allowed=allowed, hint=hint)
             for name, parameter in self.parameters.items()
-            for found, allowed, mend in self._problems_of(name, parameter)
+            for found, allowed, hint in self._problems_of(name, parameter)
         ]
         if problems:
             raise InputError(problems)
@@ -90,7 +90,7 @@ class SearchSpace:
         if not errors:
             return True
         where = self.where.replace("search.space", "search.constraints")
-        raise InputError([Problem(where=where, found=e.found, allowed=e.allowed, mend=e.mend) for e in errors])
+        raise InputError([Problem(where=where, found=e.found, allowed=e.allowed, hint=e.hint) for e in errors])
 
     def constrained(self) -> SearchSpace:
         """Return the space of those parameters alone that constraints are about, and of what these follow from."""
@@ -139,7 +139,7 @@ class SearchSpace:
                 where=f"{self.where}.{name}",
                 found="a range without num or step",
                 allowed="in a grid: a list, or a range with num (values) or step (distance)",
-                mend="Add num: 5, write a list, or choose sampler: random or tpe.",
+                hint="Add num: 5, write a list, or choose sampler: random or tpe.",
             )
             for name in self.continuous()
         ]

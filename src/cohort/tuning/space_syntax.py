@@ -27,11 +27,11 @@ _RANGE_KEYS = ("min", "max", "log", "step", "num", "integer")
 class _RefusedError(Exception):
     """A value that cannot be read; becomes a :class:`Problem` where its place is known."""
 
-    def __init__(self, *, found: object, allowed: str, mend: str) -> None:
+    def __init__(self, *, found: object, allowed: str, hint: str) -> None:
         super().__init__(allowed)
         self.found = repr(found)
         self.allowed = allowed
-        self.mend = mend
+        self.hint = hint
 
 
 def parse_space(
@@ -65,7 +65,7 @@ def parse_space(
             )
         except _RefusedError as refused:
             problems.append(
-                Problem(where=f"{where}.{name}", found=refused.found, allowed=refused.allowed, mend=refused.mend)
+                Problem(where=f"{where}.{name}", found=refused.found, allowed=refused.allowed, hint=refused.hint)
             )
     if problems:
         raise InputError(problems)
@@ -87,13 +87,13 @@ def _entry(name: str, written: object, *, names: Collection[str], base: Mapping[
     if isinstance(written, bool | int | float):
         return written
     if not isinstance(written, str):
-        raise _RefusedError(found=written, allowed="a number, a string, true or false", mend="Write one value.")
+        raise _RefusedError(found=written, allowed="a number, a string, true or false", hint="Write one value.")
     try:
         float(written)
     except ValueError:
         pass
     else:
-        raise _RefusedError(found=written, allowed="a number", mend="Write it without quotes.")
+        raise _RefusedError(found=written, allowed="a number", hint="Write it without quotes.")
     match = _MULTIPLE.fullmatch(written.strip())
     known = {*names, *base}
     if match is None or (match["factor"] is None and match["parameter"] not in known):
@@ -104,7 +104,7 @@ def _entry(name: str, written: object, *, names: Collection[str], base: Mapping[
         raise _RefusedError(
             found=written,
             allowed="a multiple of another parameter of the task",
-            mend=f"Did you mean {factor}{near[0]}?" if near else f"Set {target} as well.",
+            hint=f"Did you mean {factor}{near[0]}?" if near else f"Set {target} as well.",
         )
     multiple = MultipleOf(parameter=target, factor=float(factor) if "." in factor else int(factor))
     if target in names:
@@ -112,7 +112,7 @@ def _entry(name: str, written: object, *, names: Collection[str], base: Mapping[
     # The target is not searched, so the multiple is a number already.
     value = base[target]
     if isinstance(value, bool | str):
-        raise _RefusedError(found=written, allowed=f"a number; {target} is {value!r}", mend="Write a number.")
+        raise _RefusedError(found=written, allowed=f"a number; {target} is {value!r}", hint="Write a number.")
     return multiple.of(value)
 
 
@@ -120,21 +120,21 @@ def _range(written: Mapping[Any, Any], *, is_integer: bool) -> Range:
     unknown = [key for key in written if key not in _RANGE_KEYS]
     if unknown:
         near = get_close_matches(str(unknown[0]), _RANGE_KEYS, n=1)
-        mend = f"Did you mean {near[0]}?" if near else "Remove it."
-        raise _RefusedError(found=unknown[0], allowed=", ".join(_RANGE_KEYS), mend=mend)
+        hint = f"Did you mean {near[0]}?" if near else "Remove it."
+        raise _RefusedError(found=unknown[0], allowed=", ".join(_RANGE_KEYS), hint=hint)
     for key in ("min", "max"):
         if key not in written:
-            raise _RefusedError(found=dict(written), allowed="a range with min and max", mend=f"Add {key}.")
+            raise _RefusedError(found=dict(written), allowed="a range with min and max", hint=f"Add {key}.")
     for key in ("min", "max", "step"):
         value = written.get(key)
         if (value is not None or key != "step") and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise _RefusedError(found=value, allowed=f"a number for {key}", mend="Write a number, without quotes.")
+            raise _RefusedError(found=value, allowed=f"a number for {key}", hint="Write a number, without quotes.")
     for key in ("log", "integer"):
         if not isinstance(written.get(key, False), bool):
-            raise _RefusedError(found=written[key], allowed=f"true or false for {key}", mend="Write true or false.")
+            raise _RefusedError(found=written[key], allowed=f"true or false for {key}", hint="Write true or false.")
     num = written.get("num")
     if num is not None and (isinstance(num, bool) or not isinstance(num, int)):
-        raise _RefusedError(found=num, allowed="an integer for num", mend="Write how many values to take.")
+        raise _RefusedError(found=num, allowed="an integer for num", hint="Write how many values to take.")
     return Range(
         min=written["min"],
         max=written["max"],

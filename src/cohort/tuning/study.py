@@ -20,7 +20,7 @@ from cohort.tuning.early_exit.rules import build_rules
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.trajectory import Trajectory
-from cohort.tuning.trial_state import TrialState, may_become
+from cohort.tuning.trial_phase import TrialPhase, may_become
 
 __all__ = ["BestTrial", "Study", "StudyError"]
 
@@ -42,7 +42,7 @@ class BestTrial:
 class _Trial:
     candidate: Candidate
     trajectory: Trajectory
-    state: TrialState = TrialState.WAITING
+    state: TrialPhase = TrialPhase.WAITING
     best: BestTrial | None = None
     reason: Reason | None = None
 
@@ -102,7 +102,7 @@ class Study:
         """Return what was planned for a trial."""
         return self._trial(trial_id).candidate
 
-    def state(self, trial_id: int) -> TrialState:
+    def state(self, trial_id: int) -> TrialPhase:
         """Return where a trial is."""
         return self._trial(trial_id).state
 
@@ -120,21 +120,21 @@ class Study:
 
     def runnable(self) -> tuple[int, ...]:
         """Return the trials that may be resident: running, then waiting (all must warm up), then kept ones."""
-        order = (TrialState.RUNNING, TrialState.WAITING, TrialState.READY)
+        order = (TrialPhase.RUNNING, TrialPhase.WAITING, TrialPhase.READY)
         return tuple(trial_id for state in order for trial_id, trial in self._trials.items() if trial.state is state)
 
     def start(self, trial_id: int) -> None:
         """Record that a waiting or ready trial became resident."""
-        self._move(self._trial(trial_id), TrialState.RUNNING)
+        self._move(self._trial(trial_id), TrialPhase.RUNNING)
 
     def pause(self, trial_id: int) -> None:
         """Record that a running trial was taken out of its slot for the sake of others; it stays runnable."""
-        self._move(self._trial(trial_id), TrialState.READY)
+        self._move(self._trial(trial_id), TrialPhase.READY)
 
-    def hopeless(self) -> frozenset[int]:
+    def certain_to_stop(self) -> frozenset[int]:
         """Return parked trials that will be stopped whatever the others do, as long as no trial is added."""
-        found = (trial_id for rule in self._rules for trial_id in rule.hopeless())
-        return frozenset(trial_id for trial_id in found if self._trials[trial_id].state is TrialState.PARKED)
+        found = (trial_id for rule in self._rules for trial_id in rule.certain_to_stop())
+        return frozenset(trial_id for trial_id in found if self._trials[trial_id].state is TrialPhase.PARKED)
 
     def next_evaluation(self, trial_id: int) -> int | None:
         """Return the step after which a trial is evaluated next (now, if it has done them); None after the last."""
@@ -173,7 +173,7 @@ class Study:
         if isinstance(event, TrialFailed):
             decisions = self._end(
                 trial,
-                state=TrialState.FAILED,
+                state=TrialPhase.FAILED,
                 decision=_study_decision(
                     trial, kind=DecisionKind.STOP, reason=Reason.FAILED, numbers={}, message=event.message
                 ),
@@ -201,7 +201,7 @@ class Study:
             if isinstance(entry, Candidate):
                 self.add([entry])
                 continue
-            if self._trial(entry.trial_id).state in (TrialState.WAITING, TrialState.READY):
+            if self._trial(entry.trial_id).state in (TrialPhase.WAITING, TrialPhase.READY):
                 self.start(entry.trial_id)
             self.observe(entry)
         if recorded is None:
@@ -222,7 +222,7 @@ class Study:
         except KeyError:
             raise StudyError(f"trial {trial_id} is not in the study, which has {sorted(self._trials)}") from None
 
-    def _move(self, trial: _Trial, state: TrialState) -> None:
+    def _move(self, trial: _Trial, state: TrialPhase) -> None:
         legal = may_become(trial.state)
         if state not in legal:
             raise StudyError(
@@ -238,7 +238,7 @@ class Study:
         if event.step <= (trajectory.num_steps if is_step else trajectory.last_evaluated_step):
             return False
         name = f"trial {event.trial_id}"
-        if trial.state is not TrialState.RUNNING:
+        if trial.state is not TrialPhase.RUNNING:
             raise StudyError(f"{name} is {trial.state} but sent step {event.step}; start() it first")
         if isinstance(event, StepDone):
             due = self.next_evaluation(event.trial_id)
@@ -271,7 +271,7 @@ class Study:
         if is_end:
             numbers = {"validation_loss": trial.trajectory.validation[-1].value, "planned_steps": event.step}
             done = _study_decision(trial, kind=DecisionKind.FINISH, reason=Reason.COMPLETED, numbers=numbers)
-            decisions.extend(self._end(trial, state=TrialState.FINISHED, decision=done))
+            decisions.extend(self._end(trial, state=TrialPhase.FINISHED, decision=done))
         return decisions
 
     def _update_best(self, trial: _Trial, event: Evaluated) -> list[Decision]:
@@ -301,16 +301,16 @@ class Study:
                 numbers=verdict.numbers,
             )
             if verdict.kind is DecisionKind.STOP:
-                decisions.extend(self._end(trial, state=TrialState.STOPPED, decision=decision))
+                decisions.extend(self._end(trial, state=TrialPhase.STOPPED, decision=decision))
                 continue
             if verdict.kind is DecisionKind.PARK:
-                self._move(trial, TrialState.PARKED)
-            elif trial.state is TrialState.PARKED:
-                self._move(trial, TrialState.READY)
+                self._move(trial, TrialPhase.PARKED)
+            elif trial.state is TrialPhase.PARKED:
+                self._move(trial, TrialPhase.READY)
             decisions.append(decision)
         return decisions
 
-    def _end(self, trial: _Trial, *, state: TrialState, decision: Decision) -> list[Decision]:
+    def _end(self, trial: _Trial, *, state: TrialPhase, decision: Decision) -> list[Decision]:
         """End a trial and tell the rules, which may have waited for it."""
         self._move(trial, state)
         trial.reason = decision.reason

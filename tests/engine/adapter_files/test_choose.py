@@ -143,7 +143,7 @@ def test_a_run_without_any_checkpoint_has_nothing_to_export(interrupted: Path, t
         path.unlink()
     with pytest.raises(InputError, match="a run without a best adapter yet, nor any checkpoint on disk") as caught:
         export_adapter(copy, form=ExportForm.PEFT)
-    # what has just failed is no mend
+    # what has just failed is no hint
     assert "cohort resume" in str(caught.value)
     assert "cohort export" not in str(caught.value)
 

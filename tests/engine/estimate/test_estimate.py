@@ -90,7 +90,7 @@ def test_a_memory_limit_is_planned_with(folder: Path) -> None:
     assert "memory.limit" in problem.where
     assert problem.found == "1.00 GiB"
     # as little as will do: 1 % less does not
-    enough = re.fullmatch(r"Raise it to (\d\.\d\d) GiB or more .*, remove it.*", problem.mend)
+    enough = re.fullmatch(r"Raise it to (\d\.\d\d) GiB or more .*, remove it.*", problem.hint)
     assert enough
     estimate_task(tiny_task(folder, num_gpus="auto", memory={"limit": f"{enough[1]} GiB"}), gpu)
     with pytest.raises(InputError):
@@ -109,7 +109,7 @@ def test_ranks_that_fit_no_gpu_are_refused(folder: Path) -> None:
     (problem,) = caught.value.problems
     assert "search.space.r" in problem.where
     assert "toy" in problem.allowed
-    assert re.match(r"\d+\.?\d* GiB would be enough, .*; there are 4\.66 GiB\. Choose", problem.mend)
+    assert re.match(r"\d+\.?\d* GiB would be enough, .*; there are 4\.66 GiB\. Choose", problem.hint)
 
 
 def test_a_task_for_the_cpu_is_not_planned_on_gpus(folder: Path) -> None:

@@ -15,7 +15,7 @@ from cohort.engine.machine.machine import Machine
 from cohort.engine.memory.sizes import (
     GPU_TOKENS,
     LOSS_HEAD_BYTES,
-    SizeWish,
+    SizeRequest,
     choose_sizes,
     rank_row_bytes,
 )
@@ -80,31 +80,31 @@ def test_everything_fits_together(gibibytes: float, activation_bytes: int) -> No
         layout=LAYOUT_8B,
         machine=machine,
         longest_row=440,
-        wish=SizeWish(),
+        request=SizeRequest(),
         activation_bytes=activation_bytes,
     )
     row_bytes = rank_row_bytes(LAYOUT_8B, has_compute_copy=True)
     executor = sizes.executor
-    used = executor.num_rank_rows * row_bytes + sizes.device_shelf_bytes
+    used = executor.num_rank_rows * row_bytes + sizes.device_state_bytes
     used += activation_bytes * (executor.token_budget + executor.graph_tokens) + LOSS_HEAD_BYTES
     assert used <= machine.memory_bytes * (1 - MARGIN_SHARE)
     assert executor.num_rank_rows >= max(aligned_rank(spec.adapter.r) for spec in specs)
     assert executor.num_rank_rows % 16 == 0
-    assert sizes.device_shelf_bytes >= 0
+    assert sizes.device_state_bytes >= 0
     assert sizes.capacity.rank_rows == executor.num_rank_rows
 
 
 def test_a_large_card_takes_the_widest_pass() -> None:
     sizes = choose_sizes(
-        grid()[:4], layout=LAYOUT_8B, machine=gpu(180), longest_row=440, wish=SizeWish(), activation_bytes=100_000
+        grid()[:4], layout=LAYOUT_8B, machine=gpu(180), longest_row=440, request=SizeRequest(), activation_bytes=100_000
     )
     assert sizes.executor.token_budget == GPU_TOKENS[0]
 
 
 def test_a_wish_is_kept() -> None:
-    wish = SizeWish(token_budget=512, num_slots=3, rank_rows=128)
+    request = SizeRequest(token_budget=512, num_slots=3, rank_rows=128)
     sizes = choose_sizes(
-        grid(), layout=LAYOUT_8B, machine=gpu(124), longest_row=440, wish=wish, activation_bytes=5_000_000
+        grid(), layout=LAYOUT_8B, machine=gpu(124), longest_row=440, request=request, activation_bytes=5_000_000
     )
     assert (sizes.executor.token_budget, sizes.executor.num_slots, sizes.executor.num_rank_rows) == (512, 3, 128)
 
@@ -112,7 +112,7 @@ def test_a_wish_is_kept() -> None:
 def test_too_small_a_card_is_an_input_error() -> None:
     with pytest.raises(InputError, match="which the smallest pass and the margin leave of"):
         choose_sizes(
-            grid(), layout=LAYOUT_8B, machine=gpu(6), longest_row=440, wish=SizeWish(), activation_bytes=5_000_000
+            grid(), layout=LAYOUT_8B, machine=gpu(6), longest_row=440, request=SizeRequest(), activation_bytes=5_000_000
         )
 
 
@@ -123,7 +123,7 @@ def test_recorded_passes_give_way_to_trials_that_wait() -> None:
             layout=LAYOUT_8B,
             machine=gpu(gibibytes),
             longest_row=440,
-            wish=SizeWish(rank_rows=rank_rows),
+            request=SizeRequest(rank_rows=rank_rows),
             activation_bytes=5_000_000,
         )
         return found.executor.graph_tokens, found.executor.num_rank_rows
@@ -142,7 +142,7 @@ def test_measured_needs_take_the_place_of_the_estimate() -> None:
             layout=LAYOUT_8B,
             machine=gpu(124),
             longest_row=440,
-            wish=SizeWish(rank_rows=10_000),
+            request=SizeRequest(rank_rows=10_000),
             activation_bytes=5_000_000,
             needs=known,
         )
@@ -158,7 +158,7 @@ def test_a_cpu_with_a_limit_has_smaller_passes() -> None:
     layout = AdapterLayout({"q": (64, 64)})
     cpu = Machine(device=torch.device("cpu"), device_name="test", dtype="float32", threads=1, memory_bytes=40 << 20)
     needs = MemoryNeeds(pass_bytes=lambda tokens: 50_000 * tokens)
-    sizes = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, wish=SizeWish(), needs=needs)
+    sizes = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, request=SizeRequest(), needs=needs)
     assert sizes.executor.token_budget == 512
-    free = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, wish=SizeWish())
+    free = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, request=SizeRequest())
     assert free.executor.token_budget == 2048

@@ -60,4 +60,4 @@ def test_every_kind_of_note_has_its_words() -> None:
             continue  # always stops the run
         (note,) = data_problems(replace(REPORT, counts={kind.value: 1}, lines={kind.value: ("a:1",)}))
         assert isinstance(note, dict)
-        assert note["mend"], kind
+        assert note["hint"], kind

@@ -158,7 +158,7 @@ def test_a_run_in_which_everything_is_nan(tmp_path: Path) -> None:
 def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
     attack = "<script>alert(1)</script>\"'>&"
     store = RunStore.create(tmp_path / "run.db")
-    problem: dict[str, JsonValue] = {"where": attack, "found": attack, "allowed": attack, "mend": attack}
+    problem: dict[str, JsonValue] = {"where": attack, "found": attack, "allowed": attack, "hint": attack}
     store.set_facts({"task_name": attack, "base_model": attack, "data_problems": [problem], "odd": [attack]})
     store.add_trials(
         [NewTrial(trial_id=n, parameters={attack: attack + str(n), "r": n}, planned_steps=2, seed=0) for n in range(3)]

@@ -16,7 +16,7 @@ from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
 from cohort.tuning.early_exit.settings import RuleName
 from cohort.tuning.replay import replay_curves
 from cohort.tuning.study import Study
-from cohort.tuning.trial_state import TrialState
+from cohort.tuning.trial_phase import TrialPhase
 from tests.tuning.loss_curves import advance, curve, endings
 
 # the paper's: one selection, and any large gap counts
@@ -80,7 +80,7 @@ class TestWarmupSelection:
         study = Study([c.candidate for c in curves], SELECTION)
         advance(study, curves[0])
         advance(study, curves[1])
-        assert [study.state(i) for i in range(3)] == [TrialState.PARKED, TrialState.PARKED, TrialState.WAITING]
+        assert [study.state(i) for i in range(3)] == [TrialPhase.PARKED, TrialPhase.PARKED, TrialPhase.WAITING]
         assert study.runnable() == (2,)
         decisions = study.observe(TrialFailed(trial_id=2, step=0, message="row 7 has no answer"))
         assert endings(decisions) == [
@@ -89,7 +89,7 @@ class TestWarmupSelection:
             (1, 1, "stop", "underperforming"),
         ]
         assert decisions[0].message == "row 7 has no answer"
-        assert study.state(2) is TrialState.FAILED
+        assert study.state(2) is TrialPhase.FAILED
         assert study.runnable() == (0,)
 
     def test_a_detector_frees_its_trial_from_the_ranking(self) -> None:
@@ -170,7 +170,7 @@ class TestWarmupSelection:
         study.add([curves[4].candidate, curves[5].candidate])
         assert study.runnable() == (4, 5, 1), "waiting trials warm up first"
         advance(study, curves[4])  # 0.5: rank 1 of 5, ceil(1.25) = 2 kept
-        assert study.state(4) is TrialState.RUNNING, "judged on arrival, it need not park"
+        assert study.state(4) is TrialPhase.RUNNING, "judged on arrival, it need not park"
         advance(study, curves[5])  # 2.5: rank 4 of 6, ceil(1.5) = 2 kept
         last = study.decisions[-1]
         assert (last.trial_id, last.kind, last.reason) == (5, DecisionKind.STOP, "underperforming")

@@ -13,7 +13,7 @@ from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.early_exit.settings import RuleName
 from cohort.tuning.study import Study
-from cohort.tuning.trial_state import TrialState
+from cohort.tuning.trial_phase import TrialPhase
 from tests.tuning.loss_curves import curve, ending, run_alone, step_done
 
 # The EMA with weight 1 is the loss itself, and without selection only the detectors act.
@@ -177,7 +177,7 @@ class TestNonFinite:
         study.start(0)
         (decision,) = study.observe(step_done(0, 1, loss))
         assert (decision.kind, decision.reason, decision.step) == (DecisionKind.STOP, "non-finite", 1)
-        assert study.state(0) is TrialState.STOPPED
+        assert study.state(0) is TrialPhase.STOPPED
         assert study.is_finished
         assert study.result() is None
 

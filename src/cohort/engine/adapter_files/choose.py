@@ -15,7 +15,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
 from cohort.engine.adapter_files.model_card import render_model_card
 from cohort.engine.adapter_files.write import AdapterContent, write_adapter_files
-from cohort.engine.state.trial_states import Shelved, ShelvedKind
+from cohort.engine.state.trial_states import StoredState, StoredStateKind
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.source import find_model
 from cohort.models.weights import check_checkpoint, load_tokenizer
@@ -92,7 +92,7 @@ def _no_best(directory: RunDirectory) -> Problem:
         where=str(directory.root),
         found=f"a run without a best adapter yet, nor any checkpoint on disk: {missing}",
         allowed="a run that has finished, or has written a checkpoint of an evaluated trial",
-        mend=f"Wait for its next checkpoint: it is being trained ({holder})." if holder else finish,
+        hint=f"Wait for its next checkpoint: it is being trained ({holder})." if holder else finish,
     )
 
 
@@ -166,7 +166,7 @@ def _checkpoint(directory: RunDirectory, trial: TrialRecord) -> Path | None:
 
 
 def _path(directory: RunDirectory, trial_id: int, step: int) -> Path:
-    return directory.root / Shelved(trial_id, ShelvedKind.BEST, step).relative_path
+    return directory.root / StoredState(trial_id, StoredStateKind.BEST, step).relative_path
 
 
 def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: int) -> TrialRecord:
@@ -180,7 +180,7 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
             where="--trial",
             found=f"{trial_id}, which {'is no trial of this run' if trial is None else 'has no checkpoint on disk'}",
             allowed=f"one of {', '.join(map(str, there))}" if there else "no trial of this run has an adapter yet",
-            mend="Choose one of these, or leave --trial out for the best.",
+            hint="Choose one of these, or leave --trial out for the best.",
         )
     )
 

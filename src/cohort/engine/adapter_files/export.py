@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cohort.adapters.merge import merge_into_base
 from cohort.adapters.peft_format import WEIGHTS_FILE, read_adapter
-from cohort.core.durable_files import directory_written_beside
+from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
 from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.models.safetensors_files import read_headers
@@ -72,7 +72,7 @@ def export_adapter(
                 where=f"-o {target}",
                 found="a file" if not target.is_dir() else "a directory that is not empty",
                 allowed="a directory that is new or empty",
-                mend="Choose another directory, or delete this one.",
+                hint="Choose another directory, or delete this one.",
             )
         )
     with chosen_adapter(directory, trial_id=trial_id, step=None if so_far is None else so_far.step) as source:
@@ -86,7 +86,7 @@ def export_adapter(
 
 
 def _copy(source: Path, target: Path) -> None:
-    with directory_written_beside(target) as partial:
+    with atomic_directory(target) as partial:
         for path in sorted(source.iterdir()):
             # resume state lies beside a kept trial's adapter; it is no part of the adapter
             if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
@@ -96,7 +96,7 @@ def _copy(source: Path, target: Path) -> None:
 def _merge(source: Path, target: Path, *, base: Path) -> None:
     adapter = read_adapter(source)
     shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
-    with directory_written_beside(target) as partial:
+    with atomic_directory(target) as partial:
         merge_into_base(base, adapter, partial, shards=shards)
 
 

@@ -22,7 +22,7 @@ from cohort.adapters.peft_format import (
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import (
     PARTIAL_SUFFIX,
-    directory_written_beside,
+    atomic_directory,
     storage_full_named,
     write_bytes,
     write_text,
@@ -82,5 +82,5 @@ def write_adapter_directory(path: Path, content: AdapterContent) -> None:
         StorageFullError: the disk is full; what was at ``path`` is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with directory_written_beside(path) as folder:
+    with atomic_directory(path) as folder:
         write_adapter_files(folder, content)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.estimate.task_costs import TaskSketch, TimeParts, cost_key
+from cohort.engine.estimate.task_costs import TaskCosts, TimeParts, cost_key
 from cohort.engine.machine.cost_cache import read_costs
 from cohort.engine.machine.devices import hardware_of
 from cohort.engine.memory.sizes import Sizes
@@ -107,7 +107,7 @@ def estimate_task(
     _refuse_other_device(task, hardware)
     found = inputs or read_inputs(task)
     measured = read_costs(cost_key(found, hardware), directory=cache_directory)
-    sketch = TaskSketch(task, found, hardware, measured)
+    sketch = TaskCosts(task, found, hardware, measured)
     sized: list[tuple[int, Sizes]] = []
     refusal: InputError | None = None
     degree = 1
@@ -141,7 +141,7 @@ def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
                 where=task.where("num_gpus"),
                 found="0: the task asks for the CPU",
                 allowed=f"auto | 1, on {hardware.name}",
-                mend="Write num_gpus: auto, or use --workers N instead of GPUs.",
+                hint="Write num_gpus: auto, or use --workers N instead of GPUs.",
             )
         )
     if task.num_gpus != "auto" and task.num_gpus > 0 and not hardware.is_gpu:
@@ -150,6 +150,6 @@ def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
                 where=task.where("num_gpus"),
                 found=f"{task.num_gpus}, but the workers are on the CPU",
                 allowed="auto | 0 (CPU)",
-                mend="Write num_gpus: auto, or use --gpus N instead of workers on the CPU.",
+                hint="Write num_gpus: auto, or use --gpus N instead of workers on the CPU.",
             )
         )

@@ -24,13 +24,13 @@ from cohort.engine.memory.limit import placed
 from cohort.engine.memory.sizes import (
     GRAPH_TOKENS,
     LOSS_HEAD_BYTES,
+    SizeRequest,
     Sizes,
-    SizeWish,
     choose_sizes,
     estimate_passes,
     rank_row_bytes,
 )
-from cohort.engine.memory.smallest import Enough, find_enough
+from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
 from cohort.engine.prepare.inputs import TaskInputs
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
@@ -44,7 +44,7 @@ from cohort.scheduling.cost.model import CostSource, StepCost, TrialWork, derive
 from cohort.scheduling.cost.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_time
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["TaskSketch", "TimeParts", "cost_key"]
+__all__ = ["TaskCosts", "TimeParts", "cost_key"]
 
 # starting Python with torch; on a GPU also its libraries, kernels and first graphs; reading weights from a local disk
 START_SECONDS = 5.0
@@ -90,7 +90,7 @@ def cost_key(task_inputs: TaskInputs, hardware: Hardware) -> CostKey:
     )
 
 
-class TaskSketch:
+class TaskCosts:
     """One task on one kind of hardware."""
 
     def __init__(self, task: TaskFile, inputs: TaskInputs, hardware: Hardware, measured: MeasuredCosts) -> None:
@@ -183,26 +183,29 @@ class TaskSketch:
                 layout=self.layout,
                 machine=replace(machine, memory_bytes=free),
                 longest_row=int(self.inputs.data.train.lengths.max()),
-                wish=SizeWish(),
+                request=SizeRequest(),
                 needs=needs,
                 recompute=Recompute(self.task.memory.recompute),
             )
 
         if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):
-            raise InputError(self._too_large(weights, enough=self._enough(sizes_of, weights)))
+            raise InputError(self._too_large(weights, enough=self._smallest_memory(sizes_of, weights)))
         try:
             return sizes_of(int(free))
         except InputError as error:
-            problems, enough = [self._placed(problem) for problem in error.problems], self._enough(sizes_of, weights)
-            raise InputError(problems if enough is None else enough.all_told(problems)) from None
+            problems, enough = (
+                [self._placed(problem) for problem in error.problems],
+                self._smallest_memory(sizes_of, weights),
+            )
+            raise InputError(problems if enough is None else enough.with_hints(problems)) from None
 
-    def _enough(self, sizes_of: Callable[[int], Sizes], weights: int) -> Enough | None:
+    def _smallest_memory(self, sizes_of: Callable[[int], Sizes], weights: int) -> SmallestMemory | None:
         """Return what the task would do with beside ``weights`` bytes on each device; None where no memory would do."""
-        needed = find_enough(sizes_of, taken=weights)
+        needed = find_smallest_memory(sizes_of, taken=weights)
         if needed is None:
             return None
         limit = self.task.memory.limit
-        return Enough(num_bytes=needed, limit_bytes=limit, there_bytes=self.hardware.memory_bytes)
+        return SmallestMemory(num_bytes=needed, limit_bytes=limit, there_bytes=self.hardware.memory_bytes)
 
     @property
     def device_bytes(self) -> float:
@@ -210,7 +213,7 @@ class TaskSketch:
         limit = self.task.memory.limit
         return self.hardware.memory_bytes if limit is None else min(float(limit), self.hardware.memory_bytes)
 
-    def _too_large(self, weights: int, *, enough: Enough | None) -> Problem:
+    def _too_large(self, weights: int, *, enough: SmallestMemory | None) -> Problem:
         """Return what is wrong when the base model alone is too large."""
         limit = self.task.memory.limit
         if limit is not None and limit < self.hardware.memory_bytes:
@@ -219,13 +222,13 @@ class TaskSketch:
                 where=self.task.where("memory.limit"),
                 found=format_bytes(limit),
                 allowed=f"more than {format_bytes(weights)}, which the base model takes, and room for a pass",
-                mend=f"Raise it{to}, remove it, or choose a smaller base model.",
+                hint=f"Raise it{to}, remove it, or choose a smaller base model.",
             )
         return Problem(
             where=self.task.where("model_name_or_path"),
             found=f"{self.task.model_name_or_path}, whose weights take {format_bytes(weights)}",
             allowed=f"what fits in {format_bytes(self.hardware.memory_bytes)} of {self.hardware.name}",
-            mend="Choose a smaller base model, or hardware with more memory.",
+            hint="Choose a smaller base model, or hardware with more memory.",
         )
 
     def _placed(self, problem: Problem) -> Problem:

@@ -45,8 +45,8 @@ def choose_slots(*, gpus: int | None, workers: int | None) -> tuple[LocalSlot, .
     if gpus > len(names):
         found = f"{gpus}, but torch can use {len(names) or 'none'} here"
         allowed = f"1 to {len(names)}" if names else "--workers N, for the CPU"
-        mend = f"Write --gpus {len(names)}." if names else "Write --workers 1, or install a torch build for your GPU."
-        raise InputError(Problem(where="--gpus", found=found, allowed=allowed, mend=mend))
+        hint = f"Write --gpus {len(names)}." if names else "Write --workers 1, or install a torch build for your GPU."
+        raise InputError(Problem(where="--gpus", found=found, allowed=allowed, hint=hint))
     return gpu_slots(names[:gpus], num_threads=_share_of_cores(gpus))
 
 
@@ -62,7 +62,7 @@ def refuse_counts(*, gpus: int | None, workers: int | None) -> None:
                 where="--gpus, --workers",
                 found=f"--gpus {gpus} and --workers {workers}",
                 allowed="one of the two: GPUs, or workers on the CPU",
-                mend="Leave one out.",
+                hint="Leave one out.",
             )
         )
     for option, count in (("--gpus", gpus), ("--workers", workers)):
@@ -72,7 +72,7 @@ def refuse_counts(*, gpus: int | None, workers: int | None) -> None:
 
 def _too_few(option: str, found: int) -> Problem:
     other = " For the CPU, write --workers N." if option == "--gpus" else ""
-    return Problem(where=option, found=str(found), allowed="1 or more", mend=f"Leave {option} out, or write 1.{other}")
+    return Problem(where=option, found=str(found), allowed="1 or more", hint=f"Leave {option} out, or write 1.{other}")
 
 
 def _cpu(workers: int) -> tuple[LocalSlot, ...]:

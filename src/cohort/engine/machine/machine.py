@@ -62,7 +62,7 @@ def choose_machine(num_gpus: int | str, *, where: str) -> Machine:
                 where=where,
                 found=f"{num_gpus} GPUs asked for, none that torch can use",
                 allowed="auto | 0 (CPU)",
-                mend="Write num_gpus: auto, or install a torch build for your GPU.",
+                hint="Write num_gpus: auto, or install a torch build for your GPU.",
             )
         )
     return Machine(

@@ -13,17 +13,17 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import Sizes, SizeWish, choose_sizes, estimate_passes, rank_row_bytes, too_large
-from cohort.engine.memory.smallest import Enough, find_enough
+from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, estimate_passes, rank_row_bytes, too_large
+from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import count_model
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
-__all__ = ["estimate_enough", "limit_problem", "placed", "require_room_for_an_adapter", "weight_bytes"]
+__all__ = ["estimate_smallest_memory", "limit_problem", "placed", "require_room_for_an_adapter", "weight_bytes"]
 
 
-def limit_problem(task: TaskFile, *, taken: int, enough: Enough | None = None) -> Problem | None:
+def limit_problem(task: TaskFile, *, taken: int, enough: SmallestMemory | None = None) -> Problem | None:
     """Return what is wrong with a limit that the base model's ``taken`` bytes use up; None when there is room.
 
     Args:
@@ -39,11 +39,11 @@ def limit_problem(task: TaskFile, *, taken: int, enough: Enough | None = None) -
         where=task.where("memory.limit"),
         found=format_bytes(limit),
         allowed=f"more than {format_bytes(taken)}, which the base model takes",
-        mend=f"Raise it{to}, remove it, or choose a smaller base model.",
+        hint=f"Raise it{to}, remove it, or choose a smaller base model.",
     )
 
 
-def estimate_enough(
+def estimate_smallest_memory(
     task: TaskFile,
     machine: Machine,
     *,
@@ -51,7 +51,7 @@ def estimate_enough(
     layout: AdapterLayout,
     specs: Sequence[TrialSpec],
     longest_row: int,
-) -> Enough | None:
+) -> SmallestMemory | None:
     """Return what a task would do with, passes estimated from above; None where no memory would do.
 
     Args:
@@ -71,15 +71,15 @@ def estimate_enough(
             layout=layout,
             machine=replace(machine, memory_bytes=free),
             longest_row=longest_row,
-            wish=SizeWish(),
+            request=SizeRequest(),
             needs=needs,
             recompute=Recompute(task.memory.recompute),
         )
 
-    needed = find_enough(sizes_of, taken=weight_bytes(config, machine))
+    needed = find_smallest_memory(sizes_of, taken=weight_bytes(config, machine))
     if needed is None:
         return None
-    return Enough(num_bytes=needed, limit_bytes=task.memory.limit, there_bytes=machine.memory_bytes)
+    return SmallestMemory(num_bytes=needed, limit_bytes=task.memory.limit, there_bytes=machine.memory_bytes)
 
 
 def weight_bytes(config: DecoderConfig, machine: Machine) -> int:
@@ -117,8 +117,10 @@ def require_room_for_an_adapter(
     rank = max(spec.adapter.r for spec in specs)
     if aligned_rank(rank) * row_bytes > room:
         problem = placed(task, too_large(rank, row_bytes=row_bytes, room=room, free_bytes=left))
-        enough = estimate_enough(task, machine, config=config, layout=layout, specs=specs, longest_row=longest_row)
-        raise InputError(problem if enough is None else enough.told(problem))
+        enough = estimate_smallest_memory(
+            task, machine, config=config, layout=layout, specs=specs, longest_row=longest_row
+        )
+        raise InputError(problem if enough is None else enough.with_hint(problem))
 
 
 def placed(task: TaskFile, problem: Problem) -> Problem:

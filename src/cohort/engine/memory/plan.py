@@ -21,7 +21,7 @@ from cohort.engine.machine.memory_cache import MemoryKey, forget_passes, read_pa
 from cohort.engine.memory.limit import limit_problem
 from cohort.engine.memory.profile import MemoryProfile, profile_memory
 from cohort.engine.memory.sizes import CPU_SIZES, GPU_TOKENS, estimate_passes, rank_row_bytes
-from cohort.engine.memory.smallest import Enough, find_enough
+from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
 from cohort.models.decoder import Decoder
 from cohort.runs.records import JsonValue
 from cohort.scheduling.pass_sizes import MemoryNeeds
@@ -84,24 +84,24 @@ class MemoryPlan:
             f"{self.profile.largest_tokens:,} tokens fit in {format_bytes(self.machine.memory_bytes)}"
         )
 
-    def enough(self, sizes_of: Callable[[Machine], object]) -> Enough | None:
+    def enough(self, sizes_of: Callable[[Machine], object]) -> SmallestMemory | None:
         """Return what the task would do with; None where no memory would do.
 
         Args:
             sizes_of: Sizes on a machine with so much memory; raises InputError where it has too little.
         """
         machine = self.machine
-        needed = find_enough(lambda free: sizes_of(replace(machine, memory_bytes=free)), taken=self.base_bytes)
+        needed = find_smallest_memory(lambda free: sizes_of(replace(machine, memory_bytes=free)), taken=self.base_bytes)
         if needed is None:
             return None
-        return Enough(
+        return SmallestMemory(
             num_bytes=needed,
             limit_bytes=self.limit_bytes,
             there_bytes=free_memory_bytes(machine.device) + self.base_bytes,
             is_measured=self.profile is not None,
         )
 
-    def distrust(self) -> None:
+    def forget_profile(self) -> None:
         """Have the next run measure anew: memory ran out where it should not have."""
         if self.key is not None:
             forget_passes(self.key)

@@ -27,7 +27,7 @@ from cohort.training.recomputation import LEAST_SPLIT_TOKENS
 from cohort.training.trial import TrialSpec
 
 __all__ = [
-    "SizeWish",
+    "SizeRequest",
     "Sizes",
     "choose_sizes",
     "estimate_passes",
@@ -65,11 +65,11 @@ class Sizes:
 
     executor: ExecutorSettings
     capacity: Capacity
-    device_shelf_bytes: int = 0
+    device_state_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeWish:
+class SizeRequest:
     """Sizes to use where the machine allows it; None leaves one to :func:`choose_sizes`.
 
     Attributes:
@@ -82,7 +82,7 @@ class SizeWish:
     rank_rows: int | None = None
 
     @classmethod
-    def recorded(cls, facts: Mapping[str, JsonValue]) -> SizeWish:
+    def recorded(cls, facts: Mapping[str, JsonValue]) -> SizeRequest:
         """Return the sizes a run began with: who is resident when follows from them, and free memory varies."""
         found = {name: facts.get(name) for name in ("token_budget", "num_slots", "rank_rows")}
         return cls(**{name: value for name, value in found.items() if isinstance(value, int)})
@@ -100,7 +100,7 @@ def choose_sizes(
     layout: AdapterLayout,
     machine: Machine,
     longest_row: int,
-    wish: SizeWish,
+    request: SizeRequest,
     activation_bytes: int = 0,
     needs: MemoryNeeds | None = None,
     recompute: Recompute = Recompute.AUTO,
@@ -118,7 +118,7 @@ def choose_sizes(
         layout: Adapted linears.
         machine: Device and its free memory, base model loaded; less where the user's limit is lower.
         longest_row: Tokens of the longest row.
-        wish: Sizes to use where memory allows it.
+        request: Sizes to use where memory allows it.
         activation_bytes: What one token of a training pass keeps until its backward pass, where ``needs`` are unknown.
         needs: What passes take, measured.
         recompute: When passes are recomputed.
@@ -131,7 +131,7 @@ def choose_sizes(
     needs = estimated_needs(activation_bytes) if on_gpu and needs is None else needs
     row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
     by_need = sorted((aligned_rank(spec.adapter.r) for spec in specs), reverse=True)
-    num_slots = wish.num_slots or min(len(specs), MOST_SLOTS)
+    num_slots = request.num_slots or min(len(specs), MOST_SLOTS)
     if needs is not None:
         room = int(machine.memory_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
         passes = choose_pass_sizes(
@@ -139,7 +139,7 @@ def choose_sizes(
             room=room,
             least_bytes=by_need[0] * row_bytes,
             wanted_bytes=sum(by_need) * row_bytes,
-            sizes=(GPU_TOKENS if on_gpu else CPU_SIZES) if wish.token_budget is None else (wish.token_budget,),
+            sizes=(GPU_TOKENS if on_gpu else CPU_SIZES) if request.token_budget is None else (request.token_budget,),
             most_recorded=GRAPH_TOKENS,
             longest_row=longest_row,
             mode=recompute,
@@ -147,11 +147,11 @@ def choose_sizes(
         )
         room -= passes.num_bytes
     else:
-        tokens = wish.token_budget or CPU_TOKENS
+        tokens = request.token_budget or CPU_TOKENS
         passes = PassSizes(tokens=tokens, keep_tokens=0 if recompute is Recompute.ALWAYS else None, num_bytes=0)
         room = int(machine.memory_bytes * BANK_SHARE)
     tokens = passes.tokens
-    wanted = wish.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu)
+    wanted = request.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu)
     graph_tokens = 0
     if on_gpu and needs is not None:
         bank = (by_need[0] * row_bytes, wanted * row_bytes)
@@ -168,7 +168,7 @@ def choose_sizes(
     return Sizes(
         executor=_settings(passes, num_slots, rank_rows, graph_tokens=graph_tokens, recompute=recompute),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
-        device_shelf_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
+        device_state_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
     )
 
 
@@ -195,7 +195,7 @@ def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Probl
         allowed=f"at most {format_bytes(max(0, room))}, which the smallest pass and the margin leave of "
         f"{format_bytes(free_bytes)} free beside the base model"
         + (f": ranks up to {fitting}" if fitting else ": too little for any rank"),
-        mend=("Choose smaller ranks, fewer" if fitting else "Choose fewer")
+        hint=("Choose smaller ranks, fewer" if fitting else "Choose fewer")
         + " target_modules, a smaller dataset.max_length, a higher memory.limit where one is set, or a machine with "
         "more memory.",
     )

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes, format_bytes_above
 
-__all__ = ["Enough", "find_enough"]
+__all__ = ["SmallestMemory", "find_smallest_memory"]
 
 _LEAST, _MOST = 1 << 10, 1 << 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class Enough:
+class SmallestMemory:
     """What a task would do with.
 
     Attributes:
@@ -36,23 +36,23 @@ class Enough:
             return None
         return f"{format_bytes_above(self.num_bytes)} or more ({self._how})"
 
-    def told(self, problem: Problem) -> Problem:
+    def with_hint(self, problem: Problem) -> Problem:
         """Return a problem of too little memory with what would be enough."""
         if (raised := self.raised) is not None:
-            return replace(problem, mend=f"Raise memory.limit to {raised}. Or: {problem.mend}")
+            return replace(problem, hint=f"Raise memory.limit to {raised}. Or: {problem.hint}")
         takes = f"{format_bytes_above(self.num_bytes)} would be enough, the base model's included ({self._how})"
-        return replace(problem, mend=f"{takes}; there are {format_bytes(self.there_bytes)}. {problem.mend}")
+        return replace(problem, hint=f"{takes}; there are {format_bytes(self.there_bytes)}. {problem.hint}")
 
-    def all_told(self, problems: Sequence[Problem]) -> list[Problem]:
+    def with_hints(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return several of them."""
-        return [self.told(problem) for problem in problems]
+        return [self.with_hint(problem) for problem in problems]
 
     @property
     def _how(self) -> str:
         return "as passes were measured" if self.is_measured else "by an estimate from above"
 
 
-def find_enough(sizes_of: Callable[[int], object], *, taken: int) -> int | None:
+def find_smallest_memory(sizes_of: Callable[[int], object], *, taken: int) -> int | None:
     """Return the fewest bytes with which sizes are found, those that the base model takes included.
 
     Args:

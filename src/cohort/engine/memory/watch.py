@@ -95,7 +95,7 @@ class MemoryWatch:
 
     def _learn(self, shortage: MemoryShortage) -> None:
         self._num_shortages += 1
-        self._plan.distrust()
+        self._plan.forget_profile()
         again = f"in micro-batches of at most {shortage.budget_after:,}, which"
         if shortage.keep_tokens is not None:
             self._kept_after_shortage = shortage.keep_tokens

@@ -63,10 +63,10 @@ def data_counts(report: DataReport) -> dict[str, JsonValue]:
 
 
 def data_problems(report: DataReport) -> list[JsonValue]:
-    """Return a note for each kind that occurred: where, found, allowed, mend."""
+    """Return a note for each kind that occurred: where, found, allowed, hint."""
     notes: list[JsonValue] = []
     for kind, count in report.counts.items():
-        found, allowed, mend = _TEXTS.get(ProblemKind(kind), (kind.replace("_", " "), "", ""))
+        found, allowed, hint = _TEXTS.get(ProblemKind(kind), (kind.replace("_", " "), "", ""))
         places = report.lines[kind]
         more = f" and {count - _PLACES_SHOWN} more" if count > _PLACES_SHOWN else ""
         notes.append(
@@ -74,7 +74,7 @@ def data_problems(report: DataReport) -> list[JsonValue]:
                 "where": ", ".join(places[:_PLACES_SHOWN]) + more,
                 "found": found if kind in _OF_SOURCES else f"{count} row{'' if count == 1 else 's'} {found}",
                 "allowed": allowed,
-                "mend": mend,
+                "hint": hint,
             }
         )
     return notes

@@ -12,7 +12,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.limit import estimate_enough, limit_problem, weight_bytes
+from cohort.engine.memory.limit import estimate_smallest_memory, limit_problem, weight_bytes
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.integrations.trackers import tracker_problems
 from cohort.models.checkpoint_layout import linear_shapes
@@ -99,7 +99,7 @@ def read_inputs(
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
     if machine is not None and model is not None and tokenised is not None and num_trials:
-        problems = _with_enough_memory(task, problems, machine=machine, model=model, rows=tokenised[1].train)
+        problems = _with_smallest_memory(task, problems, machine=machine, model=model, rows=tokenised[1].train)
     if problems or model is None or tokenised is None:
         raise InputError(problems)
     model_directory, config, target_modules = model
@@ -138,7 +138,7 @@ def _read_model(
         return None
 
 
-def _with_enough_memory(
+def _with_smallest_memory(
     task: TaskFile,
     problems: list[Problem],
     *,
@@ -153,7 +153,7 @@ def _with_enough_memory(
     if known is None:
         return problems
     shapes = linear_shapes(config)
-    enough = estimate_enough(
+    enough = estimate_smallest_memory(
         task,
         machine,
         config=config,
@@ -183,7 +183,7 @@ def _unmet(task: TaskFile) -> Problem:
         where=task.where("search.constraints"),
         found="; ".join(task.search.constraints),
         allowed="constraints that some configuration of the space meets",
-        mend="Loosen one of them, or widen the space.",
+        hint="Loosen one of them, or widen the space.",
     )
 
 
@@ -229,7 +229,7 @@ def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list
                 where=task.where("dataset.max_length"),
                 found=f"rows of up to {longest} tokens",
                 allowed=f"at most {limit} tokens, the model's context",
-                mend=f"Write max_length: {limit}.",
+                hint=f"Write max_length: {limit}.",
             )
         )
     if task.evaluation.metric != "loss" and not any(data.validation.prompts):
@@ -238,7 +238,7 @@ def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list
                 where=task.where("evaluation.metric"),
                 found=f"{task.evaluation.metric} with rows that have no prompt ({data.report.format})",
                 allowed="loss, or rows with a prompt and an answer",
-                mend="Write metric: loss.",
+                hint="Write metric: loss.",
             )
         )
     return problems

@@ -26,7 +26,7 @@ from cohort.engine.machine.kernel_choices import (
 from cohort.engine.machine.machine import Machine, choose_machine, package_versions
 from cohort.engine.memory.limit import placed
 from cohort.engine.memory.plan import MemoryPlan, plan_memory
-from cohort.engine.memory.sizes import Sizes, SizeWish, choose_sizes, facts_of, recompute_note
+from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, facts_of, recompute_note
 from cohort.engine.prepare.data_notes import data_counts, data_problems, split_notes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.engine.prepare.proposals import TrialProposals
@@ -71,7 +71,7 @@ class Backbone:
                     where=task.where("num_gpus"),
                     found=f"{own}, where the tasks it should run beside train on {device}",
                     allowed="one device for all",
-                    mend="Write the same num_gpus.",
+                    hint="Write the same num_gpus.",
                 )
             )
         if model_fingerprint(directory) != self.model_hash:
@@ -80,7 +80,7 @@ class Backbone:
                     where=task.where("model_name_or_path"),
                     found=f"{task.model_name_or_path}, another base model than that of the tasks it should run beside",
                     allowed="the same weights and configuration",
-                    mend="Tune it in a session of its own.",
+                    hint="Tune it in a session of its own.",
                 )
             )
 
@@ -142,7 +142,7 @@ def prepare(
     *,
     clock: Clock,
     say: Callable[[str], None] = lambda _: None,
-    wish: SizeWish | None = None,
+    request: SizeRequest | None = None,
     also: Sequence[Problem] = (),
     backbone: Backbone | None = None,
 ) -> Preparation:
@@ -152,7 +152,7 @@ def prepare(
         task: The validated task.
         clock: Measures how long reading takes.
         say: Told, in one line each, what is being done.
-        wish: Sizes to use where the machine allows it.
+        request: Sizes to use where the machine allows it.
         also: Problems that are known already, to be listed with the others.
         backbone: The same base model, where it is loaded already.
 
@@ -179,7 +179,7 @@ def prepare(
     )  # fmt: skip
     machine = memory.machine
     sizes = (backbone.sizes if backbone else None) or _sizes(
-        task, memory, layout=layout, specs=proposals.largest(), rows=data.train, wish=wish or SizeWish()
+        task, memory, layout=layout, specs=proposals.largest(), rows=data.train, request=request or SizeRequest()
     )
     plan = plan_evaluation(task, proposals.first, validation=data.validation)
     note = evaluation_note(plan, task=task, num_available=len(data.validation))
@@ -223,7 +223,7 @@ def _sizes(
     layout: AdapterLayout,
     specs: Sequence[TrialSpec],
     rows: TokenisedRows,
-    wish: SizeWish,
+    request: SizeRequest,
 ) -> Sizes:
     longest = int(rows.lengths.argmax())
 
@@ -234,7 +234,7 @@ def _sizes(
             machine=machine,
             longest_row=int(rows.lengths[longest]),
             longest_source=rows.sources[longest],
-            wish=wish,
+            request=request,
             needs=memory.needs,
             recompute=Recompute(task.memory.recompute),
         )
@@ -243,7 +243,7 @@ def _sizes(
         return sizes_of(memory.machine)
     except InputError as error:
         problems, enough = [placed(task, problem) for problem in error.problems], memory.enough(sizes_of)
-        raise InputError(problems if enough is None else enough.all_told(problems)) from None
+        raise InputError(problems if enough is None else enough.with_hints(problems)) from None
 
 
 def _load(task: TaskFile, machine: Machine, *, directory: Path, backbone: Backbone | None) -> Decoder:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import RunStateError
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.runs.database_copies import copy_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
@@ -68,13 +68,13 @@ class Manifest:
 
 def save_checkpoint(
     store: RunStore,
-    shelf: StateShelf,
+    state_store: TrialStateStore,
     *,
     directory: RunDirectory,
     resident: Sequence[int],
     vacated: Sequence[int] = (),
 ) -> Manifest:
-    """Make a checkpoint of what is on the shelf at the store's present position; older ones than two are removed.
+    """Make a checkpoint of what is on the state store at the store's present position; older ones than two are removed.
 
     The order makes a kill at any point harmless: state files, then the manifest, then its row in the store, then a copy
     of the store, and only then are old rows and files deleted.
@@ -82,7 +82,9 @@ def save_checkpoint(
     Raises:
         StorageFullError: the disk is full; earlier checkpoints are untouched.
     """
-    manifest = Manifest(position=store.position, resident=tuple(resident), vacated=tuple(vacated), files=shelf.flush())
+    manifest = Manifest(
+        position=store.position, resident=tuple(resident), vacated=tuple(vacated), files=state_store.flush()
+    )
     content = manifest.to_bytes()
     name = f"checkpoints/{manifest.position:09d}.json"
     path = directory.root / name
@@ -90,32 +92,32 @@ def save_checkpoint(
     write_bytes(path, content)
     store.record_checkpoint(name, checksum=hashlib.sha256(content).hexdigest())
     copy_database(directory, position=manifest.position)
-    _remove_all_but(_KEPT, store, shelf, directory=directory)
+    _remove_all_but(_KEPT, store, state_store, directory=directory)
     return manifest
 
 
-def keep_last_checkpoint(store: RunStore, shelf: StateShelf, *, directory: RunDirectory) -> None:
+def keep_last_checkpoint(store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory) -> None:
     """Remove what a run that has ended needs no more: earlier checkpoints, and states that only they name.
 
     The last one stays, with its best checkpoints and its copy of the database: results that are lost come from it.
     """
-    _remove_all_but(1, store, shelf, directory=directory)
+    _remove_all_but(1, store, state_store, directory=directory)
 
 
-def _remove_all_but(count: int, store: RunStore, shelf: StateShelf, *, directory: RunDirectory) -> None:
+def _remove_all_but(count: int, store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory) -> None:
     records = sorted(store.checkpoints(), key=lambda record: record.position)
     store.forget_checkpoints([record.position for record in records[:-count]])
     kept = {record.file_name for record in records[-count:]}
     for old in directory.checkpoints.glob("[0-9]*"):
         if old.with_suffix(".json").relative_to(directory.root).as_posix() not in kept:
             old.unlink(missing_ok=True)
-    shelf.remove_files_except(file for other in kept for file in _files_of(directory.root / other))
+    state_store.remove_files_except(file for other in kept for file in _files_of(directory.root / other))
 
 
 def latest_good_checkpoint(
-    store: RunStore, shelf: StateShelf, *, directory: RunDirectory
+    store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory
 ) -> tuple[Manifest | None, list[str]]:
-    """Put the newest undamaged checkpoint on ``shelf``; return it with what was wrong with newer ones.
+    """Put the newest undamaged checkpoint on ``state_store``; return it with what was wrong with newer ones.
 
     None means that the run has to begin again from its first step: no checkpoint was made, or none is whole.
     """
@@ -127,7 +129,7 @@ def latest_good_checkpoint(
             if hashlib.sha256(content).hexdigest() != record.checksum:
                 raise RunStateError(f"{path} does not match its checksum; it is damaged")
             manifest = Manifest.from_bytes(content)
-            shelf.restore(manifest.files)
+            state_store.restore(manifest.files)
         except (OSError, RunStateError) as error:
             problems.append(str(error))
             continue

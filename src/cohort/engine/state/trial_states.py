@@ -27,10 +27,10 @@ from cohort.training.checkpoint import (
 )
 from cohort.training.trial import TrialState
 
-__all__ = ["Shelved", "ShelvedKind", "StateShelf"]
+__all__ = ["StoredState", "StoredStateKind", "TrialStateStore"]
 
 
-class ShelvedKind(StrEnum):
+class StoredStateKind(StrEnum):
     """What is kept of a trial; the beginning of its file's name."""
 
     STATE = "state"
@@ -38,11 +38,11 @@ class ShelvedKind(StrEnum):
 
 
 @dataclass(frozen=True, order=True)
-class Shelved:
-    """Name of one thing on the shelf."""
+class StoredState:
+    """Name of one thing on the state store."""
 
     trial_id: int
-    kind: ShelvedKind
+    kind: StoredStateKind
     step: int
 
     @property
@@ -51,7 +51,7 @@ class Shelved:
         return f"trials/{self.trial_id:04d}/{self.kind.value}-{self.step:06d}.safetensors"
 
 
-class StateShelf:
+class TrialStateStore:
     """Keeps at most one state and one best checkpoint of each trial."""
 
     def __init__(self, directory: RunDirectory, *, memory_budget_bytes: int, device_budget_bytes: int = 0) -> None:
@@ -65,9 +65,9 @@ class StateShelf:
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
         self._device_budget_bytes = device_budget_bytes
-        self._in_memory: dict[Shelved, TrialState | Tensor] = {}
-        self._checksums: dict[Shelved, str] = {}
-        self._newest: dict[tuple[int, ShelvedKind], Shelved] = {}
+        self._in_memory: dict[StoredState, TrialState | Tensor] = {}
+        self._checksums: dict[StoredState, str] = {}
+        self._newest: dict[tuple[int, StoredStateKind], StoredState] = {}
 
     @property
     def keeps_on_device(self) -> bool:
@@ -84,15 +84,15 @@ class StateShelf:
 
     def put_state(self, trial_id: int, state: TrialState) -> None:
         """Keep the state of a trial that leaves the bank, in place of an earlier one."""
-        best = Shelved(trial_id, ShelvedKind.BEST, state.step)
+        best = StoredState(trial_id, StoredStateKind.BEST, state.step)
         if best in self._in_memory:
             # the best checkpoint is of the same step: the state's own weights are it
             self._in_memory[best] = state.adapter.weights
-        self._put(Shelved(trial_id, ShelvedKind.STATE, state.step), state)
+        self._put(StoredState(trial_id, StoredStateKind.STATE, state.step), state)
 
     def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
         """Keep the best checkpoint of a trial so far, in place of an earlier one."""
-        self._put(Shelved(trial_id, ShelvedKind.BEST, step), weights_rD)
+        self._put(StoredState(trial_id, StoredStateKind.BEST, step), weights_rD)
 
     def state(self, trial_id: int) -> TrialState | None:
         """Return the state of a trial that is out of the bank; None for one that has not begun.
@@ -100,7 +100,7 @@ class StateShelf:
         Raises:
             DamagedStateError: its file is damaged.
         """
-        name = self._newest.get((trial_id, ShelvedKind.STATE))
+        name = self._newest.get((trial_id, StoredStateKind.STATE))
         if name is None:
             return None
         kept = self._in_memory.get(name)
@@ -114,14 +114,16 @@ class StateShelf:
         None means that the trial has to begin again. An older state is no loss: the same steps give the same bits.
         """
         damages = []
-        newest = self._newest.get((trial_id, ShelvedKind.STATE))
+        newest = self._newest.get((trial_id, StoredStateKind.STATE))
         try:
             if newest is not None:
                 return self.state(trial_id), ()
         except DamagedStateError as error:
             damages.append(error)
             self.forget_state(trial_id)
-        for path in sorted(self._directory.trial(trial_id).glob(f"{ShelvedKind.STATE}-*.safetensors"), reverse=True):
+        for path in sorted(
+            self._directory.trial(trial_id).glob(f"{StoredStateKind.STATE}-*.safetensors"), reverse=True
+        ):
             name = self._name(path)
             if name.step > at_most or name == newest:
                 continue
@@ -137,7 +139,7 @@ class StateShelf:
         Raises:
             DamagedStateError: its file is damaged.
         """
-        name = self._newest.get((trial_id, ShelvedKind.BEST))
+        name = self._newest.get((trial_id, StoredStateKind.BEST))
         if name is None:
             return None
         kept = self._in_memory.get(name)
@@ -145,21 +147,21 @@ class StateShelf:
 
     def forget_state(self, trial_id: int) -> None:
         """Drop the state of a trial that has ended; its best checkpoint stays."""
-        name = self._newest.pop((trial_id, ShelvedKind.STATE), None)
+        name = self._newest.pop((trial_id, StoredStateKind.STATE), None)
         if name is not None:
             self._in_memory.pop(name, None)
 
     def release_state(self, trial_id: int) -> None:
         """Free the memory of a state that a resident trial has outgrown; a file of it stays for the checkpoint."""
-        name = self._newest.get((trial_id, ShelvedKind.STATE))
+        name = self._newest.get((trial_id, StoredStateKind.STATE))
         if name is None:
             return
         self._in_memory.pop(name, None)
         if name not in self._checksums:
-            del self._newest[trial_id, ShelvedKind.STATE]
+            del self._newest[trial_id, StoredStateKind.STATE]
 
     def flush(self) -> dict[str, str]:
-        """Write everything that is only in memory; return the SHA-256 of every file of the shelf by relative path.
+        """Write what is only in memory; return the SHA-256 of every file of the state store by relative path.
 
         Raises:
             StorageFullError: the disk is full; what was there before is untouched.
@@ -174,7 +176,7 @@ class StateShelf:
         Raises:
             RunStateError: a file is missing or does not match its checksum; it is named.
         """
-        restored: dict[Shelved, str] = {}
+        restored: dict[StoredState, str] = {}
         for relative_path, checksum in files.items():
             path = self._directory.root / relative_path
             if not path.is_file():
@@ -192,10 +194,10 @@ class StateShelf:
             if path.relative_to(self._directory.root).as_posix() not in wanted:
                 path.unlink(missing_ok=True)
 
-    def _names(self) -> Iterator[Shelved]:
+    def _names(self) -> Iterator[StoredState]:
         yield from sorted(self._newest.values())
 
-    def _put(self, name: Shelved, value: TrialState | Tensor) -> None:
+    def _put(self, name: StoredState, value: TrialState | Tensor) -> None:
         before = self._newest.get((name.trial_id, name.kind))
         if before is not None:
             self._in_memory.pop(before, None)
@@ -211,7 +213,7 @@ class StateShelf:
             self._write(oldest)
             del self._in_memory[oldest]
 
-    def _write(self, name: Shelved) -> None:
+    def _write(self, name: StoredState) -> None:
         if name in self._checksums:
             return
         kept = _on_host(self._in_memory[name])
@@ -228,11 +230,11 @@ class StateShelf:
         return sum(tensor.numel() * tensor.element_size() for tensor in own.values())
 
     @staticmethod
-    def _name(path: Path) -> Shelved:
+    def _name(path: Path) -> StoredState:
         kind, step = path.stem.split("-")
-        return Shelved(int(path.parent.name), ShelvedKind(kind), int(step))
+        return StoredState(int(path.parent.name), StoredStateKind(kind), int(step))
 
-    def _path(self, name: Shelved) -> Path:
+    def _path(self, name: StoredState) -> Path:
         return self._directory.root / name.relative_path
 
 

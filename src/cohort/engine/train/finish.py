@@ -9,7 +9,7 @@ from cohort.engine.adapter_files.model_card import render_model_card
 from cohort.engine.adapter_files.write import AdapterContent, write_adapter_directory, write_adapter_files
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.state.checkpoints import keep_last_checkpoint
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialStatus
 from cohort.runs.report import write_report
@@ -31,7 +31,7 @@ def finish_run(
     specs: Mapping[int, TrialSpec],
     study: Study,
     store: RunStore,
-    shelf: StateShelf,
+    state_store: TrialStateStore,
     directory: RunDirectory,
 ) -> None:
     """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
@@ -43,7 +43,7 @@ def finish_run(
         specs: Of all trials, by id.
         study: All have ended.
         store: The run's record.
-        shelf: Best checkpoints.
+        state_store: Best checkpoints.
         directory: Of the run.
 
     Raises:
@@ -56,7 +56,7 @@ def finish_run(
     _record_default(store)
     results = read_results(store)
     for trial_id in study.trial_ids:
-        kept = shelf.best(trial_id)
+        kept = state_store.best(trial_id)
         if kept is None or (study.reason(trial_id) in _NOT_KEPT and (best is None or trial_id != best.trial_id)):
             continue
         content = AdapterContent(
@@ -75,7 +75,7 @@ def finish_run(
             write_adapter_directory(directory.best, content)
     store.set_facts({"state": "done", "run_seconds": store.seconds})
     write_tables(store, directory=directory)
-    keep_last_checkpoint(store, shelf, directory=directory)
+    keep_last_checkpoint(store, state_store, directory=directory)
     store.set_facts({"are_results_written": True})
     _require_success(store, directory=directory)
 

@@ -38,7 +38,7 @@ def belongs_to_nobody(error: Exception) -> bool:
 class TrialErrors:
     """Counts the errors of single trials of a task.
 
-    Counts begin anew with each process: whoever resumes a run has mended something.
+    Counts begin anew with each process: whoever resumes a run has repaired something.
     """
 
     def __init__(self, *, steps_done: Callable[[int], int], note: Callable[[str], None]) -> None:
@@ -86,7 +86,7 @@ def run_isolated(
     except Exception as error:
         if belongs_to_nobody(error):
             raise
-        _mend(keys, error, reload)
+        _hint(keys, error, reload)
         together = error
     done: list[E] = []
 
@@ -96,7 +96,7 @@ def run_isolated(
         except Exception as error:
             if belongs_to_nobody(error):
                 raise
-            _mend([key], error, reload)
+            _hint([key], error, reload)
             return error
         return None
 
@@ -117,7 +117,7 @@ def run_isolated(
     return done, failed
 
 
-def _mend(keys: Sequence[int], error: Exception, reload: Callable[[int], None]) -> None:
+def _hint(keys: Sequence[int], error: Exception, reload: Callable[[int], None]) -> None:
     """An error before the update leaves every trial at its last step; after one within it nobody knows."""
     if isinstance(error, UnfinishedUpdateError):
         for key in keys:

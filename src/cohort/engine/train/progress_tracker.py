@@ -15,21 +15,21 @@ from cohort.runs.records import TrialStatus
 from cohort.runs.time_left import TrialAhead, seconds_left
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
-from cohort.tuning.trial_state import TrialState
+from cohort.tuning.trial_phase import TrialPhase
 
 __all__ = ["ProgressTracker"]
 
 _STATUS = {
-    TrialState.WAITING: TrialStatus.WAITING,
-    TrialState.RUNNING: TrialStatus.RUNNING,
-    TrialState.PARKED: TrialStatus.PARKED,
-    TrialState.READY: TrialStatus.PARKED,
-    TrialState.FINISHED: TrialStatus.COMPLETED,
-    TrialState.STOPPED: TrialStatus.STOPPED,
-    TrialState.FAILED: TrialStatus.FAILED,
+    TrialPhase.WAITING: TrialStatus.WAITING,
+    TrialPhase.RUNNING: TrialStatus.RUNNING,
+    TrialPhase.PARKED: TrialStatus.PARKED,
+    TrialPhase.READY: TrialStatus.PARKED,
+    TrialPhase.FINISHED: TrialStatus.COMPLETED,
+    TrialPhase.STOPPED: TrialStatus.STOPPED,
+    TrialPhase.FAILED: TrialStatus.FAILED,
 }
 # trials that would train if there were room
-_WAITING = (TrialState.WAITING, TrialState.READY)
+_WAITING = (TrialPhase.WAITING, TrialPhase.READY)
 _WINDOW_SECONDS = 15.0
 _SECONDS_BETWEEN_UPDATES = 0.25
 
@@ -163,7 +163,7 @@ class ProgressTracker:
             [_left(planned, done[trial_id], is_open=is_open) for trial_id, planned in left.items()],
             pace=self._pace,
             kept_share=kept_share,
-            most_trials=max(1, sum(state is TrialState.RUNNING for state in states.values())) if is_crowded else None,
+            most_trials=max(1, sum(state is TrialPhase.RUNNING for state in states.values())) if is_crowded else None,
         )
 
     def _seconds_left(self) -> float | None:

@@ -10,7 +10,7 @@ from cohort.adapters.bank import aligned_rank
 from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.engine.state.checkpoints import Manifest, save_checkpoint
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.time_spent import Activity, TimeSpent
@@ -20,7 +20,7 @@ from cohort.scheduling.admission import Request
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
-from cohort.tuning.trial_state import TrialState as StudyTrialState
+from cohort.tuning.trial_phase import TrialPhase as StudyTrialState
 
 __all__ = ["Evaluator", "Supervisor", "SupervisorSettings"]
 
@@ -68,7 +68,7 @@ class Supervisor:
         specs: Mapping[int, TrialSpec],
         evaluate: Evaluator,
         store: RunStore,
-        shelf: StateShelf,
+        state_store: TrialStateStore,
         directory: RunDirectory,
         settings: SupervisorSettings,
         clock: Clock,
@@ -84,7 +84,7 @@ class Supervisor:
             specs: Configuration of each trial.
             evaluate: Evaluates resident trials.
             store: Records.
-            shelf: Keeps states of trials that are out of the bank.
+            state_store: Keeps states of trials that are out of the bank.
             directory: Of the run.
             settings: See :class:`SupervisorSettings`.
             clock: For the time between checkpoints only.
@@ -93,7 +93,7 @@ class Supervisor:
             note: Told, in a line each, of errors of single trials.
         """
         self._study, self._executor, self._specs = study, executor, specs
-        self._evaluate, self._store, self._shelf, self._directory = evaluate, store, shelf, directory
+        self._evaluate, self._store, self._state_store, self._directory = evaluate, store, state_store, directory
         self._settings, self._clock, self._time_spent = settings, clock, time_spent
         self._on_tick, self.note = on_tick, note
         self._errors = TrialErrors(steps_done=self._steps_known, note=note)
@@ -132,10 +132,12 @@ class Supervisor:
         began, resident = self._clock.monotonic(), self._executor.resident
         self._store.add_to_facts(self._time_spent.take())
         for trial_id in resident:
-            self._shelf.put_state(trial_id, self._executor.state(trial_id))
-        save_checkpoint(self._store, self._shelf, directory=self._directory, resident=resident, vacated=self._vacated)
+            self._state_store.put_state(trial_id, self._executor.state(trial_id))
+        save_checkpoint(
+            self._store, self._state_store, directory=self._directory, resident=resident, vacated=self._vacated
+        )
         for trial_id in resident:
-            self._shelf.release_state(trial_id)
+            self._state_store.release_state(trial_id)
         self._saved_at = self._clock.monotonic()
         took = self._saved_at - began
         self._pause = max(self._settings.checkpoint_seconds, took / self._settings.checkpoint_share)
@@ -176,12 +178,12 @@ class Supervisor:
 
     def enter(self, trial_id: int) -> TrialFailed | None:
         """Make a trial resident where it stood; return its failure when its files are damaged once too often."""
-        state, damages = self._shelf.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        state, damages = self._state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
         for damage in damages:
             if (failure := self._errors.count(trial_id, damage)) is not None:
                 return failure
         slot = self._executor.load(self._specs[trial_id], state)
-        self._shelf.release_state(trial_id)
+        self._state_store.release_state(trial_id)
         if self._study.state(trial_id) is not StudyTrialState.RUNNING:
             self._study.start(trial_id)
         self._store.trial_entered(trial_id, slot=slot)
@@ -191,7 +193,7 @@ class Supervisor:
         """Put a resident trial back to its last good state; it does again what it did since, bit for bit."""
         self._executor.drop(trial_id)
         self._store.trial_left(trial_id)
-        state, _ = self._shelf.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        state, _ = self._state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
         self._store.trial_entered(trial_id, slot=self._executor.load(self._specs[trial_id], state))
 
     def count_error(self, trial_id: int, error: Exception) -> TrialFailed | None:
@@ -200,8 +202,8 @@ class Supervisor:
 
     def _leave(self, trial_id: int, *, keep_state: bool) -> None:
         if keep_state:
-            on_device = self._shelf.keeps_on_device
-            self._shelf.put_state(trial_id, self._executor.unload(trial_id, on_device=on_device))
+            on_device = self._state_store.keeps_on_device
+            self._state_store.put_state(trial_id, self._executor.unload(trial_id, on_device=on_device))
         else:
             self._executor.drop(trial_id)
         self._store.trial_left(trial_id)
@@ -256,11 +258,11 @@ class Supervisor:
         if not decisions:
             return decisions
         # no outcome of the others lets these go on: their states need not be kept, nor this one's be fetched
-        useless = self._study.hopeless() if self._settings.are_trials_complete() else frozenset()
+        useless = self._study.certain_to_stop() if self._settings.are_trials_complete() else frozenset()
         for decision in decisions:
             self._carry_out(decision, keep_state=decision.trial_id not in useless)
         for trial_id in useless:
-            self._shelf.forget_state(trial_id)
+            self._state_store.forget_state(trial_id)
         return decisions
 
     def _carry_out(self, decision: Decision, *, keep_state: bool) -> None:
@@ -268,11 +270,11 @@ class Supervisor:
         is_resident = trial_id in self._executor.resident
         if decision.kind is DecisionKind.NEW_BEST:
             assert is_resident, "a best checkpoint comes from a trial in the bank"
-            weights_rD = self._executor.weights(trial_id, on_device=self._shelf.keeps_on_device)
-            self._shelf.put_best(trial_id, weights_rD, step=decision.step)
+            weights_rD = self._executor.weights(trial_id, on_device=self._state_store.keeps_on_device)
+            self._state_store.put_best(trial_id, weights_rD, step=decision.step)
         elif decision.kind is DecisionKind.PARK:
             self._leave(trial_id, keep_state=keep_state)
         elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
             if is_resident:
                 self._leave(trial_id, keep_state=False)
-            self._shelf.forget_state(trial_id)
+            self._state_store.forget_state(trial_id)

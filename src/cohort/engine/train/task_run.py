@@ -11,7 +11,7 @@ from cohort.core.events import TrialEvent
 from cohort.engine.memory.sizes import GRAPH_TOKENS
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.prepare.trials import PlannedTrial, objective_metric
-from cohort.engine.state.trial_states import StateShelf
+from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finish import finish_run
@@ -57,7 +57,7 @@ class TaskRun:
         preparation: Preparation,
         share: ExecutorShare,
         store: RunStore,
-        shelf: StateShelf,
+        state_store: TrialStateStore,
         directory: RunDirectory,
         *,
         watcher: ProgressWatcher,
@@ -72,7 +72,7 @@ class TaskRun:
             preparation: Of the task.
             share: Its part of the executor.
             store: The run's record, with the facts of its beginning.
-            shelf: Of the run.
+            state_store: Of the run.
             directory: Of the run.
             watcher: Told of progress.
             clock: Of the run.
@@ -82,7 +82,7 @@ class TaskRun:
         """
         task = preparation.task
         self._preparation, self._store, self._share, self._is_alone = preparation, store, share, is_alone
-        self._shelf, self._directory, self._watcher = shelf, directory, watcher
+        self._state_store, self._directory, self._watcher = state_store, directory, watcher
         early_exit, first = task.early_exit_settings(), preparation.proposals.first
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
         self._study = Study([trial.candidate for trial in first], early_exit, metric=objective_metric(task))
@@ -111,7 +111,7 @@ class TaskRun:
             specs=self._specs,
             evaluate=self._evaluator,
             store=store,
-            shelf=shelf,
+            state_store=state_store,
             directory=directory,
             settings=SupervisorSettings(
                 mean_length=float(preparation.data.train.lengths.mean()),
@@ -188,7 +188,7 @@ class TaskRun:
             specs=self._specs,
             study=self._study,
             store=self._store,
-            shelf=self._shelf,
+            state_store=self._state_store,
             directory=self._directory,
         )
         # a step that was recomputed takes longer than others of its pack

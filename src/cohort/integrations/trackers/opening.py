@@ -53,14 +53,14 @@ def _problem(name: str, *, where: str) -> Problem:
             where=where,
             found=f"{name!r}",
             allowed=", ".join((*TRACKER_NAMES, "none")),
-            mend="Choose one of these.",
+            hint="Choose one of these.",
         )
     package = _PACKAGES[name][0]
     return Problem(
         where=where,
         found=f"{name!r}, but the package {package} is not installed",
         allowed=", ".join((*TRACKER_NAMES, "none")),
-        mend=f"Run `pip install {package}`, or remove {name} from report_to.",
+        hint=f"Run `pip install {package}`, or remove {name} from report_to.",
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from cohort.core.errors import ShapeError
 from cohort.kernels.attention.tiles import AttentionTiles
 from cohort.kernels.backend import Backend, implementation
-from cohort.kernels.packed_linear import RoomyRows
+from cohort.kernels.packed_linear import PaddedRows
 
 __all__ = ["packed_attention"]
 
@@ -24,7 +24,7 @@ class _PackedAttentionFunction(torch.autograd.Function):
         v_TGE: Tensor,
         tiles: AttentionTiles,
         window: int | None,
-        room: RoomyRows | None,
+        room: PaddedRows | None,
     ) -> Tensor:
         kernels = implementation("attention", Backend.TRITON)
         o_THE = None if room is None else room.rows_TK.unflatten(1, q_THE.shape[1:])
@@ -57,7 +57,7 @@ def packed_attention(
     *,
     tiles: AttentionTiles,
     window: int | None = None,
-    room: RoomyRows | None = None,
+    room: PaddedRows | None = None,
 ) -> Tensor:
     """Return o [T, H, E]: each row attends to the rows of its own sequence up to itself; zeros in rows of no sequence.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cohort.kernels.backend import Backend, implementation
-from cohort.kernels.packed_linear.choice.augmented import RoomyRows
+from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
@@ -38,7 +38,7 @@ class PackedLinearFunction(torch.autograd.Function):
         row_keys_T: Tensor | None,
         backend: Backend,
         tables: LaunchTables | None,
-        room: RoomyRows | None,
+        room: PaddedRows | None,
         *factors: Tensor,
     ) -> Tensor:
         """Compute y and keep what backward needs."""

@@ -10,7 +10,7 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear.autograd import PackedLinearFunction
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
-from cohort.kernels.packed_linear.choice.augmented import RoomyRows
+from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
@@ -29,7 +29,7 @@ def packed_linear(
     row_keys_T: Tensor | None = None,
     tables: LaunchTables | None = None,
     backend: Backend | None = None,
-    room: RoomyRows | None = None,
+    room: PaddedRows | None = None,
 ) -> Tensor:
     """Return the frozen product plus every slot's LoRA term on that slot's rows.
 
@@ -78,7 +78,7 @@ def packed_linear(
 
 def input_room(
     like: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: LaunchTables | None
-) -> RoomyRows | None:
+) -> PaddedRows | None:
     """Return empty rows [T, K] with room behind them, for whoever makes the input of a linear whose product is to be
     augmented; None where it is not, and any input will do.
 
@@ -89,7 +89,7 @@ def input_room(
     """
     if tables is None or not parts or choose_backend(like) is not Backend.TRITON:
         return None
-    room: RoomyRows | None = implementation("packed_linear", Backend.TRITON).room_for(
+    room: PaddedRows | None = implementation("packed_linear", Backend.TRITON).room_for(
         like, frozen=frozen, parts=parts, tables=tables
     )
     return room

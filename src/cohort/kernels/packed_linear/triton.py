@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cohort.kernels.packed_linear.choice.augmented import RoomyRows, augmented_columns, roomy_rows
+from cohort.kernels.packed_linear.choice.augmented import PaddedRows, augmented_columns, padded_rows
 from cohort.kernels.packed_linear.choice.tiles import EXACT_TILES, TermPlace, TileChoice, choose_tiles
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, can_augment, plain_weight
 from cohort.kernels.packed_linear.launch.launches import (
@@ -68,7 +68,7 @@ def room_for(
     parts: Sequence[LoraPart],
     tables: LaunchTables,
     tiles: TileChoice | None = None,
-) -> RoomyRows | None:
+) -> PaddedRows | None:
     """Return empty rows, [T, K] and room behind them, for whoever makes the input of a linear; None where its product
     is not augmented.
 
@@ -81,10 +81,10 @@ def room_for(
     width = frozen.in_features
     tiles = tiles or _tiles(like, parts, num_rows=tables.num_rows, width=width)
     columns = augmented_columns(frozen, parts, tables=tables, tiles=tiles)
-    return roomy_rows(like, num_rows=tables.num_rows, width=width, num_columns=columns) if columns else None
+    return padded_rows(like, num_rows=tables.num_rows, width=width, num_columns=columns) if columns else None
 
 
-def begin_augmented(room: RoomyRows, *, frozen: FrozenProduct, part: LoraPart) -> Spread:
+def begin_augmented(room: PaddedRows, *, frozen: FrozenProduct, part: LoraPart) -> Spread:
     """Copy B behind W and return where S is to be spread."""
     assert can_augment(frozen), "room_for said so"
     spare_NC = frozen.spare_NC
@@ -92,7 +92,7 @@ def begin_augmented(room: RoomyRows, *, frozen: FrozenProduct, part: LoraPart) -
     return copy_factor(part.b_RN, spare_NC, room.spare_TC)
 
 
-def augmented_product(room: RoomyRows, *, frozen: FrozenProduct) -> Tensor:
+def augmented_product(room: PaddedRows, *, frozen: FrozenProduct) -> Tensor:
     """Return y [T, N] once the rows and what is behind them are written."""
     assert can_augment(frozen), "room_for said so"
     return frozen.forward_augmented(room.wide_TX)
@@ -144,7 +144,7 @@ def grouped_forward(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: TileChoice | None = None,
-    room: RoomyRows | None = None,
+    room: PaddedRows | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return y [T, N] and the kept intermediates S [P, T, C]; with the ``room`` that ``x`` is in the product is
     augmented.

@@ -17,7 +17,7 @@ import triton
 from torch import Tensor
 
 from cohort.kernels.dropout.triton import as_signed32
-from cohort.kernels.packed_linear.choice.augmented import RoomyRows
+from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
 from cohort.kernels.packed_linear.launch.launches import (
@@ -129,7 +129,7 @@ def activate(
     tables: LaunchTables,
     row_keys_T: Tensor | None,
     tiles: MlpTiles,
-    room: RoomyRows | None = None,
+    room: PaddedRows | None = None,
     spread: Spread | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return ``silu(gate) * up`` [T, F], in ``room`` where there is some, and S of down [1, T, C] in one read of G.

@@ -119,12 +119,12 @@ def parse_hardware(text: str, *, where: str) -> HardwareChoice:
                 where=where,
                 found=repr(text),
                 allowed=f"a number of GPUs and one of {', '.join(KNOWN_GPUS)}",
-                mend=f"Write it as 8x{example}, or 2x8x{example} for two machines of eight.",
+                hint=f"Write it as 8x{example}, or 2x8x{example} for two machines of eight.",
             )
         )
     nodes, gpus = int(match.group(1) or 1), int(match.group(2) or 1)
     if nodes < 1 or gpus < 1:
         raise InputError(
-            Problem(where=where, found=repr(text), allowed="1 GPU or more", mend=f"Write it as 8x{gpu.name}.")
+            Problem(where=where, found=repr(text), allowed="1 GPU or more", hint=f"Write it as 8x{gpu.name}.")
         )
     return HardwareChoice(hardware=gpu, num_gpus=gpus, num_nodes=nodes, has_count=match.group(2) is not None)

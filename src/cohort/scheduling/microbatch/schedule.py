@@ -139,7 +139,7 @@ def _pack(job: tuple[list[PipelineSample], MicroBatchSettings]) -> list[list[Pip
 def _merge(packed: list[Bins], settings: MicroBatchSettings) -> None:
     """Fill each unit's last micro-batch from the next unit's last one, where capacity and the lemma allow.
 
-    A sample moves only where no earlier batch of its adapter is too near (a no-op could not mend two batches in one
+    A sample moves only where no earlier batch of its adapter is too near (a no-op could not separate two batches in one
     micro-batch). A micro-batch that is emptied brings others nearer to each other, by one and only around it: the lemma
     is counted again over the flattened list, as far as the stages reach on both sides, and a move that breaks it more
     often is taken back.

@@ -105,15 +105,15 @@ class PackingProblem:
         """
         problems = []
         if self.num_gpus < 1:
-            mend = "Give the number of GPUs, at least 1."
-            problems.append(Problem(where="gpus", found=str(self.num_gpus), allowed="1 or more", mend=mend))
+            hint = "Give the number of GPUs, at least 1."
+            problems.append(Problem(where="gpus", found=str(self.num_gpus), allowed="1 or more", hint=hint))
         elif not self.degrees:
             problems.append(
                 Problem(
                     where="model_name_or_path",
                     found="a base model that leaves no room on its GPUs",
                     allowed=f"a base that fits on at most {self.num_gpus} GPUs",
-                    mend="Use more GPUs, a smaller model or a frozen-weight format with fewer bytes.",
+                    hint="Use more GPUs, a smaller model or a frozen-weight format with fewer bytes.",
                 )
             )
         else:
@@ -122,7 +122,7 @@ class PackingProblem:
                     where=f"trial {trial.trial_id}: r",
                     found=f"{trial.work.r}, whose training state fits beside the base on no number of GPUs",
                     allowed=f"what fits on one of {self.degrees} GPUs",
-                    mend="Choose a smaller r or batch_size, or GPUs with more memory.",
+                    hint="Choose a smaller r or batch_size, or GPUs with more memory.",
                 )
                 for trial in self.trials
                 if not any(self.fits([trial], num_gpus=degree) for degree in self.degrees)

@@ -186,14 +186,14 @@ def level_makespans(placements: Sequence[Placement]) -> tuple[float, ...]:
 def find_unplaceable(tasks: Sequence[TaskRequest], cluster: Cluster) -> tuple[Problem, ...]:
     """Return a problem for each task that fits no GPUs there are, and for a cluster without any."""
     if tasks and not cluster.num_gpus:
-        mend = "Give the number of GPUs, at least 1."
-        return (Problem(where="gpus", found="0", allowed="1 or more", mend=mend),)
+        hint = "Give the number of GPUs, at least 1."
+        return (Problem(where="gpus", found="0", allowed="1 or more", hint=hint),)
     return tuple(
         Problem(
             where=f"task {task.task_id}: num_gpus",
             found=f"{min(option.num_gpus for option in task.options)}",
             allowed=f"at most {cluster.most_gpus_for(task)}, the GPUs it can have together here",
-            mend="Choose a smaller base model or a frozen-weight format that fits fewer GPUs, or add GPUs.",
+            hint="Choose a smaller base model or a frozen-weight format that fits fewer GPUs, or add GPUs.",
         )
         for task in tasks
         if min(option.num_gpus for option in task.options) > cluster.most_gpus_for(task)

@@ -97,7 +97,7 @@ class BarrierRule(Rule):
                     rung.losses.pop(trial_id, None)
         return self._open_if_full(group)
 
-    def hopeless(self) -> frozenset[int]:
+    def certain_to_stop(self) -> frozenset[int]:
         """Return who waits at a rung behind so many others that not even the most arrivals there can be would keep it.
 
         A rank only falls while others arrive, and never are more kept than the share of all who can come.

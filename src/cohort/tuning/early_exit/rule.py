@@ -68,7 +68,7 @@ class Rule(ABC):
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         """Take in one event; return verdicts on its trial and, for rules that compare, on others."""
 
-    def hopeless(self) -> frozenset[int]:
+    def certain_to_stop(self) -> frozenset[int]:
         """Return parked trials that the rule will stop whatever the others do; their states are of no use.
 
         Holds as long as no trial is added.

@@ -84,15 +84,15 @@ class EarlyExitSettings:
             object.__setattr__(self, "rule", RuleName(self.rule))
         except ValueError:
             names = ", ".join(name.value for name in RuleName)
-            problems.append(_problem("rule", self.rule, allowed=names, mend="Choose one of these rules."))
+            problems.append(_problem("rule", self.rule, allowed=names, hint="Choose one of these rules."))
         for name in ("warmup_fraction", "select_fraction", "reselect_at", "reselect_fraction", "ema_weight"):
             value = getattr(self, name)
             if not _is_number(value) or not 0 < value <= 1:
-                problems.append(_problem(name, value, allowed="a share in (0, 1]", mend="Write 0.05 for 5 %."))
+                problems.append(_problem(name, value, allowed="a share in (0, 1]", hint="Write 0.05 for 5 %."))
         for name in ("slope_threshold", "gap_threshold", "min_improvement"):
             value = getattr(self, name)
             if not _is_number(value) or value < 0:
-                problems.append(_problem(name, value, allowed="a finite number >= 0", mend="Set it to 0 or more."))
+                problems.append(_problem(name, value, allowed="a finite number >= 0", hint="Set it to 0 or more."))
         least = {
             "window": 2,
             "divergence_patience": 1,
@@ -104,12 +104,12 @@ class EarlyExitSettings:
         for name, smallest in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-                mend = f"Set it to {smallest} or more."
-                problems.append(_problem(name, value, allowed=f"an integer >= {smallest}", mend=mend))
+                hint = f"Set it to {smallest} or more."
+                problems.append(_problem(name, value, allowed=f"an integer >= {smallest}", hint=hint))
         for name in ("overfitting_ignores_new_best",):
             value = getattr(self, name)
             if not isinstance(value, bool):
-                problems.append(_problem(name, value, allowed="true or false", mend="Write true or false."))
+                problems.append(_problem(name, value, allowed="true or false", hint="Write true or false."))
         if problems:
             raise InputError(problems)
 
@@ -133,5 +133,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _problem(name: str, value: object, *, allowed: str, mend: str) -> Problem:
-    return Problem(where=f"early_exit.{name}", found=repr(value), allowed=allowed, mend=mend)
+def _problem(name: str, value: object, *, allowed: str, hint: str) -> Problem:
+    return Problem(where=f"early_exit.{name}", found=repr(value), allowed=allowed, hint=hint)

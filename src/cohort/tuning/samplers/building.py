@@ -34,7 +34,7 @@ def build_sampler(
                 where="search.trials",
                 found="nothing",
                 allowed=f"an integer >= 1 with sampler: {name.value}",
-                mend="Write how many configurations to try.",
+                hint="Write how many configurations to try.",
             )
         )
     return OptunaSampler(space, name=name, trials=trials, seed=seed, maximize=maximize)

@@ -50,7 +50,7 @@ class OptunaSampler(Sampler):
                     where="search.trials",
                     found=repr(trials),
                     allowed="an integer >= 1",
-                    mend="Write how many configurations to try.",
+                    hint="Write how many configurations to try.",
                 )
             )
         self._optuna = _import_optuna(name)
@@ -99,7 +99,7 @@ class OptunaSampler(Sampler):
             asked, configuration = self._ask()
             if configuration_key(configuration) not in self._seen and self._space.allows(configuration):
                 return asked, configuration
-            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+            self._study.tell(asked, state=self._optuna.trial.TrialPhase.FAIL)
         columns = self._listable_columns()
         if columns is None or math.prod(map(len, columns.values())) > self._LARGEST_LISTED_SPACE:
             return self._draw_anywhere()
@@ -198,7 +198,7 @@ class OptunaSampler(Sampler):
         finally:
             optuna.logging.set_verbosity(verbosity)
         places = {told: float(place) for place, told in enumerate(sorted(set(self._told.values())))}
-        running = optuna.trial.TrialState.RUNNING
+        running = optuna.trial.TrialPhase.RUNNING
         for trial_id, asked in self._asked.items():
             known = {"params": asked.params, "distributions": asked.distributions}
             if trial_id in self._told:
@@ -247,6 +247,6 @@ def _import_optuna(name: SamplerName) -> Any:
                 where="search.sampler",
                 found=f"{name.value}, which needs the package optuna",
                 allowed="grid on a machine without optuna",
-                mend="Install it with: pip install optuna, or choose sampler: grid.",
+                hint="Install it with: pip install optuna, or choose sampler: grid.",
             )
         ) from error

@@ -3,7 +3,7 @@
 ``[X, sS] [W, B^T]^T = X W^T + s S B^T`` where a row of sS is zero outside its own slot's rank rows. Y is written once
 and never read back, for C / K more multiplications.
 
-It needs room on both sides: whoever makes X makes it as the first columns of a wider buffer (:class:`RoomyRows`), and
+It needs room on both sides: whoever makes X makes it as the first columns of a wider buffer (:class:`PaddedRows`), and
 the frozen weight has columns to spare (:mod:`cohort.models.spare_columns`). B is copied into them in every pass (a few
 microseconds, against a copy that an optimizer, an insertion or a second bank could leave stale). What is not finite in
 B enters as zero and is reported instead, and S of the slot's own rows becomes NaN: 0 x NaN would otherwise reach every
@@ -24,14 +24,14 @@ from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_augme
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.tables import LoraPart
 
-__all__ = ["RoomyRows", "augmented_columns", "roomy_rows"]
+__all__ = ["PaddedRows", "augmented_columns", "padded_rows"]
 
 # rows begin at multiples of 128 bytes in 16 bits
 _STRIDE_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RoomyRows:
+class PaddedRows:
     """Rows with columns to spare behind them.
 
     Attributes:
@@ -67,10 +67,10 @@ class RoomyRows:
         return same_rows and x_TK.data_ptr() == rows.data_ptr() and x_TK.shape == rows.shape
 
 
-def roomy_rows(like: Tensor, *, num_rows: int, width: int, num_columns: int) -> RoomyRows:
+def padded_rows(like: Tensor, *, num_rows: int, width: int, num_columns: int) -> PaddedRows:
     """Return empty rows with columns to spare, in the dtype and on the device of ``like``."""
     whole = -(-(width + num_columns) // _STRIDE_ALIGNMENT) * _STRIDE_ALIGNMENT
-    return RoomyRows(buffer_TX=like.new_empty(num_rows, whole), width=width, num_columns=num_columns)
+    return PaddedRows(buffer_TX=like.new_empty(num_rows, whole), width=width, num_columns=num_columns)
 
 
 def augmented_columns(

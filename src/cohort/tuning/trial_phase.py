@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-__all__ = ["TrialState", "may_become"]
+__all__ = ["TrialPhase", "may_become"]
 
 
-class TrialState(StrEnum):
+class TrialPhase(StrEnum):
     """Where a trial is. The last three are final."""
 
     WAITING = "waiting"
@@ -26,20 +26,20 @@ class TrialState(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether nothing more can happen to the trial."""
-        return self in (TrialState.FINISHED, TrialState.STOPPED, TrialState.FAILED)
+        return self in (TrialPhase.FINISHED, TrialPhase.STOPPED, TrialPhase.FAILED)
 
 
-def may_become(state: TrialState) -> frozenset[TrialState]:
+def may_become(state: TrialPhase) -> frozenset[TrialPhase]:
     """Return the states that may follow ``state``."""
     return _LEGAL[state]
 
 
-_LEGAL: Mapping[TrialState, frozenset[TrialState]] = {
-    TrialState.WAITING: frozenset({TrialState.RUNNING, TrialState.FAILED}),
-    TrialState.RUNNING: frozenset(set(TrialState) - {TrialState.WAITING, TrialState.RUNNING}),
-    TrialState.PARKED: frozenset({TrialState.READY, TrialState.STOPPED, TrialState.FAILED}),
-    TrialState.READY: frozenset({TrialState.RUNNING, TrialState.FAILED}),
-    TrialState.FINISHED: frozenset(),
-    TrialState.STOPPED: frozenset(),
-    TrialState.FAILED: frozenset(),
+_LEGAL: Mapping[TrialPhase, frozenset[TrialPhase]] = {
+    TrialPhase.WAITING: frozenset({TrialPhase.RUNNING, TrialPhase.FAILED}),
+    TrialPhase.RUNNING: frozenset(set(TrialPhase) - {TrialPhase.WAITING, TrialPhase.RUNNING}),
+    TrialPhase.PARKED: frozenset({TrialPhase.READY, TrialPhase.STOPPED, TrialPhase.FAILED}),
+    TrialPhase.READY: frozenset({TrialPhase.RUNNING, TrialPhase.FAILED}),
+    TrialPhase.FINISHED: frozenset(),
+    TrialPhase.STOPPED: frozenset(),
+    TrialPhase.FAILED: frozenset(),
 }
