@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -11,16 +12,35 @@ from cohort.core.errors import InputError
 from cohort.tasks.task import Task
 
 
-def _task(tmp_path: Path, num_gpus: int) -> Task:
+def _task(tmp_path: Path, num_gpus: int | Literal["auto"]) -> Task:
     (tmp_path / "train.jsonl").touch()
     return Task(name="mine", model="owner/model", dataset=tmp_path / "train.jsonl", num_gpus=num_gpus)
 
 
 def test_a_task_gets_no_gpu_that_the_engine_has_not(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"num_gpus: found 1; allowed: at most 0"):
-        Engine(total_gpus=0).schedule([_task(tmp_path, 1)])
-    assert Engine(total_gpus=1).schedule([_task(tmp_path, 0)]).placements[0].num_gpus == 0
-    assert Engine().schedule([_task(tmp_path, 1)]).placements[0].num_gpus == 1
+        Engine(total_gpus=0).run([_task(tmp_path, 1)])
+
+
+@pytest.mark.parametrize(
+    ("total_gpus", "asked", "given"),
+    [(1, 0, 0), ("auto", 1, 1), (0, "auto", 0), ("auto", "auto", "auto"), (2, "auto", "auto")],
+)
+def test_a_task_without_gpus_of_its_own_gets_the_engines(
+    tmp_path: Path, *, total_gpus: int | str, asked: int | Literal["auto"], given: int | str
+) -> None:
+    assert Engine(total_gpus=total_gpus)._file_of(_task(tmp_path, asked), None).num_gpus == given
+
+
+def test_removed_arguments_say_what_to_write_instead(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"strategy: found 'auto'; .*Leave strategy out"):
+        Engine(strategy="auto")
+    with pytest.raises(AttributeError, match=r"no attribute 'schedule'\. Write engine\.run\(tasks\)"):
+        Engine().schedule([_task(tmp_path, 0)])
+    with pytest.raises(InputError, match=r"schedule: found 'mine'; .*Write engine\.run\(tasks\)"):
+        Engine().run([_task(tmp_path, 0)], "mine")
+    with pytest.raises(AttributeError, match=r"no attribute 'shedule'$"):
+        Engine().shedule([])
 
 
 @pytest.mark.parametrize("name", ["../x", "..", ".", "", "a/b", "/etc", "a\\b", "a\0b"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cohort.version import __version__
 
 if TYPE_CHECKING:
-    from cohort.api import Engine, Schedule
+    from cohort.api import Engine
     from cohort.core.errors import CohortError, InputError, Problem
     from cohort.engine.tune import resume, tune
     from cohort.runs.task_result import TaskResult
@@ -25,7 +25,6 @@ __all__ = [
     "Engine",
     "InputError",
     "Problem",
-    "Schedule",
     "Task",
     "TaskFile",
     "TaskResult",
@@ -42,7 +41,6 @@ _HOMES = {
     "Engine": ("cohort.api", "Engine"),
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
-    "Schedule": ("cohort.api", "Schedule"),
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),
     "TaskResult": ("cohort.runs.task_result", "TaskResult"),

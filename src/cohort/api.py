@@ -1,14 +1,15 @@
-"""The engine: several tasks on one machine, from Python."""
+"""Cohort from Python: several tasks on one machine, one after the other, side by side or sharing one base model."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
-from cohort.core.clock import Clock
+from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.shared_session import SharedSession
@@ -16,67 +17,39 @@ from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
-from cohort.task_queue.from_python import run_on_several_gpus
+from cohort.task_queue.expected_time import ExpectedTime
+from cohort.task_queue.head_settings import HeadSettings
+from cohort.task_queue.operations import enqueue, work_off
+from cohort.task_queue.pool import PoolRequest, open_pool
+from cohort.task_queue.progress import QueueProgress
+from cohort.task_queue.records import TaskState
+from cohort.task_queue.submission import submission_of
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["Engine", "Placement", "Schedule"]
+__all__ = ["Engine"]
 
-# strategies of the documents; what is not "auto" needs several GPUs
-_DOCUMENTED_STRATEGIES = ("adapter_parallel", "tensor_parallel", "pipeline_parallel", "replicas")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Where and when one task runs.
-
-    Attributes:
-        task: Its name.
-        order: Place in the queue, from 0; a task begins when the one before has ended.
-        num_gpus: GPUs it uses; "auto": one where there is one.
-    """
-
-    task: str
-    order: int
-    num_gpus: int | str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """The order in which an engine runs its tasks: on one machine, one after the other, each with all of it.
-
-    No times are predicted: early exit makes tasks shorter by an amount that nobody knows before.
-    """
-
-    placements: tuple[Placement, ...]
+_RUN_TASKS = "Write engine.run(tasks): tasks start in the order of the list, by priority on several GPUs."
 
 
 class Engine:
     """Runs tasks on this machine."""
 
-    def __init__(self, *, strategy: str = "auto", total_gpus: int | str = "auto") -> None:
+    def __init__(self, *, total_gpus: int | str = "auto", strategy: object = None) -> None:
         """Choose the machine's share.
 
         Args:
-            strategy: How several GPUs share a task; only "auto" yet.
-            total_gpus: GPUs to use; "auto": one where there is one; 0: the CPU. With several, each task gets one, and
-                tasks run beside each other.
+            total_gpus: GPUs to use; "auto": one if there is one; 0: the CPU. With several, each task gets one GPU, and
+                tasks run side by side.
+            strategy: Removed; any value is an error.
 
         Raises:
-            InputError: an argument is wrong, or asks for what is not built yet.
+            InputError: an argument is wrong.
         """
         problems = []
-        if strategy != "auto":
-            is_known = strategy in _DOCUMENTED_STRATEGIES
-            problems.append(
-                Problem(
-                    where="Engine: strategy",
-                    found=f"{strategy!r}" + (", documented, but not built yet" if is_known else ""),
-                    allowed="'auto'",
-                    hint="Leave strategy out.",
-                )
-            )
+        if strategy is not None:
+            problems.append(_removed("Engine: strategy", strategy, hint="Leave strategy out: each task uses one GPU."))
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
         if not is_count and total_gpus != "auto":
             problems.append(
@@ -91,26 +64,15 @@ class Engine:
             raise InputError(problems)
         self._total_gpus = total_gpus
 
-    def schedule(self, tasks: Sequence[Task]) -> Schedule:
-        """Return the order in which ``tasks`` will run: as they are given.
-
-        On several GPUs it is the order in which they are submitted; the planner says who runs where, at each event.
-
-        Raises:
-            InputError: there are none, two have one name, or one asks for more GPUs than the engine has.
-        """
-        _require_tasks(tasks)
-        return Schedule(
-            placements=tuple(
-                Placement(task=task.name, order=order, num_gpus=self._gpus_of(task.file))
-                for order, task in enumerate(tasks)
-            )
-        )
+    def __getattr__(self, name: str) -> NoReturn:
+        # scripts for earlier versions call schedule() before run(), so they meet its absence first
+        hint = f". {_RUN_TASKS}" if name == "schedule" else ""
+        raise AttributeError(f"Engine has no attribute {name!r}{hint}")
 
     def run(
         self,
         tasks: Sequence[Task],
-        schedule: Schedule | None = None,
+        schedule: object = None,
         early_exit: EarlyExitSettings | None = None,
         *,
         run_directory: str | os.PathLike[str] | None = None,
@@ -120,72 +82,72 @@ class Engine:
     ) -> list[TaskResult]:
         """Tune every task and return one result each, in the order of ``tasks``.
 
-        All tasks are checked, models and rows included, before the first begins.
+        All tasks are checked, models and rows included, before the first one starts.
 
         Args:
             tasks: What to tune.
-            schedule: Of :meth:`schedule`; made here when None.
+            schedule: Removed; any value but None is an error.
             early_exit: For the tasks that have no ``early_exit`` of their own.
             run_directory: One task's run directory, or the parent of several, each by its name;
                 ``runs/NAME`` when None.
-            watcher: Told of progress.
+            watcher: Receives progress.
             options: How runs are carried out.
-            clock: Of the runs.
+            clock: Measures the runs' time.
 
         Raises:
-            InputError: anything is wrong with any of the tasks, or the schedule is of other tasks.
+            InputError: anything is wrong with any of the tasks.
             TasksFailedError: some of several tasks failed; it carries the results of the others.
             CohortError: the only task failed.
-            KeyboardInterrupt: interrupted, with everything saved; :func:`cohort.resume` goes on with a run.
+            KeyboardInterrupt: interrupted, with everything saved; :func:`cohort.resume` continues a run.
         """
-        schedule = schedule or self.schedule(tasks)
-        _require_schedule(schedule, tasks)
+        if schedule is not None:
+            raise InputError(_removed("Engine.run: schedule", schedule, hint=_RUN_TASKS))
+        _require_names(tasks)
         files = {task.name: self._file_of(task, early_exit) for task in tasks}
         parent = Path("runs") if run_directory is None else Path(run_directory)
         alone = len(tasks) == 1 and run_directory is not None
         directories = {name: parent if alone else parent / name for name in files}
         _require_inputs(files, directories)
-        order = [placement.task for placement in sorted(schedule.placements, key=lambda placement: placement.order)]
         if self._has_several_gpus and len(tasks) > 1:
-            failures = run_on_several_gpus(
-                {name: files[name] for name in order},
-                parent,
-                num_gpus=int(self._total_gpus),
-                watcher=watcher,
-                options=options,
-                clock=clock,
+            # a queue, with its log and its plan, in the parent of the run directories: `cohort status` can follow it
+            failures = _run_as_queue(
+                files, parent, num_gpus=int(self._total_gpus), watcher=watcher, options=options, clock=clock
             )
             return _results_of(tasks, directories, failures)
         failures = {}
-        for name in order:
+        for name, file in files.items():
             try:
-                tune(files[name], directories[name], watcher=watcher, options=options, clock=clock)
+                tune(file, directories[name], watcher=watcher, options=options, clock=clock)
             except CohortError as error:
                 if len(tasks) == 1:
                     raise
                 failures[name] = error
         return _results_of(tasks, directories, failures)
 
-    @property
-    def _has_several_gpus(self) -> bool:
-        return isinstance(self._total_gpus, int) and self._total_gpus > 1
-
     def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
-        """Return a session in which tasks share one base model and train at the same time, the urgent ones first.
+        """Return a session in which tasks share one base model and train at the same time, high priority first.
 
-        It works on one GPU, also where the engine has several. Hand tasks in with ``submit``, from any thread and also
-        while ``run`` is at work.
+        It uses one GPU even if the engine has several. Submit tasks with ``submit``, from any thread and also
+        during ``run``.
 
         Args:
             options: How runs are carried out.
-            clock: Of the runs.
+            clock: Measures the runs' time.
         """
         num_gpus = min(self._total_gpus, 1) if isinstance(self._total_gpus, int) else None
         return SharedSession(options=options, clock=clock, num_gpus=num_gpus)
 
-    def _gpus_of(self, file: TaskFile) -> int | str:
+    @property
+    def _has_several_gpus(self) -> bool:
+        return isinstance(self._total_gpus, int) and self._total_gpus > 1
+
+    def _file_of(self, task: Task, early_exit: EarlyExitSettings | None) -> TaskFile:
+        """Return the task as it runs here: with the engine's GPUs, and early exits where it sets none."""
+        file = task.file if early_exit is None else task.with_early_exit(early_exit)
         if file.num_gpus == "auto":
-            return "auto" if self._has_several_gpus else self._total_gpus
+            # on several GPUs the queue gives each task one
+            num_gpus = "auto" if self._has_several_gpus else self._total_gpus
+            return file.model_copy(update={"num_gpus": num_gpus})
         if isinstance(self._total_gpus, int) and file.num_gpus > self._total_gpus:
             raise InputError(
                 Problem(
@@ -195,11 +157,49 @@ class Engine:
                     hint="Leave num_gpus out, or give the engine more.",
                 )
             )
-        return file.num_gpus
+        return file
 
-    def _file_of(self, task: Task, early_exit: EarlyExitSettings | None) -> TaskFile:
-        file = task.file if early_exit is None else task.with_early_exit(early_exit)
-        return file.model_copy(update={"num_gpus": self._gpus_of(file)})
+
+class _Notes:
+    """Passes a queue's lines on to the watcher of a run; a table of trials has no place for several tasks."""
+
+    def __init__(self, watcher: ProgressWatcher | None) -> None:
+        self._watcher = watcher
+
+    def update(self, progress: QueueProgress) -> None: ...
+
+    def note(self, text: str) -> None:
+        if self._watcher is not None:
+            self._watcher.note(text)
+
+
+def _run_as_queue(
+    files: Mapping[str, TaskFile],
+    directory: Path,
+    *,
+    num_gpus: int,
+    watcher: ProgressWatcher | None,
+    options: RunOptions | None,
+    clock: Clock | None,
+) -> dict[str, CohortError]:
+    """Tune checked tasks on ``num_gpus`` GPUs, one on each; return what went wrong, by task name.
+
+    Raises:
+        InputError: there are fewer GPUs, or a task fits none.
+        KeyboardInterrupt: interrupted, with everything saved; ``cohort resume DIRECTORY`` continues.
+    """
+    clock = clock or SystemClock()
+    pool, hardware = open_pool(PoolRequest(gpus=num_gpus), directory)
+    expect = ExpectedTime(directory, hardware)
+    enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
+    settings = HeadSettings(options=options or RunOptions())
+    tasks = work_off(directory, pool, expect=expect, settings=settings, watcher=_Notes(watcher), clock=clock)
+    return {
+        task.name: CohortError(f"{task.state.value}: {task.reason}")
+        for task in tasks
+        # the directory may hold a queue of earlier calls, whose tasks have their own results
+        if task.name in files and task.state is not TaskState.DONE
+    }
 
 
 def _results_of(
@@ -216,7 +216,11 @@ def _results_of(
     return [results[task.name] for task in tasks]
 
 
-def _require_tasks(tasks: Sequence[Task]) -> None:
+def _removed(where: str, value: object, *, hint: str) -> Problem:
+    return Problem(where=where, found=f"{value!r}", allowed="nothing: it was removed, as it changed nothing", hint=hint)
+
+
+def _require_names(tasks: Sequence[Task]) -> None:
     if not tasks:
         raise InputError(
             Problem(where="tasks", found="an empty list", allowed="at least one task", hint="Give a cohort.Task.")
@@ -236,22 +240,8 @@ def _require_tasks(tasks: Sequence[Task]) -> None:
         )
 
 
-def _require_schedule(schedule: Schedule, tasks: Sequence[Task]) -> None:
-    _require_tasks(tasks)
-    names, planned = {task.name for task in tasks}, [placement.task for placement in schedule.placements]
-    if sorted(names) != sorted(planned):
-        raise InputError(
-            Problem(
-                where="schedule",
-                found=f"a schedule of {', '.join(planned) or 'nothing'}",
-                allowed=f"a schedule of {', '.join(sorted(names))}",
-                hint="Make it with engine.schedule(tasks) from these tasks.",
-            )
-        )
-
-
-def _require_inputs(files: dict[str, TaskFile], directories: dict[str, Path]) -> None:
-    """Check all tasks before the first one begins, so that nothing wrong shows up after hours."""
+def _require_inputs(files: Mapping[str, TaskFile], directories: Mapping[str, Path]) -> None:
+    """Check all tasks before the first one starts, so that no mistake shows up after hours."""
     problems: list[Problem] = []
     for name, file in files.items():
         occupied = RunDirectory.find_problem(directories[name])

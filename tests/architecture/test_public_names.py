@@ -16,7 +16,6 @@ PUBLIC_NAMES = {
     "Engine",
     "InputError",
     "Problem",
-    "Schedule",
     "Task",
     "TaskFile",
     "TaskResult",
