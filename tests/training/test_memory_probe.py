@@ -9,7 +9,7 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind
-from cohort.engine.machine.memory_cache import KnownPasses
+from cohort.engine.machine.measurements import KnownPasses
 from cohort.engine.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder

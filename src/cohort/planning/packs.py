@@ -13,7 +13,7 @@ from typing import Any
 
 from cohort.adapters.bank import aligned_rank
 from cohort.engine.estimate.task_costs import TaskCosts, cost_key
-from cohort.engine.machine.cost_cache import read_costs
+from cohort.engine.machine.measurements import read_costs
 from cohort.engine.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes
 from cohort.engine.prepare.inputs import read_inputs
 from cohort.planning.planning import NamedTask, TaskPlan

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.estimate.task_costs import TaskCosts, TimeParts, cost_key
-from cohort.engine.machine.cost_cache import read_costs
 from cohort.engine.machine.devices import hardware_of
+from cohort.engine.machine.measurements import read_costs
 from cohort.engine.memory.sizes import Sizes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.scheduling.cost.hardware import Hardware

@@ -1,7 +1,7 @@
 """A task on one kind of hardware, without its weights: its trials, sizes that fit, and seconds from costs.
 
 Costs are analytic until steps of such tasks were measured: then they are fitted to those, the analytic ones beside them
-where little was measured (see cost_cache for what counts as such a task).
+where little was measured (see measurements for what counts as such a task).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
-from cohort.engine.machine.cost_cache import CostKey, MeasuredCosts
 from cohort.engine.machine.machine import Machine
+from cohort.engine.machine.measurements import CostKey, MeasuredCosts
 from cohort.engine.memory.limit import placed
 from cohort.engine.memory.sizes import (
     GRAPH_TOKENS,

@@ -14,10 +14,9 @@ from cohort.core.errors import InputError
 from cohort.core.memory_records import Recompute
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.cost_cache import CostKey
 from cohort.engine.machine.devices import hardware_of
 from cohort.engine.machine.machine import Machine, free_memory_bytes
-from cohort.engine.machine.memory_cache import MemoryKey, forget_passes, read_passes, write_passes
+from cohort.engine.machine.measurements import CostKey, MemoryKey, forget_passes, read_passes, write_passes
 from cohort.engine.memory.limit import limit_problem
 from cohort.engine.memory.profile import MemoryProfile, profile_memory
 from cohort.engine.memory.sizes import CPU_SIZES, GPU_TOKENS, estimate_passes, rank_row_bytes

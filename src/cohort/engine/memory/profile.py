@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind, PassPeak, PassSize, Recompute
-from cohort.engine.machine.memory_cache import KnownPasses
+from cohort.engine.machine.measurements import KnownPasses
 from cohort.models.decoder import Decoder
 from cohort.scheduling.memory.memory_fit import PassModel, fit_passes
 from cohort.scheduling.memory.memory_model import largest_that_fits

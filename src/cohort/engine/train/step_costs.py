@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from cohort.adapters.bank import aligned_rank
 from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
-from cohort.engine.machine.cost_cache import CostKey, RunCosts, write_costs
 from cohort.engine.machine.devices import hardware_of
+from cohort.engine.machine.measurements import CostKey, RunCosts, write_costs
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.time_spent import Activity, TimeSpent
 from cohort.scheduling.cost.model import StepSample, TrialWork

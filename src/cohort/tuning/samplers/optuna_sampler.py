@@ -198,7 +198,7 @@ class OptunaSampler(Sampler):
         finally:
             optuna.logging.set_verbosity(verbosity)
         places = {told: float(place) for place, told in enumerate(sorted(set(self._told.values())))}
-        running = optuna.trial.TrialPhase.RUNNING
+        running = optuna.trial.TrialState.RUNNING
         for trial_id, asked in self._asked.items():
             known = {"params": asked.params, "distributions": asked.distributions}
             if trial_id in self._told:
