@@ -99,7 +99,7 @@ class OptunaSampler(Sampler):
             asked, configuration = self._ask()
             if configuration_key(configuration) not in self._seen and self._space.allows(configuration):
                 return asked, configuration
-            self._study.tell(asked, state=self._optuna.trial.TrialPhase.FAIL)
+            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
         columns = self._listable_columns()
         if columns is None or math.prod(map(len, columns.values())) > self._LARGEST_LISTED_SPACE:
             return self._draw_anywhere()
