@@ -25,7 +25,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("attention", "cuda", ()),
     ("scaling", "cuda", ()),
     ("memory", "cuda", ()),
-    ("recomputation", "cuda", ()),
+    ("gradient_checkpointing", "cuda", ()),
     ("lora_tax", "cuda", ()),
     ("cost_model", "cuda", ()),
     ("run_tasks", "cuda", ("--gpus", "2")),

@@ -129,7 +129,7 @@ def peft_step(
 ) -> tuple[Callable[[], int], Any]:
     """Return a PEFT + transformers step that trains on the next ``batch_size`` rows, returns its tokens; and the model.
 
-    Its fastest plain setting: bf16, SDPA attention, fused AdamW, no recomputation, no padding at batch 1.
+    Its fastest plain setting: bf16, SDPA attention, fused AdamW, no gradient checkpointing, no padding at batch 1.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 

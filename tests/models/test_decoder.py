@@ -84,7 +84,7 @@ def run(
     *,
     poison: int | None = None,
     dropout: float = 0.0,
-    recompute: bool = False,
+    gradient_checkpointing: bool = False,
 ) -> tuple[list[Tensor], Mapping[int, list[Tensor]]]:
     """Hidden states by sample, and every gradient by rank, of one packed pass."""
     ranks = sorted({sample.rank for sample in samples if sample.rank is not None})
@@ -104,7 +104,9 @@ def run(
     )
     keys = torch.arange(1, len(tokens) + 1) * 1_000_003 if dropout else None
     context = LoraContext(factors=parts, slots=slots, segments=segments, row_keys_T=keys)
-    hidden = decoder.forward(tokens, positions_T=positions, attention=attention, lora=context, recompute=recompute)
+    hidden = decoder.forward(
+        tokens, positions_T=positions, attention=attention, lora=context, gradient_checkpointing=gradient_checkpointing
+    )
     gradient = torch.zeros_like(hidden)
     offsets = offsets_of([sample.length for sample in samples])
     for sample, start in zip(samples, offsets, strict=False):
@@ -167,7 +169,7 @@ def test_nan_in_one_adapter_leaves_the_others_alone(decoder: Decoder, poison: in
 @pytest.mark.parametrize("samples", PACKS)
 def test_recomputed_layers_have_the_same_bits(decoder: Decoder, samples: list[Sample], dropout: float) -> None:
     outputs, gradients = run(decoder, samples, dropout=dropout)
-    again, gradients_again = run(decoder, samples, dropout=dropout, recompute=True)
+    again, gradients_again = run(decoder, samples, dropout=dropout, gradient_checkpointing=True)
     assert all(torch.equal(a, b) for a, b in zip(outputs, again, strict=True))
     for rank, expected in gradients.items():
         assert all(torch.equal(a, b) for a, b in zip(expected, gradients_again[rank], strict=True))
@@ -175,8 +177,8 @@ def test_recomputed_layers_have_the_same_bits(decoder: Decoder, samples: list[Sa
 
 def test_nan_stays_with_its_adapter_in_recomputed_layers(decoder: Decoder) -> None:
     samples = [Sample(21, 4), *MINE, Sample(30, 16)]
-    _, gradients = run(decoder, samples, recompute=True)
-    _, dirty_gradients = run(decoder, samples, poison=4, recompute=True)
+    _, gradients = run(decoder, samples, gradient_checkpointing=True)
+    _, dirty_gradients = run(decoder, samples, poison=4, gradient_checkpointing=True)
     for rank in (9, 16):
         assert all(torch.equal(a, b) for a, b in zip(gradients[rank], dirty_gradients[rank], strict=True))
 

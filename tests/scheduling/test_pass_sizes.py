@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 
 # a token keeps 10 units, or 2 where layers are recomputed; the head takes 100
@@ -20,7 +20,7 @@ def chosen(
     room: int,
     *,
     longest_row: int = 300,
-    mode: Recompute = Recompute.AUTO,
+    mode: GradientCheckpointing = GradientCheckpointing.AUTO,
     least_split: int = 512,
     needs: MemoryNeeds = NEEDS,
 ) -> PassSizes:
@@ -68,16 +68,16 @@ def test_uselessly_small_passes_are_recomputed_on_a_gpu_and_not_on_a_cpu() -> No
 
 
 def test_modes_are_kept() -> None:
-    always = chosen(20_000, mode=Recompute.ALWAYS)
+    always = chosen(20_000, mode=GradientCheckpointing.ALWAYS)
     assert (always.tokens, always.keep_tokens, always.kept_tokens) == (4096, 0, 0)
     assert always.tokens > chosen(20_000).tokens
     assert always.evaluation_tokens == always.tokens
-    never = chosen(20_000, longest_row=5000, mode=Recompute.NEVER)
+    never = chosen(20_000, longest_row=5000, mode=GradientCheckpointing.NEVER)
     assert never.keep_tokens is None
     assert never.num_bytes == 50_100
     unknown = MemoryNeeds(pass_bytes=NEEDS.pass_bytes)
     assert chosen(20_000, longest_row=5000, needs=unknown).keep_tokens is None
-    assert chosen(20_000, mode=Recompute.ALWAYS, needs=unknown).keep_tokens == 0
+    assert chosen(20_000, mode=GradientCheckpointing.ALWAYS, needs=unknown).keep_tokens == 0
 
 
 @pytest.mark.parametrize("room", range(1300, 60_000, 1777))
@@ -97,17 +97,23 @@ def test_what_can_fit_does(room: int, longest_row: int, least_split: int) -> Non
 
 def test_a_row_that_fits_in_no_way_says_what_does() -> None:
     sizes = chosen(5000, longest_row=9000)
-    problem = row_too_long(NEEDS, sizes, left=4000, longest_row=9000, source="rows.jsonl:7", mode=Recompute.AUTO)
+    problem = row_too_long(
+        NEEDS, sizes, left=4000, longest_row=9000, source="rows.jsonl:7", mode=GradientCheckpointing.AUTO
+    )
     assert problem is not None
     assert problem.where == "dataset.max_length"
     assert "9,000 tokens (rows.jsonl:7)" in problem.found
     assert "every layer recomputed" in problem.found
     assert "rows of up to 1,950 tokens" in problem.allowed
     assert problem.hint.startswith("Set dataset.max_length to 1950 or less")
-    kept = chosen(5000, longest_row=9000, mode=Recompute.NEVER)
-    never = row_too_long(NEEDS, kept, left=4000, longest_row=9000, source="rows.jsonl:7", mode=Recompute.NEVER)
+    kept = chosen(5000, longest_row=9000, mode=GradientCheckpointing.NEVER)
+    never = row_too_long(
+        NEEDS, kept, left=4000, longest_row=9000, source="rows.jsonl:7", mode=GradientCheckpointing.NEVER
+    )
     assert never is not None
     assert "all its activations kept" in never.found
     assert never.hint.startswith("Set memory.recompute: auto, set dataset.max_length to 390 or less")
-    assert row_too_long(NEEDS, sizes, left=150, longest_row=9000, source="", mode=Recompute.AUTO) is None, "the rank"
-    assert row_too_long(NEEDS, sizes, left=50_000, longest_row=9000, source="", mode=Recompute.AUTO) is None
+    assert row_too_long(NEEDS, sizes, left=150, longest_row=9000, source="", mode=GradientCheckpointing.AUTO) is None, (
+        "the rank"
+    )
+    assert row_too_long(NEEDS, sizes, left=50_000, longest_row=9000, source="", mode=GradientCheckpointing.AUTO) is None

@@ -17,7 +17,7 @@ from torch import Tensor
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import MemoryLimitError, SampleTooLargeError
 from cohort.core.events import StepDone
-from cohort.core.memory_records import PassKind, Recompute
+from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.device_memory import StorageMeter, is_out_of_memory
@@ -70,7 +70,7 @@ def executor_for(
     *,
     token_budget: int = 10_000,
     limit_bytes: int | None = None,
-    recompute: Recompute = Recompute.AUTO,
+    gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO,
     keep_tokens: int | None = None,
 ) -> Executor:
     executor = Executor(
@@ -82,7 +82,7 @@ def executor_for(
             num_rank_rows=128,
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
-            recompute=recompute,
+            gradient_checkpointing=gradient_checkpointing,
             keep_tokens=keep_tokens,
         ),
         memory_limit_bytes=limit_bytes,
@@ -174,7 +174,7 @@ def test_a_limit_is_kept_and_changes_no_bit(decoder: Decoder, expected: Outcome)
     peaks = executor.memory.take_peaks()
     assert {peak.kind for peak in peaks} == set(PassKind)
     assert all(0 < peak.num_bytes <= most // 3 for peak in peaks)
-    assert not executor.recomputation.num_passes, "passes that can be cut are"
+    assert not executor.gradient_checkpointing.num_passes, "passes that can be cut are"
 
 
 def test_one_row_that_cannot_fit_is_named_and_moves_nothing(decoder: Decoder) -> None:
@@ -212,7 +212,7 @@ def test_what_only_saves_time_is_given_up_before_a_row(decoder: Decoder, expecte
     assert_same(train(executor), expected)
     assert asked == ["nothing", "something"]
     assert meter.num_thrown == 2
-    assert executor.recomputation.num_passes > 0
+    assert executor.gradient_checkpointing.num_passes > 0
 
 
 def test_what_fails_beside_the_update_leaves_the_step_undone(
@@ -236,10 +236,12 @@ def test_what_fails_beside_the_update_leaves_the_step_undone(
     assert_same(train(executor), expected)
 
 
-@pytest.mark.parametrize("recompute", [Recompute.NEVER, Recompute.ALWAYS])
-def test_an_executor_is_freed_without_a_garbage_collection(decoder: Decoder, recompute: Recompute) -> None:
+@pytest.mark.parametrize("gradient_checkpointing", [GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS])
+def test_an_executor_is_freed_without_a_garbage_collection(
+    decoder: Decoder, gradient_checkpointing: GradientCheckpointing
+) -> None:
     """Its bank may be most of a GPU's memory."""
-    executor = executor_for(decoder, recompute=recompute)
+    executor = executor_for(decoder, gradient_checkpointing=gradient_checkpointing)
     executor.step()
     freed = weakref.ref(executor.bank)
     gc.disable()

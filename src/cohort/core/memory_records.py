@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["MemoryShortage", "PassKind", "PassPeak", "PassSize", "Recompute"]
+__all__ = ["GradientCheckpointing", "MemoryShortage", "PassKind", "PassPeak", "PassSize"]
 
 
 class PassKind(StrEnum):
@@ -15,8 +15,8 @@ class PassKind(StrEnum):
     EVALUATE = "evaluation"
 
 
-class Recompute(StrEnum):
-    """When a training pass works its activations out a second time instead of keeping them."""
+class GradientCheckpointing(StrEnum):
+    """When a training pass recomputes its layers in the backward pass instead of keeping their activations."""
 
     AUTO = "auto"
     """Where it does not fit otherwise."""

@@ -69,10 +69,10 @@ class Backbone(Protocol):
         positions_T: Tensor,
         attention: AttentionContext,
         lora: LoraContext | None,
-        recompute: bool = False,
+        gradient_checkpointing: bool = False,
     ) -> Tensor:
         """Return hidden states [T, D] after the final norm.
 
-        With ``recompute`` a layer keeps only what enters it, and is worked out once more in the backward pass.
+        With ``gradient_checkpointing`` a layer keeps only its input and is recomputed in the backward pass.
         """
         ...

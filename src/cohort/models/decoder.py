@@ -70,7 +70,7 @@ class Decoder:
         positions_T: Tensor,
         attention: AttentionContext,
         lora: LoraContext | None,
-        recompute: bool = False,
+        gradient_checkpointing: bool = False,
     ) -> Tensor:
         """Return hidden states [T, D] after the final norm.
 
@@ -82,8 +82,8 @@ class Decoder:
             positions_T: int64 [T], each below ``attention.num_positions`` (any small number in rows of no sequence).
             attention: How the rows attend.
             lora: The resident adapters; None for the frozen model alone.
-            recompute: Keep of each layer only the stream that enters it, and work out the rest once more in the
-                backward pass: the same bits for one more forward pass of the layers. Nothing without gradients.
+            gradient_checkpointing: Keep only the input of each layer and recompute the layer in the backward pass: the
+                same bits for one more forward pass of the layers. No effect without gradients.
 
         Raises:
             InputError: a position that the model's rotary scaling does not cover.
@@ -93,9 +93,9 @@ class Decoder:
             residual_TD.requires_grad_()
         cos_TE, sin_TE = self._rotary.lookup(positions_T, num_positions=attention.num_positions)
         delta_TD: Tensor | None = None
-        recompute = recompute and torch.is_grad_enabled()
+        gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for layer in self.layers:
-            run = layer.recomputed if recompute else layer
+            run = layer.recomputed if gradient_checkpointing else layer
             residual_TD, delta_TD = run(
                 residual_TD, delta_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora
             )

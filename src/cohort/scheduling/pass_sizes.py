@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cohort.core.errors import Problem
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.scheduling.memory.memory_model import largest_that_fits
 
@@ -82,7 +82,7 @@ def choose_pass_sizes(
     sizes: Sequence[int],
     most_recorded: int,
     longest_row: int,
-    mode: Recompute,
+    mode: GradientCheckpointing,
     least_split: int,
 ) -> PassSizes:
     """Return the sizes of passes; they may not fit, if nothing does.
@@ -107,7 +107,7 @@ def choose_pass_sizes(
             tokens //= 2
         return tokens
 
-    if mode is Recompute.ALWAYS and recomputed is not None:
+    if mode is GradientCheckpointing.ALWAYS and recomputed is not None:
         # such passes are never recorded
         tokens = tokens_of(recomputed, sizes)
         return PassSizes(tokens=tokens, keep_tokens=0, num_bytes=math.ceil(recomputed(max(tokens, longest_row))))
@@ -115,8 +115,8 @@ def choose_pass_sizes(
     is_small = tokens < min(least_split, sizes[-1])
     largest = kept(max(tokens, longest_row))
     fits = largest + least_bytes <= room and not is_small
-    if mode is not Recompute.AUTO or recomputed is None or fits:
-        keep_tokens = 0 if mode is Recompute.ALWAYS else None
+    if mode is not GradientCheckpointing.AUTO or recomputed is None or fits:
+        keep_tokens = 0 if mode is GradientCheckpointing.ALWAYS else None
         return PassSizes(tokens=tokens, keep_tokens=keep_tokens, num_bytes=math.ceil(largest))
     wider = max(tokens, tokens_of(recomputed, sizes[-1:])) if is_small else tokens
     num_bytes = recomputed(max(wider, longest_row))
@@ -128,7 +128,13 @@ def choose_pass_sizes(
 
 
 def row_too_long(
-    needs: MemoryNeeds | None, passes: PassSizes, *, left: int, longest_row: int, source: str, mode: Recompute
+    needs: MemoryNeeds | None,
+    passes: PassSizes,
+    *,
+    left: int,
+    longest_row: int,
+    source: str,
+    mode: GradientCheckpointing,
 ) -> Problem | None:
     """Return what is wrong where the longest row does not fit; None where not even a short one does.
 
@@ -146,7 +152,7 @@ def row_too_long(
     fitting = largest_that_fits(lambda tokens: takes(tokens) <= left, at_most=longest_row)
     if fitting < LEAST_TOKENS or fitting == longest_row:
         return None
-    first = "Set memory.recompute: auto, set" if mode is Recompute.NEVER else "Set"
+    first = "Set memory.recompute: auto, set" if mode is GradientCheckpointing.NEVER else "Set"
     return Problem(
         where="dataset.max_length",
         found=f"a row of {longest_row:,} tokens ({source}), whose training takes {format_bytes(takes(longest_row))} "

@@ -14,7 +14,7 @@ from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
-from cohort.core.memory_records import MemoryShortage, PassKind, Recompute
+from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
 from cohort.data.packing import SlotSample, split_micro_batches
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, choose_backend
@@ -23,9 +23,9 @@ from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
 from cohort.training.fresh_weights import FreshWeights
+from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches, too_large
 from cohort.training.optimizer import update_slots
-from cohort.training.recomputation import Recomputation
 from cohort.training.step_samples import Resident, StepSamples, gather
 from cohort.training.training_pass import StagedPass, TrainingPasses
 from cohort.training.trial import TrialSpec, TrialState
@@ -46,7 +46,7 @@ class ExecutorSettings:
         evaluation_token_budget: The same for evaluation, which keeps no activations.
         graph_tokens: On a GPU with the grouped kernels, micro-batches of fewer tokens are recorded as CUDA graphs and
             replayed; 0 launches every pass kernel by kernel.
-        recompute: When a training pass keeps only what enters its layers.
+        gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
         keep_tokens: Under ``auto``, training passes of more tokens do from the start; None: none, while memory lasts.
     """
 
@@ -55,7 +55,7 @@ class ExecutorSettings:
     token_budget: int
     evaluation_token_budget: int
     graph_tokens: int = 0
-    recompute: Recompute = Recompute.AUTO
+    gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
     keep_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Executor:
 
     Attributes:
         memory: Watches its passes.
-        recomputation: Which training passes keep their activations.
+        gradient_checkpointing: Which training passes keep their activations.
         reliefs: Asked before a row is said not to fit: each gives up what is kept on the device only to save time, and
             says whether there was anything.
     """
@@ -123,11 +123,13 @@ class Executor:
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
         )
         self.reliefs: list[Callable[[], bool]] = [] if self.captured is None else [self.captured.give_up]
-        self.recomputation = Recomputation(settings.recompute, keep_tokens=settings.keep_tokens, device=device)
+        self.gradient_checkpointing = GradientCheckpointingPolicy(
+            settings.gradient_checkpointing, keep_tokens=settings.keep_tokens, device=device
+        )
         self._training, self._evaluation = (
-            MicroBatches(kind, token_budget=budget, memory=self.memory, reliefs=self.reliefs, recomputation=policy)
+            MicroBatches(kind, token_budget=budget, memory=self.memory, reliefs=self.reliefs, policy=policy)
             for kind, budget, policy in (
-                (PassKind.TRAIN, settings.token_budget, self.recomputation),
+                (PassKind.TRAIN, settings.token_budget, self.gradient_checkpointing),
                 (PassKind.EVALUATE, settings.evaluation_token_budget, None),
             )
         )
@@ -250,9 +252,9 @@ class Executor:
             begin()
 
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
-            present, recompute = frozenset(entry.slot for entry in part), self._is_recomputed(part)
-            sums = self._passes.run(part, trained, fresh_slots=present & fresh, staged=first, recompute=recompute)
-            self.recomputation.num_passes += recompute
+            present, recomputed = frozenset(entry.slot for entry in part), self._is_recomputed(part)
+            sums = self._passes.run(part, trained, fresh_slots=present & fresh, staged=first, recomputed=recomputed)
+            self.gradient_checkpointing.num_passes += recomputed
             fresh.difference_update(present)
             return sums
 
@@ -320,7 +322,7 @@ class Executor:
     def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows | None = None) -> SampleTooLargeError:
         resident = next((r for r in self._residents.values() if r.slot == entry.slot), None)
         trial = None if resident is None else resident.spec
-        mode = self.settings.recompute if rows is None else None
+        mode = self.settings.gradient_checkpointing if rows is None else None
         rows = rows if rows is not None else self.train_rows if resident is None else resident.rows
         whose = "the base model" if trial is None else f"trial {trial.trial_id} (r = {trial.adapter.r})"
         return too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id], mode=mode)
@@ -340,11 +342,11 @@ class Executor:
             part = samples.entries[first.start : first.stop]
             present = frozenset(entry.slot for entry in part)
             fresh = present if self.bank.writes_gradients else frozenset()
-            recompute = self._is_recomputed(part)
-            self._staged = samples, self._passes.stage(part, samples.trained, fresh_slots=fresh, recompute=recompute)
+            recomputed = self._is_recomputed(part)
+            self._staged = samples, self._passes.stage(part, samples.trained, fresh_slots=fresh, recomputed=recomputed)
 
     def _is_recomputed(self, part: Sequence[SlotSample]) -> bool:
-        return self.recomputation.is_for(sum(len(entry.sample.tokens) for entry in part))
+        return self.gradient_checkpointing.is_for(sum(len(entry.sample.tokens) for entry in part))
 
     def _event(self, resident: Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
         learning_rate = resident.spec.learning_rate_at(resident.step)

@@ -15,7 +15,7 @@ import torch
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
-from cohort.core.memory_records import PassPeak, PassSize, Recompute
+from cohort.core.memory_records import GradientCheckpointing, PassPeak, PassSize
 from cohort.data.packing import FILLER_ROWS, ROW_MULTIPLE
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.cross_entropy import logits_bytes
@@ -140,9 +140,9 @@ class MemoryProbe:
         num_rank_rows: int,
         compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
-        recompute: Recompute = Recompute.NEVER,
+        gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.NEVER,
     ) -> None:
-        """Allocate the bank; ``recompute`` says which kind of passes is measured, the others are the executor's."""
+        """Allocate the bank; ``gradient_checkpointing`` chooses the kind of pass that is measured."""
         self._decoder = decoder
         self._executor = Executor(
             decoder,
@@ -153,7 +153,7 @@ class MemoryProbe:
                 num_rank_rows=num_rank_rows,
                 token_budget=1 << 40,
                 evaluation_token_budget=1 << 40,
-                recompute=recompute,
+                gradient_checkpointing=gradient_checkpointing,
             ),
             device=decoder.device,
             compute_dtype=compute_dtype,

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from cohort.adapters.linear import LoraContext
 from cohort.core.errors import Problem, SampleTooLargeError
-from cohort.core.memory_records import MemoryShortage, PassKind, PassSize, Recompute
+from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind, PassSize
 from cohort.data.packing import PackedBatch, SlotSample, split_micro_batches
 from cohort.data.tokenised import Sample
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory, release_cached
-from cohort.training.recomputation import Recomputation
+from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 
 __all__ = ["MicroBatches", "pass_size", "too_large"]
 
@@ -39,7 +39,7 @@ class MicroBatches:
         token_budget: int,
         memory: DeviceMemory,
         reliefs: Sequence[Callable[[], bool]],
-        recomputation: Recomputation | None = None,
+        policy: GradientCheckpointingPolicy | None = None,
     ) -> None:
         """Begin with ``token_budget``.
 
@@ -49,10 +49,10 @@ class MicroBatches:
             memory: Of the device.
             reliefs: Give up what only saves time, and say whether there was anything; asked one after another before
                 a sample is said not to fit.
-            recomputation: Which passes are recomputed; None: none, for they keep nothing.
+            policy: Which passes are recomputed; None for evaluation, which keeps no activations anyway.
         """
         self._kind, self._memory, self._reliefs = kind, memory, reliefs
-        self._recomputation = recomputation
+        self._policy = policy
         self.token_budget = token_budget
         self._shortages: list[MemoryShortage] = []
 
@@ -111,7 +111,7 @@ class MicroBatches:
         self, part: Sequence[SlotSample], message: str, too_large: Callable[[SlotSample, str], Exception]
     ) -> None:
         release_cached(self._memory.device)
-        num_tokens, policy = sum(len(entry.sample.tokens) for entry in part), self._recomputation
+        num_tokens, policy = sum(len(entry.sample.tokens) for entry in part), self._policy
         was_recomputed = policy is not None and policy.is_for(num_tokens)
         recomputes = policy is not None and policy.takes_over(num_tokens, can_split=len(part) > 1)
         if len(part) == 1 and not recomputes:
@@ -158,7 +158,7 @@ def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomp
 
 
 def too_large(
-    sample: Sample, words: str, *, whose: str, source: str, mode: Recompute | None = None
+    sample: Sample, words: str, *, whose: str, source: str, mode: GradientCheckpointing | None = None
 ) -> SampleTooLargeError:
     """Return the error for a row that does not fit into memory alone.
 
@@ -172,9 +172,9 @@ def too_large(
     length = len(sample.tokens)
     said = " ".join(words.split())
     how, first = "", "Set"
-    if mode in (Recompute.AUTO, Recompute.ALWAYS):
+    if mode in (GradientCheckpointing.AUTO, GradientCheckpointing.ALWAYS):
         how = " and with every layer recomputed"
-    elif mode is Recompute.NEVER:
+    elif mode is GradientCheckpointing.NEVER:
         first = "Set memory.recompute: auto, set"
     return SampleTooLargeError(
         Problem(

@@ -65,7 +65,7 @@ class TrainingPasses:
         trained: Mapping[int, int],
         *,
         fresh_slots: frozenset[int],
-        recompute: bool = False,
+        recomputed: bool = False,
     ) -> StagedPass:
         """Send what a pass over ``entries`` reads to the device.
 
@@ -73,10 +73,10 @@ class TrainingPasses:
             entries: Sorted by slot.
             trained: n_z of every slot's whole step.
             fresh_slots: Slots whose gradients the pass writes over what the bank holds.
-            recompute: Whether the pass keeps only what enters its layers; such a pass is never a graph's.
+            recomputed: Whether the pass uses gradient checkpointing; such a pass is never a graph's.
         """
         slots = self._bank.slot_table()
-        if self._captured is not None and not recompute:
+        if self._captured is not None and not recomputed:
             present = {entry.slot: trained[entry.slot] for entry in entries}
             replay = self._captured.stage(entries, trained_tokens=present, fresh_slots=fresh_slots)
             if replay is not None:
@@ -92,28 +92,28 @@ class TrainingPasses:
         *,
         fresh_slots: frozenset[int],
         staged: StagedPass | None = None,
-        recompute: bool = False,
+        recomputed: bool = False,
     ) -> Tensor:
         """Put the gradients of ``entries`` into the bank and return their loss sums, still on the device.
 
         Takes what :meth:`stage` takes, and what it made of the same arguments if that was done before.
         """
         if staged is None or not staged.is_for(entries, slots=self._bank.slot_table(), fresh_slots=fresh_slots):
-            staged = self.stage(entries, trained, fresh_slots=fresh_slots, recompute=recompute)
+            staged = self.stage(entries, trained, fresh_slots=fresh_slots, recomputed=recomputed)
         if isinstance(staged.stream, StagedReplay):
             assert self._captured is not None, "who staged a replay has graphs"
             replayed = self._captured.replay(staged.stream)
             if replayed is None:
                 # its graph was given up, or filled for another pass, since
-                return self.run(entries, trained, fresh_slots=fresh_slots, recompute=recompute)
+                return self.run(entries, trained, fresh_slots=fresh_slots, recomputed=recomputed)
             return sample_loss_sums(replayed.losses_T, replayed.sequence_offsets)
         batch, lora = staged.stream
         bank = self._bank
         make_room(self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows)
         present = {entry.slot: trained[entry.slot] for entry in entries}
-        size = pass_size(batch, lora, decoder=self._decoder, recomputed=recompute)
+        size = pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
         with self._memory.observe(PassKind.TRAIN, size) as observed:
-            losses_T = token_losses(self._decoder, batch, lora, recompute=recompute)
+            losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed)
             observed.forward_done()
             losses_T.backward(token_weights(batch, trained_tokens=present, dtype=losses_T.dtype))
         return sample_loss_sums(losses_T.detach(), batch.sequence_offsets)

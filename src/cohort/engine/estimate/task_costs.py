@@ -16,7 +16,7 @@ import torch
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
 from cohort.engine.machine.measurements import CostKey, MeasuredCosts
@@ -152,7 +152,7 @@ class TaskCosts:
     @property
     def _recomputed(self) -> int:
         """Further forward passes of the layers in a training pass."""
-        return int(self.task.memory.recompute == Recompute.ALWAYS.value)
+        return int(self.task.memory.recompute == GradientCheckpointing.ALWAYS.value)
 
     def sizes(self, num_gpus: int) -> Sizes:
         """Return sizes beside a base model that is spread over ``num_gpus`` GPUs.
@@ -185,7 +185,7 @@ class TaskCosts:
                 longest_row=int(self.inputs.data.train.lengths.max()),
                 request=SizeRequest(),
                 needs=needs,
-                recompute=Recompute(self.task.memory.recompute),
+                gradient_checkpointing=GradientCheckpointing(self.task.memory.recompute),
             )
 
         if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):

@@ -10,7 +10,7 @@ import torch
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
 from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, estimate_passes, rank_row_bytes, too_large
@@ -73,7 +73,7 @@ def estimate_smallest_memory(
             longest_row=longest_row,
             request=SizeRequest(),
             needs=needs,
-            recompute=Recompute(task.memory.recompute),
+            gradient_checkpointing=GradientCheckpointing(task.memory.recompute),
         )
 
     needed = find_smallest_memory(sizes_of, taken=weight_bytes(config, machine))

@@ -11,7 +11,7 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.devices import hardware_of
@@ -155,7 +155,7 @@ def plan_memory(
             most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], int(lengths.max())),
             memory_limit_bytes=None if on_gpu else limit,
             known=read_passes(key),
-            recompute=Recompute(task.memory.recompute),
+            gradient_checkpointing=GradientCheckpointing(task.memory.recompute),
             clock=clock.monotonic,
         )
         if profile is not None and profile.num_passes:

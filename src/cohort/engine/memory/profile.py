@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
-from cohort.core.memory_records import PassKind, PassPeak, PassSize, Recompute
+from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak, PassSize
 from cohort.engine.machine.measurements import KnownPasses
 from cohort.models.decoder import Decoder
 from cohort.scheduling.memory.memory_fit import PassModel, fit_passes
@@ -114,7 +114,7 @@ def profile_memory(
     most_tokens: int,
     memory_limit_bytes: int | None = None,
     known: KnownPasses | None = None,
-    recompute: Recompute = Recompute.AUTO,
+    gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryProfile | None:
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
@@ -131,7 +131,7 @@ def profile_memory(
         room_bytes, most_tokens: Of a pass: beside base model and the widest adapter; beyond them no run is faster.
         memory_limit_bytes: Of everything, on a CPU.
         known: What an earlier run measured.
-        recompute: When passes are recomputed.
+        gradient_checkpointing: When passes are recomputed.
         clock: For the time it takes.
     """
     begun = clock()
@@ -143,7 +143,7 @@ def profile_memory(
     def largest_of(model: PassModel) -> int:
         return _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
 
-    def open_probe(mode: Recompute) -> MemoryProbe:
+    def open_probe(mode: GradientCheckpointing) -> MemoryProbe:
         return MemoryProbe(
             decoder,
             target_linears=layout.linears,
@@ -151,14 +151,14 @@ def profile_memory(
             num_rank_rows=aligned_rank(widest),
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
-            recompute=mode,
+            gradient_checkpointing=mode,
         )
 
     swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
     grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
     found = None if known is None else _without_measuring(known, largest_of, longest=longest)
     if found is None:
-        with contextlib.closing(open_probe(Recompute.NEVER)) as probe:
+        with contextlib.closing(open_probe(GradientCheckpointing.NEVER)) as probe:
             found = _measured(
                 probe, grid, known, largest_of, worst, widest=widest, longest=longest, room_bytes=room_bytes
             )
@@ -166,9 +166,11 @@ def profile_memory(
         return None
     sure_bytes = SURE_SHARE * room_bytes - found.reserve_bytes
     does_fit = found.model.predict(PassKind.TRAIN, worst(longest)) <= sure_bytes
-    if recompute is Recompute.ALWAYS or (recompute is Recompute.AUTO and not does_fit):
+    if gradient_checkpointing is GradientCheckpointing.ALWAYS or (
+        gradient_checkpointing is GradientCheckpointing.AUTO and not does_fit
+    ):
         row = ProbePass(ranks=(widest,), lengths=(longest,))
-        with contextlib.closing(open_probe(Recompute.ALWAYS)) as probe:
+        with contextlib.closing(open_probe(GradientCheckpointing.ALWAYS)) as probe:
             found = _with_recomputed(
                 probe, grid, row, found, size=replace(worst(longest), recomputed=True), room_bytes=room_bytes
             )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
 from cohort.kernels.cross_entropy import logits_bytes
@@ -23,7 +23,7 @@ from cohort.runs.records import JsonValue
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.training.executor import ExecutorSettings
-from cohort.training.recomputation import LEAST_SPLIT_TOKENS
+from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
 from cohort.training.trial import TrialSpec
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "estimated_needs",
     "facts_of",
     "rank_row_bytes",
-    "recompute_note",
+    "recomputed_note",
     "too_large",
 ]
 
@@ -103,7 +103,7 @@ def choose_sizes(
     request: SizeRequest,
     activation_bytes: int = 0,
     needs: MemoryNeeds | None = None,
-    recompute: Recompute = Recompute.AUTO,
+    gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO,
     longest_source: str = "the longest",
 ) -> Sizes:
     """Return sizes that hold as many of ``specs`` at once as memory and a full machine allow.
@@ -121,7 +121,7 @@ def choose_sizes(
         request: Sizes to use where memory allows it.
         activation_bytes: What one token of a training pass keeps until its backward pass, where ``needs`` are unknown.
         needs: What passes take, measured.
-        recompute: When passes are recomputed.
+        gradient_checkpointing: When passes are recomputed.
         longest_source: Where the longest row is from, for errors.
 
     Raises:
@@ -142,13 +142,14 @@ def choose_sizes(
             sizes=(GPU_TOKENS if on_gpu else CPU_SIZES) if request.token_budget is None else (request.token_budget,),
             most_recorded=GRAPH_TOKENS,
             longest_row=longest_row,
-            mode=recompute,
+            mode=gradient_checkpointing,
             least_split=LEAST_SPLIT_TOKENS.get(machine.device.type, 1),
         )
         room -= passes.num_bytes
     else:
         tokens = request.token_budget or CPU_TOKENS
-        passes = PassSizes(tokens=tokens, keep_tokens=0 if recompute is Recompute.ALWAYS else None, num_bytes=0)
+        keep_tokens = 0 if gradient_checkpointing is GradientCheckpointing.ALWAYS else None
+        passes = PassSizes(tokens=tokens, keep_tokens=keep_tokens, num_bytes=0)
         room = int(machine.memory_bytes * BANK_SHARE)
     tokens = passes.tokens
     wanted = request.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu)
@@ -161,19 +162,21 @@ def choose_sizes(
     if affordable < by_need[0]:
         left, rank = room + passes.num_bytes - by_need[0] * row_bytes, max(spec.adapter.r for spec in specs)
         raise InputError(
-            row_too_long(needs, passes, left=left, longest_row=longest_row, source=longest_source, mode=recompute)
+            row_too_long(
+                needs, passes, left=left, longest_row=longest_row, source=longest_source, mode=gradient_checkpointing
+            )
             or too_large(rank, row_bytes=row_bytes, room=room, free_bytes=machine.memory_bytes)
         )
     rank_rows = min(wanted, affordable // 16 * 16)
     return Sizes(
-        executor=_settings(passes, num_slots, rank_rows, graph_tokens=graph_tokens, recompute=recompute),
+        executor=_settings(passes, num_slots, rank_rows, graph_tokens=graph_tokens, mode=gradient_checkpointing),
         capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
         device_state_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
     )
 
 
 def _settings(
-    passes: PassSizes, num_slots: int, rank_rows: int, *, graph_tokens: int, recompute: Recompute
+    passes: PassSizes, num_slots: int, rank_rows: int, *, graph_tokens: int, mode: GradientCheckpointing
 ) -> ExecutorSettings:
     return ExecutorSettings(
         num_slots=num_slots,
@@ -181,7 +184,7 @@ def _settings(
         token_budget=passes.tokens,
         evaluation_token_budget=passes.evaluation_tokens,
         graph_tokens=graph_tokens,
-        recompute=recompute,
+        gradient_checkpointing=mode,
         keep_tokens=passes.keep_tokens,
     )
 
@@ -254,7 +257,7 @@ def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  
     return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
 
 
-def recompute_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
+def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
     """Return in a line which training passes are recomputed, and what that costs; None where none is.
 
     Args:
@@ -263,7 +266,7 @@ def recompute_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
     """
     kept = sizes.executor.keep_tokens
     cost = "such a pass takes about half as long again, and no result changes"
-    if sizes.executor.recompute is Recompute.ALWAYS:
+    if sizes.executor.gradient_checkpointing is GradientCheckpointing.ALWAYS:
         return f"memory: every training pass is recomputed (memory.recompute: always); {cost}"
     if kept is None:
         return None
@@ -279,6 +282,6 @@ def facts_of(sizes: Sizes) -> Mapping[str, JsonValue]:
         "num_slots": sizes.executor.num_slots,
         "rank_rows": sizes.executor.num_rank_rows,
         "token_budget": sizes.executor.token_budget,
-        "memory_recompute": sizes.executor.recompute.value,
+        "memory_recompute": sizes.executor.gradient_checkpointing.value,
         "recomputed_above_tokens": sizes.executor.keep_tokens,
     }

@@ -57,7 +57,7 @@ class MemoryWatch:
         kept = facts.get(_KEPT)
         self._kept_after_shortage = kept if isinstance(kept, int) else None
         if self._kept_after_shortage is not None:
-            executor.recomputation.lower(self._kept_after_shortage)
+            executor.gradient_checkpointing.lower(self._kept_after_shortage)
         self._recorded_at = clock.monotonic()
         executor.lower_token_budgets(lowered_budgets(facts))
 
@@ -81,7 +81,7 @@ class MemoryWatch:
         """Bring the run record up to date."""
         self._recorded_at = self._clock.monotonic()
         budgets = {kind.value: tokens for kind, tokens in self._executor.token_budgets.items()}
-        policy = self._executor.recomputation
+        policy = self._executor.gradient_checkpointing
         self._record(
             {
                 _LOWERED: dict(budgets),
@@ -121,7 +121,7 @@ class MemoryWatch:
         model = self._model
 
         def predicted(tokens: int) -> float:
-            recomputed = self._executor.recomputation.is_for(tokens)
+            recomputed = self._executor.gradient_checkpointing.is_for(tokens)
             return model.predict(PassKind.TRAIN, profile.worst(tokens, recomputed=recomputed))
 
         if predicted(budget) > room:

@@ -11,7 +11,7 @@ from typing import Any
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
@@ -26,7 +26,7 @@ from cohort.engine.machine.kernel_choices import (
 from cohort.engine.machine.machine import Machine, choose_machine, package_versions
 from cohort.engine.memory.limit import placed
 from cohort.engine.memory.plan import MemoryPlan, plan_memory
-from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, facts_of, recompute_note
+from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, facts_of, recomputed_note
 from cohort.engine.prepare.data_notes import data_counts, data_problems, split_notes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.engine.prepare.proposals import TrialProposals
@@ -208,7 +208,7 @@ def prepare(
         sizes=sizes,
         facts=facts,
         memory=memory,
-        notes=_told(*split_notes(data.report), note, memory.note(), recompute_note(sizes, data.train.lengths)),
+        notes=_told(*split_notes(data.report), note, memory.note(), recomputed_note(sizes, data.train.lengths)),
     )
 
 
@@ -236,7 +236,7 @@ def _sizes(
             longest_source=rows.sources[longest],
             request=request,
             needs=memory.needs,
-            recompute=Recompute(task.memory.recompute),
+            gradient_checkpointing=GradientCheckpointing(task.memory.recompute),
         )
 
     try:

@@ -45,7 +45,7 @@ class ExecutorShare:
 
     def recomputed_passes(self) -> int:
         """Return how many training passes were recomputed, of all tasks."""
-        return self._executor.recomputation.num_passes
+        return self._executor.gradient_checkpointing.num_passes
 
     def make_room(self) -> bool:
         """Give up the next of what is kept on the device only to save time; False when there was nothing."""

@@ -28,19 +28,19 @@ def token_losses(
     lora: LoraContext | None,
     *,
     attention: AttentionContext | None = None,
-    recompute: bool = False,
+    gradient_checkpointing: bool = False,
 ) -> Tensor:
     """Return the loss of every row in nats, float32 or float64 [T]; 0 where a row predicts nothing.
 
-    ``attention`` says how the rows attend, by default within the batch's own sequences; with ``recompute`` the layers
-    keep only what enters them (see :meth:`Decoder.forward`).
+    ``attention`` says how the rows attend, by default within the batch's own sequences; for ``gradient_checkpointing``
+    see :meth:`Decoder.forward`.
     """
     hidden_TD = decoder.forward(
         batch.tokens_T,
         positions_T=batch.positions_T,
         attention=attention or PackedAttention(batch.sequence_offsets),
         lora=lora,
-        recompute=recompute,
+        gradient_checkpointing=gradient_checkpointing,
     )
     return linear_cross_entropy(
         hidden_TD, head=decoder.head, targets_T=batch.targets_T, trained_rows_M=batch.trained_rows_M

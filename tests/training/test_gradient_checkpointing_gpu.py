@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.spec import AdapterSpec
-from cohort.core.memory_records import PassKind, PassPeak, Recompute
+from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak
 from cohort.kernels.backend import Backend, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
@@ -25,7 +25,12 @@ RANKS = ((16, 4, 0.0), (8, 1, 0.1), (64, 2, 0.0), (3, 5, 0.0), (33, 3, 0.5))
 
 
 def executor_for(
-    decoder: Decoder, mode: Recompute, *, dropout: bool = False, token_budget: int = 10_000, graph_tokens: int = 0
+    decoder: Decoder,
+    mode: GradientCheckpointing,
+    *,
+    dropout: bool = False,
+    token_budget: int = 10_000,
+    graph_tokens: int = 0,
 ) -> Executor:
     executor = Executor(
         decoder,
@@ -37,7 +42,7 @@ def executor_for(
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
             graph_tokens=graph_tokens,
-            recompute=mode,
+            gradient_checkpointing=mode,
         ),
         device="cuda",
         compute_dtype=decoder.dtype,
@@ -76,7 +81,7 @@ def test_the_same_bits_for_less_memory(tmp_path: Path, dtype: str, dropout: bool
     decoder = load_decoder(tmp_path, dtype=dtype, device="cuda")
     runs = [
         trained(executor_for(decoder, mode, dropout=dropout, token_budget=token_budget))
-        for mode in (Recompute.NEVER, Recompute.ALWAYS)
+        for mode in (GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS)
     ]
     assert_same(runs[1][:2], runs[0][:2])
     assert all(less.size.recomputed for less in runs[1][2])
@@ -89,7 +94,9 @@ def test_a_forced_backend_is_seen_by_the_second_forward_pass(tmp_path: Path) -> 
     save_llama(tmp_path, num_layers=3)
     decoder = load_decoder(tmp_path, dtype="float32", device="cuda")
     with use_backend(Backend.REFERENCE):
-        runs = [trained(executor_for(decoder, mode)) for mode in (Recompute.NEVER, Recompute.ALWAYS)]
+        runs = [
+            trained(executor_for(decoder, mode)) for mode in (GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS)
+        ]
     assert_same(runs[1][:2], runs[0][:2])
 
 
@@ -100,19 +107,19 @@ def test_a_row_that_does_not_fit_is_recomputed(
     """The allocator's error in the midst of rows that keep too much; the next steps go on recomputing."""
     save_llama(tmp_path, hidden_size=96, num_layers=8)
     decoder = load_decoder(tmp_path, dtype="float32", device="cuda")
-    expected = trained(executor_for(decoder, Recompute.NEVER, token_budget=1))
-    executor = executor_for(decoder, Recompute.AUTO, token_budget=1, graph_tokens=graph_tokens)
+    expected = trained(executor_for(decoder, GradientCheckpointing.NEVER, token_budget=1))
+    executor = executor_for(decoder, GradientCheckpointing.AUTO, token_budget=1, graph_tokens=graph_tokens)
     backward, longest = Tensor.backward, 150
 
     def refused(losses_T: Tensor, *arguments: Tensor) -> None:
-        if losses_T.shape[0] > longest and executor.recomputation.keep_tokens is None:
+        if losses_T.shape[0] > longest and executor.gradient_checkpointing.keep_tokens is None:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         backward(losses_T, *arguments)
 
     monkeypatch.setattr(Tensor, "backward", refused)
     found = trained(executor)
     assert [shortage.keep_tokens is not None for shortage in executor.take_shortages()] == [True]
-    assert executor.recomputation.num_passes > 0
+    assert executor.gradient_checkpointing.num_passes > 0
     if graph_tokens:
         # graphs pad attention, so sums run in another order, and AdamW's first steps move an entry by the learning
         # rate however small its gradient is

@@ -3,8 +3,8 @@
 One adapter of rank 16 trains rows of growing length, each a pass of its own, keeping its activations and recomputing
 them; then a pack of short rows. Both executors begin alike and see the same rows, so weights are compared too.
 
-    python benchmarks/recomputation.py --shape 8b      # GPU, under a minute
-    python benchmarks/recomputation.py --shape tiny    # CPU: the meter stands in for the allocator
+    python benchmarks/gradient_checkpointing.py --shape 8b      # GPU, under a minute
+    python benchmarks/gradient_checkpointing.py --shape tiny    # CPU: the meter stands in for the allocator
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from measure import RESULTS, print_table, write_result
 from requirements import need_gpu
 from step_timing import alternating_medians, trial_specs
 
-from cohort.core.memory_records import PassKind, Recompute
+from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
@@ -32,10 +32,12 @@ LONGEST = {"8b": 40_960, "1b": 81_920, "tiny": 512}
 # of each row, so that the loss head does not grow with it
 TRAINED = {"8b": 256, "1b": 256, "tiny": 16}
 NO_LIMIT = 1 << 50
-MODES = {"kept": Recompute.NEVER, "recomputed": Recompute.ALWAYS}
+MODES = {"kept": GradientCheckpointing.NEVER, "recomputed": GradientCheckpointing.ALWAYS}
 
 
-def executor_for(decoder: Decoder, rows: TokenisedRows, mode: Recompute, *, batch_size: int, adapters: int) -> Executor:
+def executor_for(
+    decoder: Decoder, rows: TokenisedRows, mode: GradientCheckpointing, *, batch_size: int, adapters: int
+) -> Executor:
     """Return an executor that trains all of ``rows`` in each step, in passes as large as they come."""
     executor = Executor(
         decoder,
@@ -46,7 +48,7 @@ def executor_for(decoder: Decoder, rows: TokenisedRows, mode: Recompute, *, batc
             num_rank_rows=16 * adapters,
             token_budget=1 << 30,
             evaluation_token_budget=1 << 30,
-            recompute=mode,
+            gradient_checkpointing=mode,
         ),
         device=decoder.device,
         compute_dtype=decoder.dtype,
@@ -95,7 +97,7 @@ def longest_row(decoder: Decoder, *, tokens: int, trained: int) -> dict[str, Any
     """Return the peak and the seconds of a recomputed pass over one row of ``tokens``."""
     release_cached(decoder.device)
     rows = rows_of_lengths([(tokens - trained, trained)], vocab_size=decoder.config.vocab_size)
-    executor = executor_for(decoder, rows, Recompute.ALWAYS, batch_size=1, adapters=1)
+    executor = executor_for(decoder, rows, GradientCheckpointing.ALWAYS, batch_size=1, adapters=1)
     peak = step_peak(executor)
     seconds = alternating_medians({"recomputed": executor.step}, repeats=1, warmups=0)
     return {
@@ -137,7 +139,7 @@ def main() -> None:
     }
     print(headline, f"equal bits: {[row['equal_bits'] for row in (*rows, pack)]}")
     write_result(
-        arguments.out or RESULTS / f"recomputation_{shape}.json",
+        arguments.out or RESULTS / f"gradient_checkpointing_{shape}.json",
         question="How much memory does a recomputed pass take, how long, and how long a row fits with it?",
         headline=headline,
         rows=[*rows, pack, long],

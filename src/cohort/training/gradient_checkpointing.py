@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from cohort.core.memory_records import Recompute
+from cohort.core.memory_records import GradientCheckpointing
 
-__all__ = ["LEAST_SPLIT_TOKENS", "Recomputation"]
+__all__ = ["LEAST_SPLIT_TOKENS", "GradientCheckpointingPolicy"]
 
 # A GPU's passes are not cut below this while recomputing the whole one is left: they are no longer recorded as graphs
 # and take as long as launching them: 0.2 s for 8B, in which an H200 computes 4,096 tokens, a card of an eighth of its
@@ -20,7 +20,7 @@ __all__ = ["LEAST_SPLIT_TOKENS", "Recomputation"]
 LEAST_SPLIT_TOKENS = {"cuda": 512}
 
 
-class Recomputation:
+class GradientCheckpointingPolicy:
     """The policy of one executor; no number of a trial depends on it.
 
     Attributes:
@@ -28,7 +28,7 @@ class Recomputation:
         num_passes: Passes that were.
     """
 
-    def __init__(self, mode: Recompute, *, keep_tokens: int | None, device: torch.device | str) -> None:
+    def __init__(self, mode: GradientCheckpointing, *, keep_tokens: int | None, device: torch.device | str) -> None:
         """Begin with what was planned.
 
         Args:
@@ -38,7 +38,11 @@ class Recomputation:
         """
         self._mode = mode
         self._least_split = LEAST_SPLIT_TOKENS.get(torch.device(device).type, 1)
-        self.keep_tokens = {Recompute.AUTO: keep_tokens, Recompute.ALWAYS: 0, Recompute.NEVER: None}[mode]
+        self.keep_tokens = {
+            GradientCheckpointing.AUTO: keep_tokens,
+            GradientCheckpointing.ALWAYS: 0,
+            GradientCheckpointing.NEVER: None,
+        }[mode]
         self.num_passes = 0
 
     def is_for(self, num_tokens: int) -> bool:
@@ -47,7 +51,7 @@ class Recomputation:
 
     def lower(self, keep_tokens: int) -> None:
         """Recompute passes of more tokens than these as well, where the mode leaves it open."""
-        if self._mode is Recompute.AUTO:
+        if self._mode is GradientCheckpointing.AUTO:
             self.keep_tokens = keep_tokens if self.keep_tokens is None else min(self.keep_tokens, keep_tokens)
 
     def takes_over(self, num_tokens: int, *, can_split: bool) -> bool:
@@ -57,7 +61,7 @@ class Recomputation:
             num_tokens: Of the pass.
             can_split: Whether it has several samples.
         """
-        if self._mode is not Recompute.AUTO or self.is_for(num_tokens):
+        if self._mode is not GradientCheckpointing.AUTO or self.is_for(num_tokens):
             return False
         if can_split and num_tokens // 2 >= self._least_split:
             return False

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from cohort.core.errors import SampleTooLargeError
-from cohort.core.memory_records import PassKind, PassPeak, Recompute
+from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak
 from cohort.kernels.backend import Backend, triton_interprets, use_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.recomputation import Recomputation
+from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from tests.training.small_models import random_rows, save_llama
 from tests.training.test_out_of_memory import (
     ROWS,
@@ -41,7 +41,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 @pytest.fixture(scope="module")
 def largest_rows(decoder: Decoder) -> tuple[int, int]:
     """What the first step's largest row takes, recomputed and with everything kept."""
-    modes = (Recompute.ALWAYS, Recompute.NEVER)
+    modes = (GradientCheckpointing.ALWAYS, GradientCheckpointing.NEVER)
     recomputed, kept = (max(peak.num_bytes for peak in step_peaks(decoder, mode)) for mode in modes)
     return recomputed, kept
 
@@ -55,9 +55,11 @@ def training_peaks(executor: Executor) -> list[PassPeak]:
     return [peak for peak in executor.memory.take_peaks() if peak.kind is PassKind.TRAIN]
 
 
-def step_peaks(decoder: Decoder, recompute: Recompute) -> list[PassPeak]:
+def step_peaks(decoder: Decoder, gradient_checkpointing: GradientCheckpointing) -> list[PassPeak]:
     """Peaks of the first step, row by row."""
-    executor = executor_for(decoder, token_budget=1, limit_bytes=NO_LIMIT, recompute=recompute)
+    executor = executor_for(
+        decoder, token_budget=1, limit_bytes=NO_LIMIT, gradient_checkpointing=gradient_checkpointing
+    )
     executor.memory.observe_next(200)
     executor.step()
     return training_peaks(executor)
@@ -66,9 +68,9 @@ def step_peaks(decoder: Decoder, recompute: Recompute) -> list[PassPeak]:
 @pytest.mark.parametrize("token_budget", [10_000, 90, 1])
 def test_recomputed_training_has_the_same_bits(decoder: Decoder, expected: Outcome, token_budget: int) -> None:
     """Ranks 4 to 33, batch sizes 1 to 5, ragged rows, one trial with dropout; one pass, a few, and row by row."""
-    executor = executor_for(decoder, token_budget=token_budget, recompute=Recompute.ALWAYS)
+    executor = executor_for(decoder, token_budget=token_budget, gradient_checkpointing=GradientCheckpointing.ALWAYS)
     assert_same(train(executor), expected)
-    assert executor.recomputation.num_passes >= len(expected[0]) // len(TRIALS)
+    assert executor.gradient_checkpointing.num_passes >= len(expected[0]) // len(TRIALS)
     assert not executor.take_shortages()
 
 
@@ -78,7 +80,7 @@ def test_passes_up_to_the_limit_keep_and_larger_ones_do_not(decoder: Decoder, ex
     assert_same(train(executor), expected)
     peaks = training_peaks(executor)
     assert {peak.size.recomputed for peak in peaks} == {False, True}
-    assert executor.recomputation.num_passes == sum(peak.size.recomputed for peak in peaks)
+    assert executor.gradient_checkpointing.num_passes == sum(peak.size.recomputed for peak in peaks)
     # 16 rows of filler, and up to a multiple of 16
     assert all(peak.size.recomputed for peak in peaks if peak.size.num_rows > 64)
     assert not any(peak.size.recomputed for peak in peaks if peak.size.num_rows <= 48)
@@ -86,7 +88,9 @@ def test_passes_up_to_the_limit_keep_and_larger_ones_do_not(decoder: Decoder, ex
 
 def test_memory_falls_to_the_streams_and_one_layer(decoder: Decoder) -> None:
     """What a layer keeps is a stream of D float32 values a row; the layer being recomputed is the rest."""
-    kept, recomputed = (step_peaks(decoder, mode) for mode in (Recompute.NEVER, Recompute.ALWAYS))
+    kept, recomputed = (
+        step_peaks(decoder, mode) for mode in (GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS)
+    )
     for full, less in zip(kept, recomputed, strict=True):
         assert (full.size.num_rows, full.size.recomputed) == (less.size.num_rows, False)
         assert less.size.recomputed
@@ -115,8 +119,8 @@ def test_a_row_that_does_not_fit_with_all_kept_trains_to_the_same_bits(
     kept = [shortage.keep_tokens for shortage in shortages if shortage.keep_tokens is not None]
     assert kept, "the largest row was recomputed"
     assert shortages[0].keep_tokens is None, "passes of several rows were split before"
-    assert executor.recomputation.keep_tokens == min(kept)
-    assert executor.recomputation.num_passes > 0
+    assert executor.gradient_checkpointing.keep_tokens == min(kept)
+    assert executor.gradient_checkpointing.num_passes > 0
     peaks = training_peaks(executor)
     assert {peak.size.recomputed for peak in peaks} == {False, True}, "what fits is not recomputed"
     assert executor.memory.highest_bytes + decoder.num_bytes + executor.bank.num_bytes <= limit
@@ -125,15 +129,22 @@ def test_a_row_that_does_not_fit_with_all_kept_trains_to_the_same_bits(
 @pytest.mark.parametrize(
     ("mode", "share", "found", "hint"),
     [
-        (Recompute.NEVER, 0.6, "a pass of its own,", "Set memory.recompute: auto, set dataset.max_length below"),
-        (Recompute.AUTO, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
-        (Recompute.ALWAYS, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
+        (
+            GradientCheckpointing.NEVER,
+            0.6,
+            "a pass of its own,",
+            "Set memory.recompute: auto, set dataset.max_length below",
+        ),
+        (GradientCheckpointing.AUTO, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
+        (GradientCheckpointing.ALWAYS, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
     ],
 )
 def test_a_row_that_fits_in_no_way_is_named(
-    decoder: Decoder, largest_rows: tuple[int, int], mode: Recompute, share: float, found: str, hint: str
+    decoder: Decoder, largest_rows: tuple[int, int], mode: GradientCheckpointing, share: float, found: str, hint: str
 ) -> None:
-    executor = executor_for(decoder, limit_bytes=limit_between(decoder, largest_rows, share), recompute=mode)
+    executor = executor_for(
+        decoder, limit_bytes=limit_between(decoder, largest_rows, share), gradient_checkpointing=mode
+    )
     before = [executor.weights(spec.trial_id) for spec in TRIALS]
     with pytest.raises(SampleTooLargeError) as raised:
         executor.step()
@@ -160,7 +171,7 @@ def test_memory_that_runs_out_at_every_way_out_changes_no_bit(decoder: Decoder, 
     shortages = executor.take_shortages()
     kept = [shortage for shortage in shortages if shortage.keep_tokens is not None]
     assert len(shortages) > len(kept) > 0
-    assert executor.recomputation.num_passes > 0
+    assert executor.gradient_checkpointing.num_passes > 0
     assert meter.live_bytes < 1 << 20, "what failed passes held is free again"
 
 
@@ -175,12 +186,12 @@ def test_grouped_kernels_write_fresh_gradients_once(tmp_path: Path) -> None:
     settings = {"num_slots": 2, "num_rank_rows": 32, "token_budget": 10, "evaluation_token_budget": 10}
     weights = []
     with use_backend(Backend.TRITON):
-        for mode in (Recompute.NEVER, Recompute.ALWAYS):
+        for mode in (GradientCheckpointing.NEVER, GradientCheckpointing.ALWAYS):
             executor = Executor(
                 decoder,
                 target_linears=decoder.linears,
                 train_rows=rows,
-                settings=ExecutorSettings(**settings, recompute=mode),
+                settings=ExecutorSettings(**settings, gradient_checkpointing=mode),
             )
             assert executor.bank.writes_gradients
             for spec in TRIALS[0], TRIALS[3]:
@@ -188,12 +199,12 @@ def test_grouped_kernels_write_fresh_gradients_once(tmp_path: Path) -> None:
             executor.bank.grads_RD.fill_(5.0)
             executor.step()
             weights.append([executor.weights(trial_id) for trial_id in executor.resident])
-    assert executor.recomputation.num_passes > 1
+    assert executor.gradient_checkpointing.num_passes > 1
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*weights, strict=True))
 
 
 def test_the_policy() -> None:
-    auto = Recomputation(Recompute.AUTO, keep_tokens=None, device="cuda")
+    auto = GradientCheckpointingPolicy(GradientCheckpointing.AUTO, keep_tokens=None, device="cuda")
     assert not auto.is_for(1 << 30)
     assert not auto.takes_over(1024, can_split=True), "half of it is still recorded as a graph"
     assert auto.takes_over(1000, can_split=True)
@@ -205,8 +216,8 @@ def test_the_policy() -> None:
     assert auto.keep_tokens == 999
     assert auto.takes_over(10, can_split=False)
     assert auto.keep_tokens == 9
-    for mode, recomputes in ((Recompute.ALWAYS, True), (Recompute.NEVER, False)):
-        policy = Recomputation(mode, keep_tokens=5, device="cpu")
+    for mode, recomputes in ((GradientCheckpointing.ALWAYS, True), (GradientCheckpointing.NEVER, False)):
+        policy = GradientCheckpointingPolicy(mode, keep_tokens=5, device="cpu")
         policy.lower(3)
         assert policy.is_for(1) is policy.is_for(1 << 30) is recomputes
         assert not policy.takes_over(10, can_split=False)
