@@ -10,7 +10,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.records import JsonValue, TrialStatus
 from cohort.runs.results import RankedTrial, RunResults, read_results
-from cohort.runs.time_left import TrialAhead, seconds_left
+from cohort.runs.time_left import TokenRate, TrialAhead, seconds_left
 from cohort.tuning.evaluation_times import warmup_steps
 
 __all__ = ["RunStatus", "read_status"]
@@ -65,10 +65,8 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
             )
             for trial in ahead
         ],
+        pace=TokenRate.of(tokens_per_second, trained=compute.trained_tokens, evaluated=compute.evaluation_tokens),
         kept_share=_share(facts, "kept_share"),
-        trained_tokens=compute.trained_tokens,
-        evaluation_tokens=compute.evaluation_tokens,
-        tokens_per_second=tokens_per_second,
     )
 
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.engine.prepare.trials import PlannedTrial
-from cohort.engine.train.pace import Pace, TrialLeft, seconds_at_pace
 from cohort.engine.train.progress import ProgressWatcher, RunProgress, TrialProgress
 from cohort.engine.train.time_spent import Activity, TimeSpent
 from cohort.runs.records import TrialStatus
-from cohort.runs.time_left import TrialAhead, seconds_left
+from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
@@ -72,7 +71,7 @@ class ProgressTracker:
         self._tokens_done = 0
         self._tokens_evaluated = 0
         self._updated = -1.0
-        self._time_spent, self._pace = time_spent, Pace(flat_tokens=flat_tokens)
+        self._time_spent, self._pace = time_spent, MeasuredPace(flat_tokens=flat_tokens)
         self._ticked: float | None = None
         self._evaluated_seconds = 0.0
 
@@ -111,7 +110,14 @@ class ProgressTracker:
 
     def snapshot(self, phase: str) -> RunProgress:
         """Return the run at this moment."""
-        metric = self._study.metric
+        metric, rate = self._study.metric, self._tokens_per_second()
+        ahead, most_trials = self._ahead(), self._most_trials()
+        at_worst = seconds_left(ahead, pace=self._pace, most_trials=most_trials)
+        expected = seconds_left(ahead, pace=self._pace, kept_share=self._kept_share, most_trials=most_trials)
+        if expected is None:
+            # before enough steps were measured, tokens a second are better than nothing
+            by_tokens = TokenRate.of(rate, trained=self._tokens_done, evaluated=self._tokens_evaluated)
+            expected = seconds_left(ahead, pace=by_tokens, kept_share=self._kept_share)
         return RunProgress(
             phase=phase,
             trials=tuple(self._trial(trial_id) for trial_id in self._trials),
@@ -119,9 +125,9 @@ class ProgressTracker:
             maximize=metric.maximize,
             elapsed_seconds=self._clock.monotonic() - self._started,
             recomputed_passes=self._recomputed_passes(),
-            tokens_per_second=self._tokens_per_second(),
-            seconds_left=self._seconds_left(),
-            seconds_left_at_worst=self._seconds_at_pace(kept_share=1.0),
+            tokens_per_second=rate,
+            seconds_left=expected,
+            seconds_left_at_worst=at_worst,
             tokens_done=self._tokens_done,
         )
 
@@ -153,49 +159,22 @@ class ProgressTracker:
         # the first entry's tokens were done before its time stamp
         return sum(tokens for _, tokens in list(self._window)[1:]) / seconds if seconds > 0 else None
 
-    def _seconds_at_pace(self, *, kept_share: float) -> float | None:
-        states = {trial_id: self._study.state(trial_id) for trial_id in self._trials}
-        left = {trial_id: self._trials[trial_id] for trial_id, state in states.items() if not state.is_final}
-        done = {trial_id: self._study.trajectory(trial_id).num_steps for trial_id in left}
-        is_open = any(done[trial_id] < planned.candidate.warmup_steps for trial_id, planned in left.items())
-        is_crowded = any(state in _WAITING for state in states.values())
-        return seconds_at_pace(
-            [_left(planned, done[trial_id], is_open=is_open) for trial_id, planned in left.items()],
-            pace=self._pace,
-            kept_share=kept_share,
-            most_trials=max(1, sum(state is TrialPhase.RUNNING for state in states.values())) if is_crowded else None,
-        )
+    def _ahead(self) -> list[TrialAhead]:
+        return [
+            TrialAhead(
+                steps_done=self._study.trajectory(trial_id).num_steps,
+                planned_steps=planned.spec.num_steps,
+                warmup_steps=planned.candidate.warmup_steps,
+                tokens_per_step=planned.planned_tokens / planned.spec.num_steps,
+                evaluation_steps=planned.candidate.evaluation_steps,
+            )
+            for trial_id, planned in self._trials.items()
+            if not self._study.state(trial_id).is_final
+        ]
 
-    def _seconds_left(self) -> float | None:
-        at_pace = self._seconds_at_pace(kept_share=self._kept_share)
-        if at_pace is not None:
-            return at_pace
-        return seconds_left(
-            [
-                TrialAhead(
-                    steps_done=self._study.trajectory(trial_id).num_steps,
-                    planned_steps=planned.spec.num_steps,
-                    warmup_steps=planned.candidate.warmup_steps,
-                    tokens_per_step=planned.planned_tokens / planned.spec.num_steps,
-                )
-                for trial_id, planned in self._trials.items()
-                if not self._study.state(trial_id).is_final
-            ],
-            kept_share=self._kept_share,
-            trained_tokens=self._tokens_done,
-            evaluation_tokens=self._tokens_evaluated,
-            tokens_per_second=self._tokens_per_second(),
-        )
-
-
-def _left(planned: PlannedTrial, done: int, *, is_open: bool) -> TrialLeft:
-    """Return what a trial that has done ``done`` steps has before it; ``is_open``: others are still in warm-up."""
-    warmup, last = planned.candidate.warmup_steps, planned.spec.num_steps
-    ahead = [step for step in planned.candidate.evaluation_steps if step > done]
-    in_warmup = sum(step <= warmup for step in ahead)
-    return TrialLeft(
-        steps=(max(0, warmup - done), max(0, last - max(done, warmup))),
-        evaluations=(in_warmup, len(ahead) - in_warmup),
-        tokens_per_step=planned.planned_tokens / last,
-        is_judged=done > warmup or not is_open,
-    )
+    def _most_trials(self) -> int | None:
+        """Return how many trials train at once if others wait for room; None if none waits."""
+        states = [self._study.state(trial_id) for trial_id in self._trials]
+        if not any(state in _WAITING for state in states):
+            return None
+        return max(1, sum(state is TrialPhase.RUNNING for state in states))
