@@ -54,7 +54,7 @@ check: $(VENV)/.ready-dev
 	$(BIN)/python tools/check_sizes.py
 
 bench: $(VENV)/.ready-dev
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 test-gpu: $(VENV)/.ready-dev
 	TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)

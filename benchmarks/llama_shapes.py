@@ -118,9 +118,15 @@ def rows_of_lengths(pairs: list[tuple[int, int]], *, vocab_size: int, seed: int 
     )
 
 
+def gsm8k_lengths() -> list[tuple[int, int]]:
+    """Return the prompt and completion lengths of GSM8K's training rows, in their order."""
+    recorded = json.loads((Path(__file__).parent / "gsm8k_lengths.json").read_text(encoding="utf-8"))["lengths"]
+    return [(prompt, completion) for prompt, completion in recorded]
+
+
 def gsm8k_rows(count: int, *, vocab_size: int, seed: int = 0) -> TokenisedRows:
     """Return ``count`` rows whose prompt and completion lengths are drawn from GSM8K's training split."""
-    recorded = json.loads((Path(__file__).parent / "gsm8k_lengths.json").read_text(encoding="utf-8"))["lengths"]
+    recorded = gsm8k_lengths()
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(recorded), size=count, replace=count > len(recorded))
-    return rows_of_lengths([tuple(recorded[i]) for i in chosen], vocab_size=vocab_size, seed=seed)
+    return rows_of_lengths([recorded[i] for i in chosen], vocab_size=vocab_size, seed=seed)

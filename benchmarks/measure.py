@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 __all__ = [
+    "REPOSITORY",
     "RESULTS",
     "capture",
     "copy_ceiling",
@@ -30,10 +31,12 @@ __all__ = [
     "median_eager",
     "median_replay",
     "print_table",
+    "started_as",
     "write_result",
 ]
 
-RESULTS = Path(__file__).parent / "results"
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = REPOSITORY / "benchmarks" / "results"
 PACKAGES = ("torch", "triton", "transformers", "peft", "numpy", "scipy", "ortools")
 
 
@@ -174,6 +177,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+def started_as() -> list[str]:
+    """Return the arguments that the interpreter was started with: ``-m``, the module and its arguments."""
+    spec = sys.modules["__main__"].__spec__
+    return [*(["-m", spec.name] if spec else sys.argv[:1]), *sys.argv[1:]]
+
+
 def write_result(
     path: Path,
     *,
@@ -187,7 +196,7 @@ def write_result(
     result = {
         "question": question,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": "python " + " ".join(sys.argv),
+        "command": "python " + " ".join(started_as()),
         "machine": machine(),
         "versions": versions(),
         "headline": dict(headline),

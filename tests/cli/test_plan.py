@@ -97,7 +97,7 @@ def test_a_simulation_ends_trials_early(
     # every task under its own early exit
     (folder / "exits.yaml").write_text((folder / "gpu.yaml").read_text().replace("early_exit: none\n", ""))
     words = (folder / "exits.yaml", *words[1:])
-    curves = planned(capsys, *words, "--exits", repository / "benchmarks/curves/gsm8k_stories260K.json.gz")
+    curves = planned(capsys, *words, "--exits", repository / "benchmarks/sweeps/curves/gsm8k_stories260K.json.gz")
     assert 0.05 < curves["simulation"]["mean_exit_share"] < 0.5
     assert curves["simulation"]["unfinished"] == []
     alone = planned(capsys, folder / "exits.yaml", "--dry-run", "2xH200", "--simulate")["simulation"]

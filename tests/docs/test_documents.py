@@ -15,7 +15,7 @@ from cohort.tasks.loading import load_task
 from tests.cli.tiny_task import write_rows, write_tiny_task
 from tests.conftest import REPOSITORY
 from tests.docs.documents import Block, blocks_of, documents
-from tools.measured_table import BEGIN, END, renewed, table
+from tools.measured_table import BEGIN, END, TABLES, renewed, script_of, table
 
 # protobuf and the standard library deprecate what tensorboard still uses
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -125,17 +125,40 @@ def test_messages_of_the_troubleshooting_page_are_ours() -> None:
         assert message in source, message
 
 
-def test_numbers_in_the_readme_are_measured() -> None:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert renewed(text).startswith(text[: text.index(BEGIN)])
+@pytest.mark.parametrize("document", TABLES, ids=str)
+def test_numbers_in_the_tables_are_measured(document: Path) -> None:
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    rows = TABLES[document]()
+    assert renewed(text, rows).startswith(text[: text.index(BEGIN)])
     shown = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip().splitlines()
     # a file that was written since may be missing here; a number that no file has may not be here
     assert len(shown) > 2
-    assert set(shown) <= set(table().splitlines()), "run python tools/measured_table.py"
+    assert set(shown) <= set(rows.splitlines()), "run python tools/measured_table.py"
 
 
 def test_the_table_follows_the_files(tmp_path: Path) -> None:
-    result = {"question": "Why?", "date": "2026-01-02", "machine": {"threads": "2"}, "headline": {"ratio": 2.34567}}
+    result = {
+        "question": "Why?",
+        "date": "2026-01-02",
+        "command": "python -m benchmarks.steps.lora_tax --shape 1b",
+        "machine": {"threads": "2"},
+        "headline": {"ratio": 2.34567},
+    }
     (tmp_path / "why.json").write_text(json.dumps(result))
-    row = table(tmp_path).splitlines()[-1]
-    assert row == "| [why](benchmarks/results/why.json): Why? | ratio **2.346** | CPU, 2 threads, 2026-01-02 |"
+    folder, *_, row = table(tmp_path).splitlines()
+    assert folder == "### steps"
+    assert row == "| [why](../benchmarks/results/why.json): Why? | ratio **2.346** | CPU, 2 threads, 2026-01-02 |"
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python -m benchmarks.steps.lora_tax --shape 8b", "lora_tax"),
+        ("python benchmarks/plan_packing.py", "plan_packing"),
+        ("python memory.py --shape 1b", "peak_bytes"),
+        ("python -m benchmarks.augmented_product", "augmented_product"),
+    ],
+)
+def test_recorded_commands_name_a_script(command: str, script: str) -> None:
+    """Results were recorded when the scripts lay in one folder, and from that folder."""
+    assert script_of(command) == script

@@ -311,7 +311,7 @@ def test_a_killed_process_loses_only_its_open_transaction(tmp_path: Path) -> Non
 
 
 def test_a_tick_is_one_transaction_however_long_the_record_is(tmp_path: Path) -> None:
-    """What a tick costs in seconds is measured in benchmarks/checkpoint_overhead.py."""
+    """What a tick costs in seconds is measured in benchmarks/steps/checkpoint_overhead.py."""
     store = RunStore.create(tmp_path / "run.db")
     store.add_trials([NewTrial(trial_id=n, parameters={}, planned_steps=1000, seed=0) for n in range(8)])
     statements: list[str] = []

@@ -55,7 +55,7 @@ def read_exit_shares(text: str, *, where: str, settings: EarlyExitSettings | Non
     """Return shares of the planned steps, one a trial, to draw from.
 
     Args:
-        text: A share, the directory of a finished run, or a file of curves (``benchmarks/curves``).
+        text: A share, the directory of a finished run, or a file of curves (``benchmarks/sweeps/curves``).
         where: How messages name the option.
         settings: Early exit that recorded curves are replayed with.
 
@@ -103,7 +103,7 @@ def _of_curves(path: Path, *, where: str, settings: EarlyExitSettings) -> tuple[
                 where=where,
                 found=f"{path}: {error or type(error).__name__}",
                 allowed=ALLOWED,
-                hint="Name a file as benchmarks/record_curves.py writes it.",
+                hint="Name a file as benchmarks/sweeps/record_curves.py writes it.",
             )
         ) from None
     planned = {curve.candidate.trial_id: curve.candidate.planned_steps for curve in curves}

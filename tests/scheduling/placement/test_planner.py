@@ -29,7 +29,7 @@ QUICK = PlacementSettings(work_limit=0.3)
 
 
 def eleven_tasks(repository: Path) -> tuple[list[TaskRequest], Cluster]:
-    content = json.loads((repository / "benchmarks" / "eleven_tasks.json").read_text())
+    content = json.loads((repository / "benchmarks" / "planning" / "eleven_tasks.json").read_text())
     tasks = [task(entry["task_id"], entry["num_gpus"], entry["seconds"]) for entry in content["tasks"]]
     return tasks, Cluster.of_one_node(content["num_gpus"])
 

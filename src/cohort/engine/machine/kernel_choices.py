@@ -47,7 +47,7 @@ def tile_source(device: torch.device) -> str:
     name = torch.cuda.get_device_name(device)
     rows = measured_tiles().get(name, [])
     if not rows:
-        return f"defaults: nothing was measured on {name} (benchmarks/gpu_variants_packed_linear.py measures)"
+        return f"defaults: nothing was measured on {name} (benchmarks/kernels/gpu_variants_packed_linear.py measures)"
     shapes = {(row["in_features"], tuple(row["out_widths"])) for row in rows}
     return f"measured on {name} for {len(shapes)} shapes of linears, defaults for others"
 

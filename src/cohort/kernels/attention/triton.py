@@ -25,7 +25,8 @@ from cohort.kernels.backend import on_device_of
 __all__ = ["attention_backward", "attention_forward"]
 
 # Rows of a tile, warps and pipeline stages of the three passes: the best of those tried on an H200 for sequences of 100
-# to 512 rows at head width 128 (benchmarks/attention.py --variants). Fixed: no neighbour decides a sequence's bits.
+# to 512 rows at head width 128 (benchmarks/kernels/attention.py --variants). They are fixed, so that a
+# sequence's bits do not depend on its neighbours.
 FORWARD = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 3}
 QUERY_GRADIENT = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}
 KEY_GRADIENT = {"rows": 32, "columns": 64, "num_warps": 4, "num_stages": 3}

@@ -47,7 +47,7 @@ class MlpTiles:
 
 
 def default_tiles() -> MlpTiles:
-    """Return the tiles measured on an H200 by ``benchmarks/mlp_fusion.py --sweep``; they suit any GPU since Ampere."""
+    """Return the tiles measured on an H200 by ``benchmarks/kernels/mlp_fusion.py``; they suit any GPU since Ampere."""
     narrow = RankTiles(
         forward_block=64,
         forward_warps=4,

@@ -1,9 +1,9 @@
 """Which tiles and which order of products a packed linear uses on a GPU: a printed rule over measured tables.
 
 The rule: exact match of GPU name, input width and sibling widths in ``measured_tiles.json`` (written by
-``benchmarks/gpu_variants_packed_linear.py``; those for 8192 rows and more by hand, from
-``benchmarks/hopper_product.py``), taking the row with the most stream rows that is not above the stream; else the
-defaults below.
+``benchmarks/kernels/gpu_variants_packed_linear.py``; those for 8192 rows and more by hand, from
+``benchmarks/kernels/hopper_product.py``), taking the row with the most stream rows that is not above the stream; else
+the defaults below.
 
 Everything that changes the order of a sum is a function of the linear's widths (``shrink_block``, ``output_block``,
 ``input_rows``, :func:`shares_of`) or of a slot's own rows (:func:`rows_per_chunk`), so a slot's bits do not depend on
