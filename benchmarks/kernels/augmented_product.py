@@ -3,8 +3,9 @@
 ``python -m benchmarks.kernels.augmented_product [--result FILE] [--rows 8192 2048] [--compile-only]``: the forward
 pass of Llama-3.1-8B's o and down by CUDA-graph replay, over several packs: the frozen product alone, the same over a
 weight with columns to spare, with an expand before an accumulating product ("apart"), and augmented. What a table of
-tiles says of the rule's two limits (``augmented_columns``, ``augmented_rows``) comes from here. Before anything is timed,
-one pack is compared with float32, forward and every gradient, and one with a B that is not finite with one that is.
+tiles says of the rule's two limits (``augmented_columns``, ``augmented_rows``) comes from here. Before anything is
+timed, one pack is compared with float32, forward and every gradient, and one with a B that is not finite with one
+that is.
 """
 
 from __future__ import annotations
