@@ -133,7 +133,7 @@ def _median_events(work: Callable[[], object], *, budget_seconds: float, least: 
         work()
         event.record()
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(events))
+    return float(statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(events)))
 
 
 def copy_ceiling() -> float:
