@@ -26,7 +26,7 @@ from cohort.kernels.adamw import SlotUpdate, adamw_step, stage_slots
 from cohort.kernels.backend import Backend, describe_backend, implementation
 from cohort.kernels.cross_entropy import linear_cross_entropy
 from cohort.kernels.rms_norm import add_rms_norm, rms_norm
-from cohort.kernels.rope import apply_rope, split_rope
+from cohort.kernels.rope import apply_rope
 from cohort.kernels.swiglu import swiglu
 from cohort.models.frozen_linear import FrozenLinear
 
@@ -68,11 +68,6 @@ def _plain_rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
         return x * cos[:, None] + torch.cat((-second, first), dim=-1) * sin[:, None]
 
     return rotate(q), rotate(k)
-
-
-def _plain_split_rope(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-    q, k, v = qkv.unflatten(1, (-1, HEAD_WIDTH)).split([HEADS, KV_HEADS, KV_HEADS], dim=1)
-    return *_plain_rope(q, k, cos, sin), v.contiguous()
 
 
 def _plain_swiglu(gate_up: Tensor) -> Tensor:
@@ -125,14 +120,6 @@ def cases(num_tokens: int) -> Iterator[Case]:
         plain=lambda q, k: _plain_rope(q, k, cos, sin),
         forward_elements=2 * (q_size + k_size) + angles,
         backward_elements=2 * (q_size + k_size) + angles,
-    )
-    yield Case(
-        name="split_rope",
-        make=lambda: [leaf(num_tokens, (HEADS + 2 * KV_HEADS) * HEAD_WIDTH)],
-        ours=lambda x: split_rope(x, num_heads=HEADS, num_kv_heads=KV_HEADS, cos_TE=cos, sin_TE=sin),
-        plain=lambda x: _plain_split_rope(x, cos, sin),
-        forward_elements=2 * (q_size + 2 * k_size) + angles,
-        backward_elements=2 * (q_size + 2 * k_size) + angles,
     )
     yield Case(
         name="swiglu",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.models.targets import resolve_target_modules, select_linears
+from cohort.models.targets import select_linears
 
 PATHS = [
     f"model.layers.{layer}.{path}"
@@ -14,13 +14,9 @@ PATHS = [
 ]
 
 
-class Model:
-    linears = dict.fromkeys(PATHS, (1, 1))
-
-
 def test_all_linear_takes_everything() -> None:
-    assert resolve_target_modules("all-linear", Model()) == tuple(PATHS)
-    assert resolve_target_modules(["all-linear"], Model()) == tuple(PATHS)
+    assert select_linears("all-linear", paths=PATHS) == tuple(PATHS)
+    assert select_linears(["all-linear"], paths=PATHS) == tuple(PATHS)
 
 
 def test_names_are_path_suffixes_in_the_models_order() -> None:

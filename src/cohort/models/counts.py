@@ -9,8 +9,6 @@ from cohort.models.config import DecoderConfig
 __all__ = [
     "ModelCounts",
     "activation_bytes_per_token",
-    "adapter_flops_per_token",
-    "adapter_parameters",
     "count_model",
     "recomputed_bytes_per_token",
 ]
@@ -36,20 +34,6 @@ class ModelCounts:
     head_flops_per_token: int
     attention_flops_per_pair: int
 
-    def forward_flops(self, length: int) -> int:
-        """FLOPs of one forward pass over a sequence of ``length`` tokens, logits for all of them."""
-        per_token = self.linear_flops_per_token + self.head_flops_per_token
-        return length * per_token + self.attention_flops_per_pair * visible_pairs(length)
-
-    def training_flops(self, length: int) -> int:
-        """FLOPs of forward and backward into the activations (dX; frozen weights get no gradient).
-
-        Linears cost the forward once more; attention twice more, since both of its operands get gradients (its
-        recomputation in fused kernels is overhead, not counted).
-        """
-        per_token = self.linear_flops_per_token + self.head_flops_per_token
-        return 2 * length * per_token + 3 * self.attention_flops_per_pair * visible_pairs(length)
-
     def weight_bytes(self, bytes_per_parameter: int) -> int:
         """Bytes of all weights."""
         return self.parameters * bytes_per_parameter
@@ -74,21 +58,6 @@ def count_model(config: DecoderConfig) -> ModelCounts:
         # scores and their product with the values
         attention_flops_per_pair=4 * config.query_width * config.num_layers,
     )
-
-
-def visible_pairs(length: int) -> int:
-    """(query, key) pairs of a causal sequence of ``length`` tokens."""
-    return length * (length + 1) // 2
-
-
-def adapter_parameters(linears: dict[str, tuple[int, int]], *, r: int) -> int:
-    """Trained weights of one adapter of rank ``r`` on ``linears`` (``(in_features, out_features)`` by name)."""
-    return sum(r * (inputs + outputs) for inputs, outputs in linears.values())
-
-
-def adapter_flops_per_token(linears: dict[str, tuple[int, int]], *, r: int) -> int:
-    """FLOPs per trained token of one adapter, forward and backward: shrink, expand, and for each its two gradients."""
-    return 6 * adapter_parameters(linears, r=r)
 
 
 def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, padding: float = 1.6) -> int:

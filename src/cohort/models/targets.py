@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 from cohort.core.errors import InputError, Problem
 
-__all__ = ["HasLinears", "resolve_target_modules", "select_linears"]
+__all__ = ["select_linears"]
 
 ALL_LINEAR = "all-linear"
-
-
-class HasLinears(Protocol):
-    """A model whose adaptable linears are named: a :class:`cohort.models.decoder.Decoder` or any other backbone."""
-
-    @property
-    def linears(self) -> Mapping[str, tuple[int, int]]:
-        """``(in_features, out_features)`` by full module path."""
-        ...
-
-
-def resolve_target_modules(targets: str | Sequence[str], decoder: HasLinears) -> tuple[str, ...]:
-    """Return the full module paths of ``decoder`` that ``targets`` select, in the decoder's order.
-
-    See :func:`select_linears`.
-
-    Raises:
-        InputError: a name selects nothing, all such names at once; or no name is given.
-    """
-    return select_linears(targets, paths=decoder.linears)
 
 
 def select_linears(targets: str | Sequence[str], *, paths: Iterable[str]) -> tuple[str, ...]:

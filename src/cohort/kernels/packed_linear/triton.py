@@ -1,7 +1,7 @@
 """The grouped path: a fixed number of Triton launches for any number of adapters, in the order chosen for the linear.
 
-The LoRA term enters Y (and dX) in one of several places, see :class:`~.choice.TermPlace`: inside a frozen product of
-our own, as further columns of its operands, before a frozen product that accumulates onto it, or after it.
+The LoRA term enters Y (and dX) in one of several places, see :class:`~.choice.tiles.TermPlace`: inside a frozen
+product of our own, as further columns of its operands, before a frozen product that accumulates onto it, or after it.
 
 Shapes:  T rows of the stream · K input width · N output width of one part · P parts · C columns of S (padded rank)
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows, augmented_columns, padded_rows
 from cohort.kernels.packed_linear.choice.tiles import EXACT_TILES, TermPlace, TileChoice, choose_tiles
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate, can_augment, plain_weight
+from cohort.kernels.packed_linear.hopper.launch import describe_inside, hopper_product, hopper_takes
 from cohort.kernels.packed_linear.launch.launches import (
     MOST_PARTS,
     expand,
@@ -26,7 +27,6 @@ from cohort.kernels.packed_linear.launch.launches import (
     output_side_ds,
     shrink,
 )
-from cohort.kernels.packed_linear.launch.product import describe_inside, product, product_takes
 from cohort.kernels.packed_linear.launch.tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.portable.augmented import Spread, copy_factor
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
@@ -122,7 +122,6 @@ def inner_weight(
     parts: Sequence[LoraPart],
     *,
     tables: LaunchTables,
-    tiles: TileChoice,
     forward: bool,
 ) -> Tensor | None:
     """Return the weight for a product that takes the LoRA term inside, or None where it cannot.
@@ -132,8 +131,8 @@ def inner_weight(
     weight = plain_weight(frozen)
     if weight is None or len(tables.passes) > 1:
         return None
-    takes = product_takes(x_TK, weight_NK=weight, parts=parts, tables=tables, tiles=tiles, forward=forward)
-    return weight if takes else None
+    width = weight.shape[0 if forward else 1]
+    return weight if hopper_takes(x_TK, weight_NK=weight, parts=parts, tables=tables, width=width) else None
 
 
 def grouped_forward(
@@ -157,11 +156,11 @@ def grouped_forward(
         return augmented_product(room, frozen=frozen), s_PTC
     place = tiles.place_in_y
     if place is TermPlace.INSIDE:
-        weight = inner_weight(x_TK, frozen, parts, tables=tables, tiles=tiles, forward=True)
+        weight = inner_weight(x_TK, frozen, parts, tables=tables, forward=True)
         if weight is not None:
             shrink(x_TK, parts, s_PTC, tables.passes[0], tables=tables, row_keys_T=row_keys_T, tiles=tiles)
             y_TN = x_TK.new_empty(x_TK.shape[0], frozen.out_features)
-            product(x_TK, weight, y_TN, parts=parts, s_PTC=s_PTC, rank_pass=tables.passes[0], tiles=tiles, forward=True)
+            hopper_product(x_TK, weight, y_TN, parts=parts, s_PTC=s_PTC, rank_pass=tables.passes[0], forward=True)
             return y_TN, s_PTC
     accumulating = None
     if place is not TermPlace.AFTER and can_accumulate(frozen) and _covers(parts, frozen.out_features):
@@ -213,7 +212,7 @@ def grouped_backward(
     # dropout masks the LoRA term of dX feature by feature and sibling by sibling, which a product's tile cannot hold
     dropped = row_keys_T is not None and tables.has_dropout
     if with_dx and not dropped and tiles.term_backward is TermPlace.INSIDE:
-        weight = inner_weight(dy_TN, frozen, parts, tables=tables, tiles=tiles, forward=False)
+        weight = inner_weight(dy_TN, frozen, parts, tables=tables, forward=False)
         if weight is not None:
             return _backward_inside(work, weight)
     return _backward_apart(work, frozen, with_dx=with_dx)
@@ -221,11 +220,11 @@ def grouped_backward(
 
 def _backward_inside(work: _Backward, weight_NK: Tensor) -> Tensor:
     """DX with its LoRA term in one product and the weight gradients around it."""
-    dy, parts, tables, tiles = work.dy_TN, work.parts, work.tables, work.tiles
+    parts, tables, tiles = work.parts, work.tables, work.tiles
     rank_pass = tables.passes[0]
     dx_TK = torch.empty_like(work.x_TK)
     ds_PTC = _output_side(work, parts, work.s_PTC, rank_pass)
-    product(dy, weight_NK, dx_TK, parts=parts, s_PTC=ds_PTC, rank_pass=rank_pass, tiles=tiles, forward=False)
+    hopper_product(work.dy_TN, weight_NK, dx_TK, parts=parts, s_PTC=ds_PTC, rank_pass=rank_pass, forward=False)
     input_side(
         work.x_TK, None, parts, ds_PTC, rank_pass, tables=tables, row_keys_T=work.row_keys_T, tiles=tiles, add=False
     )

@@ -20,6 +20,7 @@ from cohort.kernels.dropout.triton import as_signed32
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
+from cohort.kernels.packed_linear.hopper.launch import hopper_product
 from cohort.kernels.packed_linear.launch.launches import (
     expand,
     input_side,
@@ -27,7 +28,6 @@ from cohort.kernels.packed_linear.launch.launches import (
     output_side_ds,
     shrink,
 )
-from cohort.kernels.packed_linear.launch.product import product
 from cohort.kernels.packed_linear.launch.support import (
     chunk_counters,
     chunk_parts,
@@ -107,10 +107,10 @@ def _down_product(
 ) -> Tensor:
     """Return the down product with its LoRA term, which enters where the packed linear would let it."""
     (rank_pass,) = tables.passes
-    weight = inner_weight(act_TF, down, [part], tables=tables, tiles=tiles, forward=True)
+    weight = inner_weight(act_TF, down, [part], tables=tables, forward=True)
     if tiles.place_in_y is TermPlace.INSIDE and weight is not None:
         y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features)
-        product(act_TF, weight, y_TD, parts=[part], s_PTC=s_PTC, rank_pass=rank_pass, tiles=tiles, forward=True)
+        hopper_product(act_TF, weight, y_TD, parts=[part], s_PTC=s_PTC, rank_pass=rank_pass, forward=True)
         return y_TD
     accumulating = down if tiles.place_in_y is not TermPlace.AFTER and can_accumulate(down) else None
     y_TD = act_TF.new_empty(act_TF.shape[0], down.out_features) if accumulating is not None else down.forward(act_TF)
@@ -235,14 +235,14 @@ def _input_gradient(
     inside = tiles.term_backward is TermPlace.INSIDE and not (row_keys_T is not None and tables.has_dropout)
     weight = None
     if inside and with_dx:
-        weight = inner_weight(dg_TF, gate_up, parts, tables=tables, tiles=tiles, forward=False)
+        weight = inner_weight(dg_TF, gate_up, parts, tables=tables, forward=False)
     accumulating = gate_up if tiles.term_backward is not TermPlace.AFTER and can_accumulate(gate_up) else None
     dx_TD = None
     if with_dx:
         plain = weight is not None or accumulating is not None
         dx_TD = torch.empty_like(x_TD) if plain else gate_up.grad_input(dg_TF)
     if weight is not None and dx_TD is not None:
-        product(dg_TF, weight, dx_TD, parts=parts, s_PTC=ds_PTC, rank_pass=rank_pass, tiles=tiles, forward=False)
+        hopper_product(dg_TF, weight, dx_TD, parts=parts, s_PTC=ds_PTC, rank_pass=rank_pass, forward=False)
     input_side(
         x_TD,
         None if weight is not None else dx_TD,

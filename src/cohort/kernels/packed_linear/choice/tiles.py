@@ -54,10 +54,11 @@ class TermPlace(enum.StrEnum):
     """
 
     INSIDE = "inside"
-    """In the accumulators of a product of our own: plain 16-bit weights, Hopper, ranks to 128, no dropout in dX; and on
-    Hopper a stream whose tiles fill the card (:mod:`.hopper_launch`)."""
+    """In the accumulators of a product of our own: Hopper, plain 16-bit weights, ranks to 128, no dropout in dX, and a
+    stream whose tiles fill the card (:mod:`~cohort.kernels.packed_linear.hopper.launch`)."""
     AUGMENTED = "augmented"
-    """As further columns of X and W, in Y alone: see :mod:`.augmented` for what it asks of both."""
+    """As further columns of X and W, in Y alone: see
+    :mod:`~cohort.kernels.packed_linear.choice.augmented` for what it asks of both."""
     BEFORE = "before"
     """Written first, then the frozen product accumulates onto it."""
     AFTER = "after"
@@ -85,10 +86,6 @@ class TileChoice:
         input_warps, input_stages: Of that kernel.
         da_rows, da_block, da_warps, da_stages: Of the same kernel where it writes dA alone: the term of dX is inside a
             product, or no dX is asked for.
-        product_columns, product_inner, product_stages, product_warps: Of the product that takes the term inside, where
-            it is not Hopper's own, which knows its tiles.
-        product_group: Row tiles that its programs work on side by side, so that they share a weight's columns in cache.
-        products_per_multiprocessor: Its programs per multiprocessor.
         term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
         term_forward_otherwise: Where it enters Y when an augmented product is asked for and cannot be.
         augmented_columns: Most rank rows of a bank, those between its adapters included, that an augmented product
@@ -123,12 +120,6 @@ class TileChoice:
     da_block: int = 128
     da_warps: int = 4
     da_stages: int = 4
-    product_columns: int = 256
-    product_inner: int = 64
-    product_stages: int = 3
-    product_warps: int = 8
-    product_group: int = 8
-    products_per_multiprocessor: int = 1
     term_forward: TermPlace = TermPlace.BEFORE
     term_forward_otherwise: TermPlace = TermPlace.BEFORE
     term_backward: TermPlace = TermPlace.BEFORE
@@ -156,8 +147,6 @@ class TileChoice:
             "input_block",
             "da_rows",
             "da_block",
-            "product_columns",
-            "product_inner",
         ):
             value = getattr(self, name)
             if value < 16 or value & (value - 1):

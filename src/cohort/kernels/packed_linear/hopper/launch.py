@@ -1,4 +1,4 @@
-"""Launches the product for Hopper: what it takes, its tile descriptors and its grid.
+"""Launches the frozen product for Hopper, which takes the LoRA term inside: its operands, descriptors and grid.
 
 Shapes:  T rows of the stream · K input width · N output width · P parts · C columns of S (padded rank)
 """
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from cohort.kernels.packed_linear.launch.launches import MOST_PARTS
 from cohort.kernels.packed_linear.launch.support import is_descriptable, num_multiprocessors, three
-from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, RankPass
+from cohort.kernels.packed_linear.launch.tables import PRODUCT_ROWS, LaunchTables, RankPass
 from cohort.kernels.packed_linear.tables import LoraPart
 
-__all__ = ["filled", "hopper_product", "hopper_takes", "is_hopper"]
+__all__ = ["describe_inside", "filled", "hopper_product", "hopper_takes", "is_hopper"]
 
 # Columns of a tile, inner width of a stage.
 COLUMNS, INNER = 256, 64
@@ -27,6 +27,8 @@ COLUMNS, INNER = 256, 64
 WIDEST_STEP = 64
 # Four stages of 48 KiB and a strip of 128 columns for each warp group's stores fill a multiprocessor's shared memory.
 STAGES, STRIP = 4, 128
+# Row tiles that programs work on side by side, so that they share a weight's columns in cache.
+GROUP = 8
 # Least share of its waves of tiles that a product must fill. Those measured fill 97 %; where the last wave has few
 # tiles the BLAS is left to do it, which has tiles of other sizes.
 LEAST_FILL = 0.93
@@ -42,13 +44,33 @@ def is_hopper(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device)[0] == 9
 
 
-def hopper_takes(x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], width: int) -> bool:
-    """Tell whether :func:`hopper_product` can multiply these operands into ``width`` columns, and fills the card."""
+def describe_inside(device: torch.device) -> str:
+    """Return which product can take the LoRA term inside on ``device``, or why none can.
+
+    A linear whose tiles ask for it and cannot have it writes the term before its product: slower, equally right.
+    """
+    if not is_hopper(device):
+        return "none: only Hopper has such a product"
+    if triton.__version__.startswith(TRITON_VERSION):
+        return "Hopper's own, where the tiles ask for it"
+    return f"none: Hopper's own has run with Triton {TRITON_VERSION}* alone, this is {triton.__version__}"
+
+
+def hopper_takes(
+    x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], tables: LaunchTables, width: int
+) -> bool:
+    """Tell whether :func:`hopper_product` can multiply these operands into ``width`` columns, and fills the card.
+
+    It reads 16 rank rows at a time and so wants them as a bank has them, in this launch and in later ones of the
+    tables.
+    """
     operands = [x_TK, weight_NK]
     for part in parts:
         operands += [part.a_RK, part.b_RN]
     return (
         is_hopper(x_TK.device)
+        and tables.slots_are_aligned
+        and not tables.fixed_launch
         and triton.__version__.startswith(TRITON_VERSION)
         and x_TK.dtype in (torch.bfloat16, torch.float16)
         and all(operand.dtype == x_TK.dtype and is_descriptable(operand) for operand in operands)
@@ -79,14 +101,12 @@ def hopper_product(
     s_PTC: Tensor | None,
     rank_pass: RankPass | None,
     forward: bool,
-    group: int = 8,
 ) -> None:
     """Write ``Y = X W^T`` and the parts' ``s S B^T`` on their columns (``forward``), or ``Y = X W`` and all ``S A``.
 
     In the second case X is dY [T, N], Y is dX [T, K] and S is dS. Without parts it is the frozen product alone. What
     :func:`hopper_takes` asks for is not checked again, and S must be contiguous. A slot's rank rows are multiplied 16
     at a time: its share of the bank, padded to 16, must hold nothing of another slot, and zeros past its rank.
-    ``group`` rows of tiles are worked on side by side.
     """
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -115,7 +135,7 @@ def hopper_product(
         describe(x_TK, [PRODUCT_ROWS, INNER]),
         describe(weight_NK, [COLUMNS, INNER] if forward else [INNER, COLUMNS]),
         y_desc, s_desc, *three(factor_descs), owners, entries, *columns, *stops, num_rows, width, x_TK.shape[1],
-        group, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward,
+        GROUP, STAGES=STAGES, Y_BUFS=1, PARTS=len(parts), FORWARD=forward,
         num_warps=4,
     )  # fmt: skip
 

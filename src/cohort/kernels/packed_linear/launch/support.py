@@ -18,7 +18,6 @@ from cohort.kernels.packed_linear.portable.forward import sum_partials_kernel
 __all__ = [
     "chunk_counters",
     "chunk_parts",
-    "has_tensor_memory_engine",
     "is_descriptable",
     "num_multiprocessors",
     "precision",
@@ -41,14 +40,6 @@ def shared_bytes(device: torch.device) -> int:
 def num_multiprocessors(device: torch.device) -> int:
     """Return how many programs of one a multiprocessor run at once."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-@functools.cache
-def has_tensor_memory_engine(device: torch.device) -> bool:
-    """Tell whether tiles can be brought in by descriptor: Hopper and newer (and Triton's interpreter)."""
-    if device.type != "cuda":
-        return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def is_descriptable(operand: Tensor) -> bool:

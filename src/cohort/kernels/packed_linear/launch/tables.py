@@ -102,7 +102,7 @@ class LaunchTables:
         device: Where they are read.
         tile_rows: Rows of a forward tile, a power of two of at least 16.
         chunk_rows: Rows whose weight gradients one program adds up where a slot has no more
-            (:func:`~.choice.rows_per_chunk`), a multiple of 64.
+            (:func:`~.choice.tiles.rows_per_chunk`), a multiple of 64.
         fixed_launch: Launch for the most tiles that ``num_rows`` rows and this many slots can need, so that
             :meth:`update` may change the layout under a captured CUDA graph.
         fresh_slots: Slots whose weight gradients are written over what their sinks hold instead of added to it, where

@@ -12,12 +12,12 @@ pytest.importorskip("triton")
 
 import triton
 
+from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.kernels.packed_linear.hopper import launch as hopper_launch
-from cohort.kernels.packed_linear.hopper.launch import filled, hopper_product, is_hopper
-from cohort.kernels.packed_linear.launch import product as product_launch
+from cohort.kernels.packed_linear.hopper.launch import hopper_product, is_hopper
 from tests.kernels.closeness import assert_near
-from tests.kernels.packed_linear_cases import assert_equal_to_reference, make_case
+from tests.kernels.packed_linear.cases import assert_equal_to_reference, make_case
 
 INSIDE = TileChoice(term_forward=TermPlace.INSIDE, term_backward=TermPlace.INSIDE)
 CASES: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(options["forward"])
         hopper_product(*operands, **options)
 
-    monkeypatch.setattr(product_launch, "hopper_product", counted)
+    monkeypatch.setattr(grouped, "hopper_product", counted)
     return seen
 
 
@@ -121,9 +121,3 @@ def test_rank_rows_packed_more_tightly_than_a_bank_packs_them_take_another_path(
     tight = replace(case, slots=replace(case.slots, row_starts=(0, 8), ranks=(8, 8)))
     assert_equal_to_reference(tight, tight.run(INSIDE))
     assert launches == []
-
-
-def test_few_tiles_in_the_last_wave_fill_the_card_less() -> None:
-    assert filled(8192, 4096, programs=132) == pytest.approx(1024 / (8 * 132))
-    assert filled(8448 + 1, 4096, programs=132) == pytest.approx(67 * 16 / (9 * 132))
-    assert filled(0, 4096, programs=132) == 0

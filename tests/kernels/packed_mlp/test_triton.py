@@ -25,8 +25,8 @@ from cohort.models.attention import PackedAttention
 from cohort.models.frozen_linear import FrozenLinear
 from cohort.models.weights import load_decoder
 from tests.kernels.closeness import assert_near, low_precision
-from tests.kernels.packed_linear_cases import SMALL as LINEAR_TILES
-from tests.kernels.packed_mlp_cases import SMALL, Case, assert_equal_to_reference, make_case
+from tests.kernels.packed_linear.cases import SMALL as LINEAR_TILES
+from tests.kernels.packed_mlp.cases import SMALL, Case, assert_equal_to_reference, make_case
 from tests.models.tiny_checkpoints import save_checkpoint
 
 AUGMENTED = replace(LINEAR_TILES, term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)

@@ -1,4 +1,4 @@
-"""Sums over several programs, added up by the one that arrives last: equal to the definition, repeatable, by own rows.
+"""Sums over several programs, added up by the one that arrives last: equal to the definition, repeatable.
 
 Interpreted programs run one after the other, so the last to arrive is always the same there; on a GPU it is not.
 """
@@ -13,16 +13,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from cohort.kernels.packed_linear.choice.tiles import (
-    TileChoice,
-    filling_strip,
-    filling_tiles,
-    resident_stages,
-    rows_per_chunk,
-    shares_of,
-)
-from cohort.kernels.segments import SegmentTable
-from tests.kernels.packed_linear_cases import SMALL, assert_equal_to_reference, make_case
+from cohort.kernels.packed_linear.choice.tiles import TileChoice
+from tests.kernels.packed_linear.cases import SMALL, assert_equal_to_reference, make_case
 
 SPLIT = replace(SMALL, shrink_splits=2, ds_apart=True, ds_splits=3)
 CASES: dict[str, dict[str, Any]] = {
@@ -44,67 +36,6 @@ def test_a_launch_leaves_the_counters_to_the_next_one(triton_device: str) -> Non
     first, second = case.run(SPLIT, tables), case.run(SPLIT, tables)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not bool(tables.counters(1).any())
-
-
-def test_what_chunks_leave_takes_their_own_padded_rank(triton_device: str) -> None:
-    tables = make_case(triton_device, lengths=[70, 40, 33, 32], ranks=[17, 60, 5, 64]).tables()
-    # chunks of 16 rows: 5 of 32 ranks, 3 of 64 and 3 of 16; 32 rows are one chunk and leave nothing
-    assert tables.passes[0].num_part_rows == 5 * 32 + 3 * 64 + 3 * 16
-
-
-@pytest.mark.parametrize(
-    ("slot_rows", "rows"),
-    [(1, 1024), (1024, 1024), (1025, 512), (2048, 512), (4096, 512), (8192, 1024), (16384, 2048), (16385, 2064)],
-)
-def test_a_slot_is_one_chunk_or_at_most_eight_of_at_least_half_as_many_rows(slot_rows: int, rows: int) -> None:
-    assert rows_per_chunk(slot_rows, chunk_rows=1024) == rows
-    assert slot_rows <= 1024 or -(-slot_rows // rows) <= 8
-
-
-def test_fixed_tables_have_room_for_any_layout() -> None:
-    case = make_case("cpu", lengths=[70, 0, 0], ranks=[64, 64, 64], extra=130)
-    tables = case.tables(fixed_launch=True)
-    (rank_pass,) = tables.passes
-    for lengths in ([33, 33, 33], [200, 0, 0], [100, 33, 67], [0, 0, 0], [1, 199, 0]):
-        segments = SegmentTable.from_samples(
-            [*lengths, 200 - sum(lengths)], slots=[0, 1, 2, -1], num_slots=3, num_rows=200
-        )
-        case.segments = segments
-        (needed,) = case.tables().passes
-        assert needed.num_chunks <= rank_pass.num_chunks, lengths
-        assert needed.num_sums <= rank_pass.num_sums, lengths
-        assert needed.num_part_rows <= rank_pass.num_part_rows, lengths
-        tables.update(segments, case.slots)
-
-
-@pytest.mark.parametrize(("width", "shares"), [(1024, 1), (2048, 1), (4096, 2), (5120, 2), (8192, 4), (28672, 4)])
-def test_wide_inputs_are_shared(width: int, shares: int) -> None:
-    assert shares_of(width) == shares
-
-
-@pytest.mark.parametrize(
-    ("num_tiles", "width", "strip"), [(32, 1024, 128), (32, 4096, 256), (4, 1024, 128), (300, 1024, 1024)]
-)
-def test_strips_fill_the_multiprocessors(num_tiles: int, width: int, strip: int) -> None:
-    assert filling_strip(1024, block=128, width=width, num_tiles=num_tiles, least_programs=264) == strip
-
-
-def test_few_chunks_are_cut_into_narrow_strips() -> None:
-    wide = TileChoice(output_block=128, input_block=128, input_warps=8)
-    assert filling_tiles(wide, width=4096, num_chunks=8, least_programs=198) is wide
-    narrow = filling_tiles(wide, width=4096, num_chunks=4, least_programs=198)
-    assert (narrow.output_block, narrow.input_block, narrow.input_warps) == (64, 64, 4)
-    one = filling_tiles(replace(wide, input_block=64), width=4096, num_chunks=4, least_programs=198)
-    assert (one.output_block, one.input_block, one.input_warps) == (64, 64, 8)
-    assert (narrow.da_block, one.da_block) == (64, 64)
-
-
-@pytest.mark.parametrize(("num_programs", "stages"), [(100, 6), (132, 6), (256, 6), (300, 3), (512, 3), (5000, 3)])
-def test_many_programs_keep_short_pipelines_so_that_all_run_at_once(num_programs: int, stages: int) -> None:
-    found = resident_stages(
-        6, stage_bytes=1 << 14, num_programs=num_programs, num_multiprocessors=132, limit_bytes=227 * 1024 - 4096
-    )
-    assert found == stages
 
 
 def test_narrow_strips_equal_the_definition(triton_device: str) -> None:

@@ -20,7 +20,7 @@ from cohort.kernels.packed_linear import triton as grouped
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, TileTableError
 from cohort.models.frozen_linear import FrozenLinear
 from tests.kernels.closeness import low_precision
-from tests.kernels.packed_linear_cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case, sink_of
+from tests.kernels.packed_linear.cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case, sink_of
 
 AUGMENTED = replace(SMALL, term_forward=TermPlace.AUGMENTED, augmented_columns=128, augmented_rows=1)
 CASES: dict[str, dict[str, Any]] = {

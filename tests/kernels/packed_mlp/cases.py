@@ -18,7 +18,7 @@ from cohort.kernels.packed_mlp.reference import packed_mlp_reference
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
 from tests.kernels.closeness import assert_near
-from tests.kernels.packed_linear_cases import sink_of
+from tests.kernels.packed_linear.cases import sink_of
 
 __all__ = ["ROUNDINGS", "SMALL", "Case", "assert_equal_to_reference", "make_case"]
 

@@ -24,8 +24,8 @@ from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
 from cohort.models.frozen_linear import FrozenLinear
 from tests.kernels.closeness import assert_near, low_precision
-from tests.kernels.packed_linear_cases import sink_of
-from tests.kernels.packed_mlp_cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case
+from tests.kernels.packed_linear.cases import sink_of
+from tests.kernels.packed_mlp.cases import ROUNDINGS, SMALL, Case, assert_equal_to_reference, make_case
 
 DB_APART = replace(SMALL, forward_strip=16, with_db=False)
 

@@ -22,7 +22,7 @@ from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.kernels.segments import SegmentTable
 from cohort.models.frozen_linear import FrozenLinear
 from tests.kernels.closeness import assert_near, low_precision
-from tests.kernels.packed_linear_cases import SMALL, Case, assert_equal_to_reference, make_case, sink_of
+from tests.kernels.packed_linear.cases import SMALL, Case, assert_equal_to_reference, make_case, sink_of
 
 CASES: dict[str, dict[str, Any]] = {
     "ragged": {"lengths": [20, 0, 1, 37], "ranks": [8, 3, 1, 20]},

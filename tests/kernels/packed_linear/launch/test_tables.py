@@ -1,0 +1,67 @@
+"""The device tables: which slots own a tile of the stream, what chunks leave, room for other layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from cohort.kernels.packed_linear.launch.tables import OWNER_WIDTH, PRODUCT_ROWS
+from cohort.kernels.segments import SegmentTable
+from tests.kernels.packed_linear.cases import make_case
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ranks", "extra"),
+    [
+        ([128, 256, 5], [16, 32, 8], 0),
+        ([20, 0, 1, 117, 9, 300], [8, 3, 0, 20, 64, 40], 13),
+        ([0, 0], [8, 4], 200),
+        ([7] * 30, [8, 24] * 15, 300),
+    ],
+)
+def test_a_tile_names_the_slots_with_rows_in_it_and_what_the_first_of_them_says(
+    lengths: list[int], ranks: list[int], extra: int
+) -> None:
+    case = make_case("cpu", lengths=lengths, ranks=ranks, extra=extra)
+    rank_pass = case.tables().passes[0]
+    slots, owners = rank_pass.slots.numpy(), rank_pass.owners.numpy()
+    owning = [slot for slot in range(len(lengths)) if lengths[slot] and ranks[slot]]
+    assert slots[0, 0] == len(owning)
+    assert owners.shape == (-(-(sum(lengths) + extra) // PRODUCT_ROWS), OWNER_WIDTH)
+    for tile, owner in enumerate(owners):
+        start, stop = tile * PRODUCT_ROWS, (tile + 1) * PRODUCT_ROWS
+        rows = [case.segments.rows(slot) for slot in owning]
+        here = [index for index, own in enumerate(rows) if own.start < stop and own.stop > start]
+        if not here:
+            assert not owner.any()
+            continue
+        assert list(range(*owner[:2])) == here
+        slot = owning[here[0]]
+        scale = np.array([case.slots.scales[slot]], dtype=np.float32).view(np.int32)[0]
+        own = case.segments.rows(slot)
+        assert list(owner[2:]) == [own.start, own.stop, case.slots.row_starts[slot], ranks[slot], scale, 0]
+        assert list(owner[2:7]) == list(slots[1 + here[0], :5])
+
+
+def test_what_chunks_leave_takes_their_own_padded_rank(triton_device: str) -> None:
+    tables = make_case(triton_device, lengths=[70, 40, 33, 32], ranks=[17, 60, 5, 64]).tables()
+    # chunks of 16 rows: 5 of 32 ranks, 3 of 64 and 3 of 16; 32 rows are one chunk and leave nothing
+    assert tables.passes[0].num_part_rows == 5 * 32 + 3 * 64 + 3 * 16
+
+
+def test_fixed_tables_have_room_for_any_layout() -> None:
+    case = make_case("cpu", lengths=[70, 0, 0], ranks=[64, 64, 64], extra=130)
+    tables = case.tables(fixed_launch=True)
+    (rank_pass,) = tables.passes
+    for lengths in ([33, 33, 33], [200, 0, 0], [100, 33, 67], [0, 0, 0], [1, 199, 0]):
+        segments = SegmentTable.from_samples(
+            [*lengths, 200 - sum(lengths)], slots=[0, 1, 2, -1], num_slots=3, num_rows=200
+        )
+        case.segments = segments
+        (needed,) = case.tables().passes
+        assert needed.num_chunks <= rank_pass.num_chunks, lengths
+        assert needed.num_sums <= rank_pass.num_sums, lengths
+        assert needed.num_part_rows <= rank_pass.num_part_rows, lengths
+        tables.update(segments, case.slots)
