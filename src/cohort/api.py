@@ -249,6 +249,6 @@ def _require_inputs(files: Mapping[str, TaskFile], directories: Mapping[str, Pat
             read_inputs(file, also=() if occupied is None else (occupied,))
         except InputError as error:
             several = len(files) > 1
-            problems += [replace(p, where=f"{name}: {p.where}") if several else p for p in error.problems]
+            problems += [replace(p, where=p.where.in_file(name)) if several else p for p in error.problems]
     if problems:
         raise InputError(problems)

@@ -6,6 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from cohort.core.errors import InputError
+from cohort.core.place import Place
 from cohort.data.chat import ChatRenderer, require_chat_template
 from cohort.data.examples import Conversation
 from cohort.data.masking import RenderedRow
@@ -187,8 +188,8 @@ def test_tools_and_tool_calls_reach_the_template(make_tokenizer: MakeTokenizer) 
 
 def test_no_chat_template_is_an_input_error(tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(InputError) as caught:
-        require_chat_template(tokenizer, found_format="messages", where="dataset.train")
+        require_chat_template(tokenizer, found_format="messages", where=Place(key=("dataset", "train")))
     (problem,) = caught.value.problems
-    assert problem.where == "dataset.train"
+    assert str(problem.where) == "dataset.train"
     assert "without a chat template" in problem.found
     assert "prompt and completion" in problem.hint

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
+from cohort.core.place import Place
 from cohort.data.formats import DataFormat, detect_format, parse_rows
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.rows import RawRow
@@ -66,7 +67,7 @@ def test_mixed_formats_name_the_line_and_how_many() -> None:
     text = {"text": "T"}
     parse_rows(raw({"prompt": "P", "completion": "C"}, text, text), settings=DatasetSettings(train="f"), log=log)
     (problem,) = log.of(ProblemKind.INPUT)
-    assert problem.where == "f:2"
+    assert str(problem.where) == "f:2"
     assert problem.found == "a row in the text format (and 1 more rows)"
     assert problem.allowed == "prompt_completion as in f:1: one format for all rows"
 
@@ -77,7 +78,7 @@ def test_a_row_that_lacks_a_key_is_bad_not_another_format() -> None:
     _, parsed = parse_rows(rows, settings=DatasetSettings(train="f"), log=log)
     assert len(parsed) == 1
     (problem,) = log.of(ProblemKind.MALFORMED)
-    assert problem.where == "f:2"
+    assert str(problem.where) == "f:2"
 
 
 def test_an_extra_column_in_some_rows_does_not_make_them_mixed() -> None:
@@ -100,10 +101,12 @@ def test_unknown_keys_are_listed_with_the_formats() -> None:
 
 def test_a_column_no_row_has() -> None:
     log = ProblemLog()
-    settings = DatasetSettings(train="f", columns={"prompt": "qestion"}, where="task.yaml: dataset")
+    settings = DatasetSettings(
+        train="f", columns={"prompt": "qestion"}, where=Place(file="task.yaml", key=("dataset",))
+    )
     parse_rows(raw({"question": "Q", "answer": "A"}), settings=settings, log=log)
     (problem,) = log.of(ProblemKind.INPUT)
-    assert problem.where == "task.yaml: dataset.columns.prompt"
+    assert str(problem.where) == "task.yaml: dataset.columns.prompt"
     assert problem.allowed == "question, answer"
 
 
@@ -112,7 +115,7 @@ def test_a_template_for_chat_rows_is_refused() -> None:
     settings = DatasetSettings(train="f", prompt_template="Q: {question}\n")
     parse_rows(raw({"text": "T", "question": "Q"}), settings=settings, log=log)
     (problem,) = log.of(ProblemKind.INPUT)
-    assert problem.where == "dataset.prompt_template"
+    assert str(problem.where) == "dataset.prompt_template"
 
 
 def test_settings_list_every_problem_at_once() -> None:
@@ -127,7 +130,7 @@ def test_settings_list_every_problem_at_once() -> None:
             on_bad_rows="ignore",  # type: ignore[arg-type]
             max_length=1,
         )
-    found = {problem.where: problem for problem in caught.value.problems}
+    found = {str(problem.where): problem for problem in caught.value.problems}
     assert set(found) == {
         "dataset.validation",
         "dataset.format",

@@ -131,7 +131,7 @@ def test_all_problems_of_all_files_at_once(tokenizer: PreTrainedTokenizerBase, w
     problems = problems_of(
         tokenizer, train=[str(path), "missing.jsonl"], validation=str(validation), on_long_rows="error", max_length=8
     )
-    where = {problem.where for problem in problems}
+    where = {str(problem.where) for problem in problems}
     assert {"dataset.train", f"{path}:3", f"{path}:17", f"{validation}:1"} <= where
     assert all(problem.hint for problem in problems)
 
@@ -162,7 +162,7 @@ def test_long_rows(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write, rule:
     settings: dict[str, Any] = {"train": write_jsonl(rows), "on_long_rows": rule, "max_length": 40}
     if rule == "error":
         (problem,) = problems_of(tokenizer, **settings)
-        assert problem.where.endswith("train.jsonl:10")
+        assert str(problem.where).endswith("train.jsonl:10")
         assert "at most max_length = 40" in problem.allowed
         return
     data = load(tokenizer, **settings)
@@ -218,7 +218,7 @@ def test_a_share_that_leaves_nothing(
     tokenizer: PreTrainedTokenizerBase, write_jsonl: Write, count: int, share: float
 ) -> None:
     (problem,) = problems_of(tokenizer, train=write_jsonl(pairs(count)), validation=share)
-    assert problem.where == "dataset.validation"
+    assert str(problem.where) == "dataset.validation"
     assert f"a share of {share} of {count} usable rows, which leaves no row" in problem.found
 
 
@@ -236,7 +236,7 @@ def test_an_empty_file(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> No
     path = tmp_path / "train.jsonl"
     path.touch()
     (problem,) = problems_of(tokenizer, train=path)
-    assert (problem.where, problem.found) == (str(path), "no rows")
+    assert (str(problem.where), problem.found) == (str(path), "no rows")
 
 
 def test_preference_rows_are_recognised_and_refused_for_sft(
@@ -302,7 +302,7 @@ def test_templates_that_rewrite_are_refused_by_line(
     double = {"messages": [*single[0]["messages"], *single[1]["messages"]]}
     path = write_jsonl([*single, double])
     (problem,) = problems_of(tokenizer, train=path)
-    assert problem.where == f"{path}:11"
+    assert str(problem.where) == f"{path}:11"
     assert "rewrites earlier text" in problem.found
     assert load(tokenizer, train=path, on_bad_rows="skip").report.counts == {"template": 1}
 
@@ -313,7 +313,7 @@ def test_prompt_and_completion_in_two_forms_are_mixed(
     messages = {"prompt": [{"role": "user", "content": "Q"}], "completion": [{"role": "assistant", "content": "A"}]}
     path = write_jsonl([*pairs(3), messages])
     (problem,) = problems_of(make_tokenizer(chat_template=templates["chatml"]), train=path)
-    assert problem.where == f"{path}:4"
+    assert str(problem.where) == f"{path}:4"
 
 
 def test_a_tokenizer_without_eos_or_offsets_is_refused(make_tokenizer: MakeTokenizer, write_jsonl: Write) -> None:

@@ -35,5 +35,5 @@ def problem_of(values: dict[str, Any]) -> Problem:
 )
 def test_messages_name_the_files_columns(values: dict[str, Any], found: str, hint: str) -> None:
     problem = problem_of(values)
-    assert (problem.where, problem.found, problem.hint) == ("train.jsonl:2", found, hint)
+    assert (str(problem.where), problem.found, problem.hint) == ("train.jsonl:2", found, hint)
     assert "completion" not in str(problem)

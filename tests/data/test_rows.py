@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.data.columnar import hub_rows
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.rows import ReadSource, content_digest, read_source
@@ -19,7 +20,9 @@ from cohort.data.sources import HubSource, SourceFile
 
 def read(path: Path) -> tuple[ReadSource, list[Problem]]:
     log = ProblemLog()
-    result = read_source(SourceFile(path=path, shown=path.name), split="train", where="dataset.train", log=log)
+    result = read_source(
+        SourceFile(path=path, shown=path.name), split="train", where=Place(key=("dataset", "train")), log=log
+    )
     return result, log.of(*ProblemKind)
 
 
@@ -50,7 +53,7 @@ def test_every_bad_line_is_reported_with_its_number_and_mend(tmp_path: Path) -> 
     result, problems = read(written(tmp_path, "a.jsonl", b"\n".join(lines)))
     assert len(result.rows) == 24
     assert result.num_unreadable == 6
-    assert [problem.where for problem in problems] == [f"a.jsonl:{n}" for n in (17, 19, 21, 23, 25, 27)]
+    assert [str(problem.where) for problem in problems] == [f"a.jsonl:{n}" for n in (17, 19, 21, 23, 25, 27)]
     found = [problem.found for problem in problems]
     assert found[0].startswith("bad JSON (Unterminated string")
     assert found[1] == "the byte 0xff at place 11 of the line"
@@ -76,14 +79,14 @@ def test_json_nested_too_deep_is_a_problem_not_a_crash(tmp_path: Path) -> None:
 def test_an_empty_file_is_an_input_problem(tmp_path: Path, name: str) -> None:
     for content in ("", "\n \n"):
         _, problems = read(written(tmp_path, name, content))
-        assert [(problem.where, problem.found) for problem in problems] == [(name, "no rows")]
+        assert [(str(problem.where), problem.found) for problem in problems] == [(name, "no rows")]
 
 
 def test_json_list_knows_the_lines_of_its_rows(tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", '[\n {"text":\n  "[1]"},\n\n {"text": "2"}, 3]')
     result, problems = read(path)
     assert [(row.where, row.values["text"]) for row in result.rows] == [("a.json:2", "[1]"), ("a.json:5", "2")]
-    assert [(problem.where, problem.found) for problem in problems] == [("a.json:5", "a JSON number")]
+    assert [(str(problem.where), problem.found) for problem in problems] == [("a.json:5", "a JSON number")]
 
 
 def test_json_object_with_data(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_json_object_with_data(tmp_path: Path) -> None:
 def test_a_bad_json_document(tmp_path: Path, content: str | bytes, line: int, found: str) -> None:
     result, problems = read(written(tmp_path, "a.json", content))
     assert not result.rows
-    assert problems[0].where == f"a.json:{line}"
+    assert str(problems[0].where) == f"a.json:{line}"
     assert problems[0].found.startswith(found)
 
 
@@ -120,13 +123,13 @@ def test_csv_with_quotes_line_breaks_and_long_fields(tmp_path: Path) -> None:
 
 def test_bad_csv_rows(tmp_path: Path) -> None:
     _, problems = read(written(tmp_path, "a.csv", "a,b\n1\n1,2\n1,2,3\n"))
-    assert [(problem.where, problem.found) for problem in problems] == [
+    assert [(str(problem.where), problem.found) for problem in problems] == [
         ("a.csv:2", "1 fields"),
         ("a.csv:4", "3 fields"),
     ]
     result, problems = read(written(tmp_path, "b.csv", 'a,b\n1,2\n\n"1,2\n'))
     assert len(result.rows) == 1
-    assert problems[0].where == "b.csv:4"
+    assert str(problems[0].where) == "b.csv:4"
     assert problems[0].found.startswith("bad CSV")
 
 
@@ -169,14 +172,14 @@ def test_hub_rows_come_from_the_split_that_is_meant(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(sys.modules, "datasets", fake_datasets(load))
     source = HubSource(name="openai/gsm8k", config="main")
-    assert list(hub_rows(source, split="train", where="w", log=ProblemLog())) == [
+    assert list(hub_rows(source, split="train", where=Place(text="w"), log=ProblemLog())) == [
         (1, {"text": "1"}),
         (2, {"text": "2"}),
     ]
     log = ProblemLog()
-    assert list(hub_rows(source, split="validation", where="w", log=log)) == [(1, {"text": "3"})]
+    assert list(hub_rows(source, split="validation", where=Place(text="w"), log=log)) == [(1, {"text": "3"})]
     (note,) = log.entries
-    assert (note.kind, note.problem.where) == (ProblemKind.VALIDATED_ON_TEST_SPLIT, "openai/gsm8k:main")
+    assert (note.kind, str(note.problem.where)) == (ProblemKind.VALIDATED_ON_TEST_SPLIT, "openai/gsm8k:main")
     assert calls == [("openai/gsm8k", "main")] * 2
 
 
@@ -184,18 +187,18 @@ def test_hub_problems_name_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     source = HubSource(name="org/name", config=None)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match="Run: pip install datasets"):
-        list(hub_rows(source, split="train", where="w", log=ProblemLog()))
+        list(hub_rows(source, split="train", where=Place(text="w"), log=ProblemLog()))
 
     def refuse(name: str, config: str | None) -> None:
         raise FileNotFoundError("no such data set")
 
     monkeypatch.setitem(sys.modules, "datasets", fake_datasets(refuse))
     with pytest.raises(InputError, match=r"FileNotFoundError: no such data set") as caught:
-        list(hub_rows(source, split="train", where="dataset.train", log=ProblemLog()))
-    assert caught.value.problems[0].where == "dataset.train"
+        list(hub_rows(source, split="train", where=Place(key=("dataset", "train")), log=ProblemLog()))
+    assert str(caught.value.problems[0].where) == "dataset.train"
     monkeypatch.setitem(sys.modules, "datasets", fake_datasets(lambda name, config: {"test": []}))
     with pytest.raises(InputError, match="with the splits test"):
-        list(hub_rows(source, split="train", where="w", log=ProblemLog()))
+        list(hub_rows(source, split="train", where=Place(text="w"), log=ProblemLog()))
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cohort.core.place import Place
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.sources import HubSource, SplitName, resolve_sources
 
@@ -14,7 +15,7 @@ def resolved(written: object, *, base: Path, split: SplitName = "train") -> tupl
         written,  # type: ignore[arg-type]
         split=split,
         base_directory=base,
-        where=f"dataset.{split}",
+        where=Place(key=("dataset", split)),
         log=log,
     )
     return [source.shown for source in sources], [problem.found for problem in log.of(ProblemKind.INPUT)]
@@ -47,7 +48,7 @@ def test_a_directory_with_named_splits_gives_the_one_that_is_meant(tmp_path: Pat
     ("text", "name", "config"), [("openai/gsm8k", "openai/gsm8k", None), ("openai/gsm8k:main", "openai/gsm8k", "main")]
 )
 def test_what_is_no_path_may_be_a_hub_id(tmp_path: Path, text: str, name: str, config: str | None) -> None:
-    sources = resolve_sources(text, split="train", base_directory=tmp_path, where="w", log=ProblemLog())
+    sources = resolve_sources(text, split="train", base_directory=tmp_path, where=Place(text="w"), log=ProblemLog())
     assert sources == [HubSource(name=name, config=config)]
     assert sources[0].shown == text
 
@@ -70,5 +71,5 @@ def test_everything_missing_is_listed(tmp_path: Path) -> None:
 def test_a_near_name_is_offered(tmp_path: Path) -> None:
     touch(tmp_path, "train.jsonl")
     log = ProblemLog()
-    resolve_sources("trian.jsonl", split="train", base_directory=tmp_path, where="w", log=log)
+    resolve_sources("trian.jsonl", split="train", base_directory=tmp_path, where=Place(text="w"), log=log)
     assert log.of(ProblemKind.INPUT)[0].hint == "Did you mean 'train.jsonl'?"

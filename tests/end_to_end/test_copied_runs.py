@@ -102,7 +102,7 @@ def test_other_content_is_refused_with_the_difference(elsewhere: Path, tmp_path:
     with pytest.raises(InputError) as caught:
         resume(run, places=["--dataset.train", str(tmp_path / "other.jsonl")])
     train = caught.value.problems[0]
-    assert train.where == f"dataset.train: {tmp_path / 'other.jsonl'}"
+    assert str(train.where) == f"dataset.train: {tmp_path / 'other.jsonl'}"
     assert ("22 rows read" in train.found, "24 rows read" in train.allowed) == (True, True)
     assert "cohort resume RUN_DIR --dataset.train PATH" in train.hint
 

@@ -166,7 +166,7 @@ def test_a_row_that_cannot_fit_is_said_before_training(
     with pytest.raises(InputError, match=words) as raised:
         tune(task_for(folder, limit=limits[limit], recompute=mode), tmp_path / "run")
     (problem,) = raised.value.problems
-    assert problem.where.endswith("dataset.max_length")
+    assert str(problem.where).endswith("dataset.max_length")
     assert f"a row of {LONG + 2} tokens" in problem.found
     assert "train.jsonl:25" in problem.found
     assert not (tmp_path / "run").exists()

@@ -229,7 +229,7 @@ def test_check_names_it_beside_what_else_is_wrong(folder: Path) -> None:
     path.write_text(path.read_text() + "lora: {target_modules: [nothing_proj]}\n")
     with pytest.raises(InputError) as raised:
         check_task(load_task(path))
-    found = {problem.where.rpartition(": ")[2] for problem in raised.value.problems}
+    found = {str(problem.where).rpartition(": ")[2] for problem in raised.value.problems}
     assert found == {"memory.limit", "lora.target_modules"}
 
 

@@ -172,7 +172,7 @@ def test_changed_rows_are_refused(own: Path) -> None:
     with pytest.raises(InputError) as caught:
         resume(own / "run")
     (train,) = caught.value.problems
-    assert train.where == f"dataset.train: {own / 'train.jsonl'}"
+    assert str(train.where) == f"dataset.train: {own / 'train.jsonl'}"
     assert "20 rows read in " in train.found
     assert "24 rows read in " in train.allowed
     (own / "train.jsonl").write_text("\n".join(rows) + "\n")
@@ -190,7 +190,7 @@ def test_a_changed_model_is_refused(own: Path) -> None:
     with pytest.raises(InputError) as caught:
         resume(own / "run")
     (problem,) = caught.value.problems
-    assert problem.where == f"model_name_or_path: {own / 'model'}"
+    assert str(problem.where) == f"model_name_or_path: {own / 'model'}"
     assert "base model's weights" in problem.found
     _flip(own / "model" / "model.safetensors")
     go_on(own / "run")
@@ -209,7 +209,7 @@ def test_a_changed_task_is_refused_key_by_key(stopped: Path) -> None:
     (stopped / "task.yaml").write_text(text.replace("seed: 0", "seed: 1").replace("max_steps: 8", "max_steps: 9"))
     with pytest.raises(InputError) as caught:
         resume(stopped)
-    shown = {problem.where.split(": ")[1]: (problem.found, problem.allowed) for problem in caught.value.problems}
+    shown = {str(problem.where).split(": ")[1]: (problem.found, problem.allowed) for problem in caught.value.problems}
     assert shown == {
         "training.seed": ("1", "0, as when the run began"),
         "training.max_steps": ("9", "8, as when the run began"),

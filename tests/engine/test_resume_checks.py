@@ -83,7 +83,7 @@ def test_only_the_file_that_changed_is_named_with_rows_and_size_of_it(folder: Pa
     with pytest.raises(InputError) as caught:
         require_same_inputs(before, prepared(folder))
     (problem,) = caught.value.problems
-    assert problem.where == f"dataset.{split}: {path}"
+    assert str(problem.where) == f"dataset.{split}: {path}"
     assert f"rows read in {path.stat().st_size:,} bytes (SHA-256 " in problem.found
     assert problem.allowed.startswith(then)
     assert f"--dataset.{split} PATH" in problem.hint
@@ -96,7 +96,7 @@ def test_both_files_are_named_where_both_changed(folder: Path) -> None:
         changed_rows(folder / f"{name}.jsonl")
     with pytest.raises(InputError) as caught:
         require_same_inputs(before, prepared(folder))
-    assert [problem.where.partition(":")[0] for problem in caught.value.problems] == [
+    assert [str(problem.where).partition(":")[0] for problem in caught.value.problems] == [
         "dataset.train",
         "dataset.validation",
     ]
@@ -122,7 +122,7 @@ def test_another_tokenizer_is_named_and_no_file(folder: Path) -> None:
     with pytest.raises(InputError) as caught:
         require_same_inputs(facts, now)
     (problem,) = caught.value.problems
-    assert problem.where == f"model_name_or_path: {folder / 'model'}"
+    assert str(problem.where) == f"model_name_or_path: {folder / 'model'}"
     assert problem.found.startswith("the tokenizer or its chat template changed")
 
 

@@ -106,7 +106,10 @@ def test_nobody_is_evicted_for_nothing() -> None:
 def test_what_never_fits_is_an_error_not_a_wait() -> None:
     capacity = Capacity(rank_rows=32, num_slots=4, tokens_per_step=1e6)
     requests = [request(0, r=64), request(1, r=8), request(2, r=33)]
-    assert [problem.where for problem in find_inadmissible(requests, capacity=capacity)] == ["trial 0: r", "trial 2: r"]
+    assert [str(problem.where) for problem in find_inadmissible(requests, capacity=capacity)] == [
+        "trial 0: r",
+        "trial 2: r",
+    ]
     with pytest.raises(InputError, match="trial 0: r: found 64; allowed: at most 32"):
         admit(requests, [], capacity)
 

@@ -101,7 +101,7 @@ def test_a_row_that_fits_in_no_way_says_what_does() -> None:
         NEEDS, sizes, left=4000, longest_row=9000, source="rows.jsonl:7", mode=GradientCheckpointing.AUTO
     )
     assert problem is not None
-    assert problem.where == "dataset.max_length"
+    assert str(problem.where) == "dataset.max_length"
     assert "9,000 tokens (rows.jsonl:7)" in problem.found
     assert "every layer recomputed" in problem.found
     assert "rows of up to 1,950 tokens" in problem.allowed

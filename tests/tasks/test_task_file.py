@@ -96,7 +96,7 @@ def test_every_key_is_read(folder: Path) -> None:
     assert task.early_exit_settings().rule == "asha"
     assert task.evaluation_settings().every_fraction == 0.1
     assert task.dataset_settings().seed == 7
-    assert task.where("search.space.r") == f"{folder / 'task.yaml'}:30: search.space.r"
+    assert str(task.where("search.space.r")) == f"{folder / 'task.yaml'}:30: search.space.r"
 
 
 def test_the_smallest_task_has_the_documented_defaults(folder: Path) -> None:
@@ -193,7 +193,7 @@ def test_early_exit_none_and_empty_sections(folder: Path) -> None:
 def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: str, found: str, hint: str) -> None:
     problems = problems_of(folder, BASE + addition)
     assert len(problems) == 1, problems
-    assert problems[0].where.startswith(f"{folder / 'task.yaml'}{where}")
+    assert str(problems[0].where).startswith(f"{folder / 'task.yaml'}{where}")
     assert found in problems[0].found
     assert hint in problems[0].hint
     assert problems[0].allowed
@@ -221,7 +221,7 @@ def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: st
 def test_a_mistake_in_the_data_section(folder: Path, dataset: str, found: str, hint: str) -> None:
     problems = problems_of(folder, f"base_model: model\ndataset: {dataset}\n")
     assert len(problems) == 1, problems
-    assert problems[0].where.startswith(f"{folder / 'task.yaml'}:2: dataset")
+    assert str(problems[0].where).startswith(f"{folder / 'task.yaml'}:2: dataset")
     assert found in problems[0].found
     assert hint in problems[0].hint
 
@@ -235,14 +235,14 @@ def test_a_mistake_in_the_data_section(folder: Path, dataset: str, found: str, h
 )
 def test_what_is_documented_but_not_built_says_so(folder: Path, addition: str, key: str) -> None:
     problems = problems_of(folder, BASE + addition)
-    assert [problem.where for problem in problems] == [f"{folder / 'task.yaml'}:3: {key}"]
+    assert [str(problem.where) for problem in problems] == [f"{folder / 'task.yaml'}:3: {key}"]
     assert "not built yet" in problems[0].found
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_lines(folder: Path) -> None:
     text = "base_model: ./nope\ndataset: {train: nope.jsonl, formt: x}\nobjective: dpo\nlora: {r: 0}\nlr: 3\n"
     problems = problems_of(folder, text)
-    lines = [int(problem.where.split(":")[1]) for problem in problems]
+    lines = [int(str(problem.where).split(":")[1]) for problem in problems]
     assert lines == [1, 2, 2, 3, 4, 5]
 
 
@@ -262,7 +262,7 @@ def test_all_problems_come_at_once_in_the_order_of_the_lines(folder: Path) -> No
 )
 def test_a_file_that_is_no_task(folder: Path, text: str, line: int, found: str) -> None:
     problems = problems_of(folder, text)
-    assert problems[0].where == f"{folder / 'task.yaml'}:{line}"
+    assert str(problems[0].where) == f"{folder / 'task.yaml'}:{line}"
     assert found in problems[0].found
 
 
@@ -312,7 +312,7 @@ def test_paths_on_the_command_line_start_at_the_working_directory(
 )
 def test_a_mistake_in_an_override(folder: Path, arguments: list[str], where: str, words: str) -> None:
     problem = problems_of(folder, BASE, *arguments)[0]
-    assert problem.where == where
+    assert str(problem.where) == where
     assert words in str(problem)
 
 

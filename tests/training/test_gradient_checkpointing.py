@@ -149,7 +149,7 @@ def test_a_row_that_fits_in_no_way_is_named(
     with pytest.raises(SampleTooLargeError) as raised:
         executor.step()
     (problem,) = raised.value.problems
-    row = int(problem.where.removeprefix("random:")) - 1
+    row = int(str(problem.where).removeprefix("random:")) - 1
     assert f"{ROWS.lengths[row]:,} tokens of trial " in problem.found
     assert found in f"{problem.found},"
     assert problem.hint.startswith(hint)

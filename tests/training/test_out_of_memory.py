@@ -184,9 +184,9 @@ def test_one_row_that_cannot_fit_is_named_and_moves_nothing(decoder: Decoder) ->
     with pytest.raises(SampleTooLargeError) as raised:
         executor.step()
     (problem,) = raised.value.problems
-    assert problem.where.startswith("random:")
+    assert str(problem.where).startswith("random:")
     assert "trial 0 (r = 4)" in problem.found
-    assert f"{ROWS.lengths[int(problem.where.split(':')[1]) - 1]:,} tokens" in problem.found
+    assert f"{ROWS.lengths[int(str(problem.where).split(':')[1]) - 1]:,} tokens" in problem.found
     assert "max_length" in problem.hint
     assert all(state == 0 for state in (executor.state(spec.trial_id).step for spec in TRIALS))
     assert all(torch.equal(executor.weights(spec.trial_id), then) for spec, then in zip(TRIALS, before, strict=True))

@@ -130,7 +130,7 @@ def test_the_bound_holds_whenever_more_than_one_row_is_used(
 def test_all_wrong_settings_are_named() -> None:
     with pytest.raises(InputError) as caught:
         EvaluationSettings(max_examples=0, warmup_evaluations=0, every_fraction=1.5, max_cost_fraction=0)
-    assert [problem.where for problem in caught.value.problems] == [
+    assert [str(problem.where) for problem in caught.value.problems] == [
         "evaluation.max_examples",
         "evaluation.warmup_evaluations",
         "evaluation.every_fraction",

@@ -15,7 +15,7 @@ from cohort.tuning.space_syntax import parse_space
 
 
 def problems_of(caught: pytest.ExceptionInfo[InputError]) -> list[tuple[str, str, str]]:
-    return [(problem.where, problem.found, problem.hint) for problem in caught.value.problems]
+    return [(str(problem.where), problem.found, problem.hint) for problem in caught.value.problems]
 
 
 def test_the_documented_space() -> None:

@@ -50,7 +50,7 @@ def _error_json(error: BaseException, text: str, *, code: int) -> str:
     if isinstance(error, InputError):
         body["message"] = _count(error)
         body["problems"] = [
-            {"where": p.where, "found": p.found, "allowed": p.allowed, "hint": p.hint} for p in error.problems
+            {"where": str(p.where), "found": p.found, "allowed": p.allowed, "hint": p.hint} for p in error.problems
         ]
     return json.dumps({"error": body}, indent=2)
 

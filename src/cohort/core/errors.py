@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cohort.core.place import Place
+
 __all__ = [
     "CohortError",
     "InputError",
@@ -24,21 +26,27 @@ class CohortError(Exception):
     """Base of all errors raised on purpose by Cohort (exit code 1 unless a subclass says otherwise)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False)
 class Problem:
     """One thing that is wrong with the user's input.
 
     Attributes:
-        where: File, ``file:line`` or dotted key (``task.yaml: search.space.r``).
+        where: Its place; plain words become one.
         found: What was there, quoted.
         allowed: What would be accepted.
         hint: What to do now, as one imperative sentence.
     """
 
-    where: str
+    where: Place
     found: str
     allowed: str
     hint: str
+
+    def __init__(self, *, where: Place | str, found: str, allowed: str, hint: str) -> None:
+        place = where if isinstance(where, Place) else Place(text=where)
+        # a frozen dataclass refuses plain assignment even while it is made
+        for name, value in (("where", place), ("found", found), ("allowed", allowed), ("hint", hint)):
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         return f"{self.where}: found {self.found}; allowed: {self.allowed}. {self.hint}"

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.data.examples import Conversation, Message
 from cohort.data.masking import RenderedRow
 from cohort.data.problems import BadRowError, ProblemKind
@@ -28,7 +29,7 @@ RENDERING_DATE = datetime(2024, 7, 26)
 """The day templates are told when they ask (Llama 3.1's own default): tokens must not depend on when they were made."""
 
 
-def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: str, where: str) -> None:
+def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: str, where: Place) -> None:
     """Check that conversations can be rendered.
 
     Raises:

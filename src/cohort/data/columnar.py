@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.sources import HubSource, SourceFile, SplitName
 
@@ -43,7 +44,7 @@ def parquet_rows(source: SourceFile) -> Iterator[tuple[int, Mapping[str, Any] | 
 
 
 def hub_rows(
-    source: HubSource, *, split: SplitName, where: str, log: ProblemLog
+    source: HubSource, *, split: SplitName, where: Place, log: ProblemLog
 ) -> Iterator[tuple[int, Mapping[str, Any] | BadRowError]]:
     """Yield (row number from 1, values) of one split of a hub data set.
 

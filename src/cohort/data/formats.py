@@ -143,7 +143,7 @@ def _note_missing_columns(rows: Sequence[RawRow], *, settings: DatasetSettings, 
         if rows and not any(source in row.values for row in rows):
             log.add(
                 ProblemKind.INPUT,
-                where=settings.key(f"columns.{name}"),
+                where=settings.key("columns", name),
                 found=f"{source!r}, a column no row has",
                 allowed=", ".join(rows[0].values) or "the columns of the file",
                 hint="Name a column of the file.",

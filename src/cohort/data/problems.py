@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cohort.core.errors import Problem
+from cohort.core.place import Place
 
 __all__ = ["BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
 
@@ -73,7 +74,7 @@ class ProblemLog:
     def __init__(self) -> None:
         self._entries: list[RowProblem] = []
 
-    def add(self, kind: ProblemKind, *, where: str, found: str, allowed: str, hint: str) -> None:
+    def add(self, kind: ProblemKind, *, where: Place | str, found: str, allowed: str, hint: str) -> None:
         """Note one problem."""
         self.extend([RowProblem(kind=kind, problem=Problem(where=where, found=found, allowed=allowed, hint=hint))])
 

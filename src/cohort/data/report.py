@@ -109,7 +109,7 @@ def collect_notes(
     lines: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for entry in log.entries:
-        lines.setdefault(entry.kind.value, []).append(entry.problem.where)
+        lines.setdefault(entry.kind.value, []).append(str(entry.problem.where))
         if len(samples.setdefault(entry.kind.value, [])) < _SAMPLES_PER_KIND:
             samples[entry.kind.value].append(str(entry.problem))
     return (

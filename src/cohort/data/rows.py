@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cohort.core.place import Place
 from cohort.data.columnar import hub_rows, parquet_rows
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.sources import HubSource, SourceFile, SplitName
@@ -36,7 +37,7 @@ class ReadSource:
     num_unreadable: int
 
 
-def read_source(source: SourceFile | HubSource, *, split: SplitName, where: str, log: ProblemLog) -> ReadSource:
+def read_source(source: SourceFile | HubSource, *, split: SplitName, where: Place, log: ProblemLog) -> ReadSource:
     """Read every row of ``source``; unreadable rows and an empty source are noted in ``log``.
 
     Raises:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 
 __all__ = [
     "CANONICAL_COLUMNS",
@@ -41,6 +42,8 @@ CANONICAL_COLUMNS = (
     "non_preferred_completion",
 )
 
+_SECTION = Place(key=("dataset",))
+
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
@@ -62,7 +65,7 @@ class DatasetSettings:
         max_train_samples: At most so many rows are trained on, chosen by seed from the usable ones; None takes all.
         seed: Chooses the validation share, the evaluation rows and the rows of ``max_train_samples``.
         base_directory: What relative paths are relative to; the working directory when None.
-        where: How messages name this section, e.g. ``task.yaml: dataset``.
+        where: The place of this section.
 
     Raises:
         InputError: a value is out of range, with every such value listed.
@@ -80,16 +83,16 @@ class DatasetSettings:
     max_train_samples: int | None = None
     seed: int = 0
     base_directory: Path | None = None
-    where: str = "dataset"
+    where: Place = _SECTION
 
     def __post_init__(self) -> None:
         problems = [*self._choice_problems(), *self._range_problems(), *self._column_problems()]
         if problems:
             raise InputError(problems)
 
-    def key(self, name: str) -> str:
-        """Return how messages name the key ``name`` of this section."""
-        return f"{self.where}.{name}"
+    def key(self, *names: str) -> Place:
+        """Return the place of a key of this section."""
+        return self.where.below(*names)
 
     def _choice_problems(self) -> list[Problem]:
         problems = []
@@ -146,7 +149,7 @@ class DatasetSettings:
                 hint = f"Write {near[0]} instead" if near else "Put our name left and the file's name right"
                 problems.append(
                     Problem(
-                        where=self.key(f"columns.{name}"),
+                        where=self.key("columns", name),
                         found=repr(name),
                         allowed=", ".join(CANONICAL_COLUMNS),
                         hint=f"{hint}: columns: {{prompt: question, completion: answer}}.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from cohort.core.hub_ids import is_hub_id
+from cohort.core.place import Place
 from cohort.data.problems import ProblemKind, ProblemLog
 
 __all__ = ["READABLE_SUFFIXES", "HubSource", "SourceFile", "SplitName", "resolve_sources"]
@@ -52,7 +53,7 @@ def resolve_sources(
     *,
     split: SplitName,
     base_directory: Path | None,
-    where: str,
+    where: Place,
     log: ProblemLog,
 ) -> list[SourceFile | HubSource]:
     """Return what to read, in order. What cannot be found is noted in ``log``.
@@ -93,7 +94,7 @@ def _could_be_hub_id(text: str) -> bool:
 
 
 def _directory_files(
-    directory: Path, *, shown: str, split: SplitName, where: str, log: ProblemLog
+    directory: Path, *, shown: str, split: SplitName, where: Place, log: ProblemLog
 ) -> list[SourceFile | HubSource]:
     files = sorted(p for p in directory.iterdir() if p.is_file() and p.suffix.lower() in READABLE_SUFFIXES)
     named = {path: _split_of(path) for path in files}
@@ -120,7 +121,7 @@ def _split_of(path: Path) -> str | None:
     return None
 
 
-def _note_suffix(path: Path, *, where: str, log: ProblemLog) -> None:
+def _note_suffix(path: Path, *, where: Place, log: ProblemLog) -> None:
     log.add(
         ProblemKind.INPUT,
         where=where,
@@ -130,7 +131,7 @@ def _note_suffix(path: Path, *, where: str, log: ProblemLog) -> None:
     )
 
 
-def _note_missing(path: Path, *, shown: str, where: str, log: ProblemLog) -> None:
+def _note_missing(path: Path, *, shown: str, where: Place, log: ProblemLog) -> None:
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Example, PlainText, PromptCompletion
 from cohort.data.formats import ParsedRow
@@ -49,7 +50,7 @@ class TokenRow:
         return self.tokens.tobytes() + self.trained.tobytes()
 
 
-def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: str) -> None:
+def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: Place) -> None:
     """Check that the tokenizer gives character offsets and can close a completion.
 
     Raises:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place, dotted
 from cohort.engine.changed_rows import MEND_PLACE, row_problems, short
 from cohort.engine.prepare.preparation import Preparation
 from cohort.runs.records import JsonValue
@@ -45,13 +46,22 @@ def identity_facts(preparation: Preparation) -> dict[str, JsonValue]:
     }
 
 
-def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: Path) -> None:
+def require_same_task(
+    facts: Mapping[str, JsonValue],
+    task: TaskFile,
+    *,
+    path: Path,
+    since: str = "the run began",
+    hint: str = _MEND,
+) -> None:
     """Refuse a task that is no longer what the run began with.
 
     Args:
         facts: Of the run record.
         task: The task in the run directory, as it is now.
         path: Its file, for messages.
+        since: What recorded it, in words.
+        hint: What to do about a key that differs.
 
     Raises:
         InputError: every key that differs, with both values.
@@ -67,10 +77,10 @@ def require_same_task(facts: Mapping[str, JsonValue], task: TaskFile, *, path: P
         raise InputError(
             [
                 Problem(
-                    where=f"{path}: {key}",
+                    where=Place(file=str(path), text=key),
                     found=_shown(now),
-                    allowed=f"{_shown(then)}, as when the run began",
-                    hint=_MEND,
+                    allowed=f"{_shown(then)}, as when {since}",
+                    hint=hint,
                 )
                 for key, then, now in differences
             ]
@@ -84,7 +94,10 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
         InputError: what differs, all of it.
     """
     task, now = preparation.task, {**preparation.facts, **identity_facts(preparation)}
-    places = {"model_hash": f"model_name_or_path: {task.model_name_or_path}", "device": "num_gpus"}
+    places = {
+        "model_hash": Place(key=("model_name_or_path",), text=task.model_name_or_path),
+        "device": Place(key=("num_gpus",)),
+    }
     problems = row_problems(facts, now, task=task)
     for key, name in _NAMES.items():
         if facts.get(key) == now[key] or (key == "device" and _kind(facts.get(key)) == _kind(now[key])):
@@ -96,7 +109,7 @@ def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation
                 where=places[key],
                 found=f"{name} changed: {found}",
                 allowed=f"{allowed}, as when the run began",
-                hint=_MEND if key == "device" else MEND_PLACE.format(key=places[key].partition(":")[0]),
+                hint=_MEND if key == "device" else MEND_PLACE.format(key=dotted(places[key].key)),
             )
         )
     if problems:

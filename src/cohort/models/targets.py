@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 
 __all__ = ["select_linears"]
 
@@ -29,7 +30,7 @@ def select_linears(targets: str | Sequence[str], *, paths: Iterable[str]) -> tup
     names = [targets] if isinstance(targets, str) else list(targets)
     suffixes = sorted({path.rsplit(".", 1)[-1] for path in paths})
     allowed = f"{ALL_LINEAR}, or a list of {', '.join(suffixes)}"
-    where = "lora.target_modules"
+    where = Place(key=("lora", "target_modules"))
     if not names:
         raise InputError(Problem(where=where, found="an empty list", allowed=allowed, hint="Name at least one module."))
     problems, chosen = [], set()

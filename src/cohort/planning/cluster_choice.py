@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots
@@ -41,10 +41,8 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
         InputError: no device, unknown hardware, two numbers of GPUs, or more GPUs than there are here.
     """
     if dry_run is None:
-        try:
-            slots = choose_slots(gpus=gpus, workers=workers)
-        except InputError as error:
-            raise InputError([_with_dry_run(problem) for problem in error.problems]) from None
+        elsewhere = "For GPUs that are not here, write --dry-run 8xH200."
+        slots = choose_slots(gpus=gpus, workers=workers, elsewhere=elsewhere)
         return ClusterChoice(
             hardware=hardware_of_slots(slots), cluster=Cluster.of_one_node(len(slots)), is_dry_run=False
         )
@@ -84,10 +82,3 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
         }
     )
     return ClusterChoice(hardware=choice.hardware, cluster=cluster, is_dry_run=True)
-
-
-def _with_dry_run(problem: Problem) -> Problem:
-    """Name what plans for GPUs that are not here, where there are too few."""
-    if problem.where != "--gpus" or "can use" not in problem.found:
-        return problem
-    return replace(problem, hint=f"{problem.hint} For GPUs that are not here, write --dry-run 8xH200.")

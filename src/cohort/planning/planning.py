@@ -140,9 +140,7 @@ def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: 
 
 def _with_file(problem: Problem, task: NamedTask, count: int) -> Problem:
     """Name the task where a problem's place does not."""
-    if count == 1 or task.path.name in problem.where:
-        return problem
-    return replace(problem, where=f"{task.path}: {problem.where}")
+    return problem if count == 1 else replace(problem, where=problem.where.in_file(str(task.path)))
 
 
 def plan_json(planned: TaskPlan) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import KeyPath, Place
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import JsonValue
 from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.overrides import Override, parse_overrides
 from cohort.tasks.paths import PATH_KEYS
-from cohort.tasks.yaml_lines import KeyPath, parse_yaml
+from cohort.tasks.yaml_lines import parse_yaml
 
 __all__ = ["load_run_task", "place_facts", "read_run_task"]
 
@@ -76,7 +77,8 @@ def read_run_task(directory: RunDirectory, *, facts: Mapping[str, JsonValue]) ->
 def _plain(directory: RunDirectory) -> dict[str, Any]:
     """Return the task file as plain data; nothing where it is no task, which reading it as one will say."""
     try:
-        document = parse_yaml(directory.task_file.read_text(encoding="utf-8"), where=str(directory.task_file))
+        text = directory.task_file.read_text(encoding="utf-8")
+        document = parse_yaml(text, where=Place(file=str(directory.task_file)))
     except (OSError, UnicodeDecodeError):
         return {}
     return document.data if document is not None and isinstance(document.data, dict) else {}
@@ -105,7 +107,7 @@ def _located(path: str, *, directory: RunDirectory, facts: Mapping[str, JsonValu
 
 def _missing(name: str, path: str, *, directory: RunDirectory) -> Problem:
     return Problem(
-        where=f"{directory.task_file}: {name}",
+        where=Place(file=str(directory.task_file), text=name),
         found=f"{path!r}, which does not exist, nor does it at the same place relative to the run directory",
         allowed="what the run began with, wherever it is now",
         hint=f"Say where: cohort resume {directory.root} --{name} PATH",

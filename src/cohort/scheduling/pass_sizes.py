@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cohort.core.errors import Problem
 from cohort.core.memory_records import GradientCheckpointing
+from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.scheduling.memory.memory_model import largest_that_fits
 
@@ -154,7 +155,7 @@ def row_too_long(
         return None
     first = "Set memory.recompute: auto, set" if mode is GradientCheckpointing.NEVER else "Set"
     return Problem(
-        where="dataset.max_length",
+        where=Place(key=("dataset", "max_length")),
         found=f"a row of {longest_row:,} tokens ({source}), whose training takes {format_bytes(takes(longest_row))} "
         f"with {'every layer recomputed' if recomputes else 'all its activations kept'}",
         allowed=f"at most {format_bytes(left)}, which the base model, an adapter of the largest rank and the margin "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.engine.prepare.inputs import load_fitting_task
 from cohort.engine.resume_checks import require_same_task
 from cohort.runs.directory import RunDirectory, choose_name
@@ -70,7 +71,7 @@ def read_submissions(
             continue
         occupied = RunDirectory.find_problem(directory / name)
         if occupied is not None:
-            problems.append(replace(occupied, where=f"{path}: run directory {directory / name}"))
+            problems.append(replace(occupied, where=Place(file=str(path), text=f"run directory {directory / name}")))
         new.append(submission_of(name, task, clock=clock, path=path.resolve()))
     if problems:
         raise InputError(problems)
@@ -118,16 +119,10 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
     )
     if now.get(queued.source) != queued.digests.get(queued.source):
         try:
-            require_same_task({"task": dict(queued.task)}, load_task(queued.source), path=Path(queued.source))
+            task, recorded = load_task(queued.source), {"task": dict(queued.task)}
+            require_same_task(recorded, task, path=Path(queued.source), since="it was added", hint=hint)
         except InputError as error:
-            problems += [
-                replace(
-                    problem,
-                    allowed=problem.allowed.replace("as when the run began", "as when it was added"),
-                    hint=hint if "as when the run began" in problem.allowed else problem.hint,
-                )
-                for problem in error.problems
-            ]
+            problems += error.problems
     for path, before in queued.digests.items():
         if path != queued.source and now[path] != before:
             problems.append(

@@ -11,13 +11,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import KeyPath, Place
 from cohort.tasks.not_built import unbuilt_in
 from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
 from cohort.tasks.paths import from_working_directory, locate_data, locate_model
 from cohort.tasks.problems import problems_from
 from cohort.tasks.task_file import TaskFile
-from cohort.tasks.yaml_lines import KeyPath, parse_yaml
+from cohort.tasks.yaml_lines import parse_yaml
 
 __all__ = ["TaskFile", "TaskFileError", "load_task", "task_from_mapping", "task_json_schema"]
 
@@ -70,7 +71,7 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
         if section in ("lora", "training") and key in task.search.space:
             problems.append(
                 Problem(
-                    where=f"command line {override.option}",
+                    where=origin.where(override.path),
                     found=f"{section}.{key}, which search.space.{key} overrides",
                     allowed=f"--search.space.{key} VALUE",
                     hint=f"Write --search.space.{key} instead.",
@@ -111,7 +112,7 @@ def task_from_mapping(
         *locate_model(written, base_directory, origin),
         *locate_data(written, base_directory, origin),
     ]
-    placed: list[tuple[int, Problem]] = [(_line_in(problem, name), problem) for problem in problems]
+    placed: list[tuple[int, Problem]] = [(problem.where.line or 0, problem) for problem in problems]
     rest: TaskFile | None = None
     wrong: list[KeyPath] = []
     try:
@@ -123,7 +124,7 @@ def task_from_mapping(
         rest = _without(written, wrong)
     else:
         task._origin = origin
-        placed += [(_line_in(problem, name), problem) for problem in _cross_problems(task, overrides, origin)]
+        placed += [(problem.where.line or 0, problem) for problem in _cross_problems(task, overrides, origin)]
     if placed:
         if rest is not None:
             rest._origin = origin
@@ -153,14 +154,9 @@ def _without(written: Mapping[str, Any], wrong: Sequence[KeyPath]) -> TaskFile |
         return None
 
 
-def _line_in(problem: Problem, name: str) -> int:
-    line = problem.where.removeprefix(f"{name}:").partition(":")[0]
-    return int(line) if line.isdigit() else 0
-
-
 def _read_text(path: Path) -> str:
     def problem(found: str, hint: str) -> InputError:
-        return InputError(Problem(where=str(path), found=found, allowed="a task file (YAML)", hint=hint))
+        return InputError(Problem(where=Place(file=str(path)), found=found, allowed="a task file (YAML)", hint=hint))
 
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -189,11 +185,12 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
     """
     path = Path(path)
     text = _read_text(path)
-    document = parse_yaml(text, where=str(path))
+    file = Place(file=str(path))
+    document = parse_yaml(text, where=file)
     if document is None or document.data is None:
         hint = "Write at least model_name_or_path and dataset with train."
         raise InputError(
-            Problem(where=f"{path}:1", found="an empty file", allowed="a task (keys and values)", hint=hint)
+            Problem(where=file.at_line(1), found="an empty file", allowed="a task (keys and values)", hint=hint)
         )
     if not isinstance(document.data, dict):
         found, hint = (
@@ -205,7 +202,7 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
                 f"a list of {len(document.data)} entries",
                 "Write one task a file, without the leading dashes.",
             )
-        raise InputError(Problem(where=f"{path}:1", found=found, allowed="one task (keys and values)", hint=hint))
+        raise InputError(Problem(where=file.at_line(1), found=found, allowed="one task (keys and values)", hint=hint))
     parsed = [from_working_directory(override) for override in parse_overrides(overrides, model=TaskFile)]
     return task_from_mapping(
         document.data, base_directory=path.parent, name=str(path), lines=document.lines, overrides=parsed

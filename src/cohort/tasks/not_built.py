@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.core.errors import Problem
+from cohort.core.place import Place
 
 __all__ = ["NOT_BUILT_KEYS", "NotBuilt", "unbuilt_in"]
 
@@ -76,12 +77,12 @@ def _lookup(data: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], str]) -> Iterator[Problem]:
+def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], Place]) -> Iterator[Problem]:
     """Yield a problem for every value of a task that asks for a missing feature.
 
     Args:
         data: The task as it was written, before validation.
-        where: Dotted key to how messages name its place.
+        where: Dotted key to its place.
     """
     for entry in NOT_BUILT_KEYS:
         value = _lookup(data, entry.key)

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cohort.tasks.yaml_lines import KeyPath
+from cohort.core.place import KeyPath, Place
 
-__all__ = ["TaskOrigin", "dotted"]
-
-
-def dotted(path: KeyPath) -> str:
-    """Return ``("search", "space", "r", 1)`` as ``search.space.r[1]``."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+__all__ = ["TaskOrigin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +24,16 @@ class TaskOrigin:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     overrides: Mapping[KeyPath, str] = field(default_factory=dict)
 
-    def where(self, path: KeyPath | str) -> str:
-        """Return ``task.yaml:12: search.space.r``, or ``command line --training.seed``.
+    def where(self, path: KeyPath | str) -> Place:
+        """Return the place of a key, ``task.yaml:12: search.space.r``, or ``command line --training.seed``.
 
         A key that is not there has the line of its section.
         """
         parts: KeyPath = tuple(path.split(".")) if isinstance(path, str) else path
         for length in range(len(parts), 0, -1):
             if parts[:length] in self.overrides:
-                rest = dotted(parts[length:])
-                return f"command line {self.overrides[parts[:length]]}" + (f": {rest}" if rest else "")
-        line = self.line(parts)
-        place = self.name if line is None else f"{self.name}:{line}"
-        return f"{place}: {dotted(parts)}" if parts else place
+                return Place(option=f"command line {self.overrides[parts[:length]]}", key=parts[length:])
+        return Place(file=self.name, line=self.line(parts), key=parts)
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of the key, or of the nearest section around it."""

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import KeyPath, Place
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.problems import known_keys, unknown_key_hint
-from cohort.tasks.yaml_lines import KeyPath, parse_yaml_value
+from cohort.tasks.yaml_lines import parse_yaml_value
 
 __all__ = ["Override", "apply_overrides", "parse_overrides"]
 
@@ -86,9 +87,8 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
             )
             continue
         try:
-            overrides.append(
-                Override(path=path, value=parse_yaml_value(text, where=f"command line {option}"), option=option)
-            )
+            value = parse_yaml_value(text, where=Place(option=f"command line {option}"))
+            overrides.append(Override(path=path, value=value, option=option))
         except InputError as error:
             problems.extend(error.problems)
     if problems:

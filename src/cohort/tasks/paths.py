@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cohort.core.errors import Problem
+from cohort.core.place import KeyPath
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.sources import HubSource, resolve_sources
 from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.overrides import Override
-from cohort.tasks.yaml_lines import KeyPath
 
 __all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model"]
 

@@ -11,9 +11,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
-from cohort.tasks.origin import TaskOrigin, dotted
+from cohort.core.place import KeyPath, dotted
+from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.refusal import REFUSAL_TYPE, number_hint, refusals_of
-from cohort.tasks.yaml_lines import KeyPath
 
 __all__ = ["known_keys", "problems_from", "unknown_key_hint"]
 

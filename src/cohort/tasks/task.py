@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from cohort.tasks.sections import EarlyExitSection
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -83,7 +84,7 @@ class Task:
             if search is not None and "space" in search:
                 raise InputError(
                     Problem(
-                        where=f"{shown}: search_space",
+                        where=Place(file=shown, key=("search_space",)),
                         found="search_space and search['space']",
                         allowed="one of the two",
                         hint="Remove one.",
@@ -110,7 +111,7 @@ def _require_folder_name(name: str) -> None:
     if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
         raise InputError(
             Problem(
-                where="Task: name",
+                where=Place(file="Task", key=("name",)),
                 found=repr(name),
                 allowed="the name of a folder, without / and \\: it names the run directory",
                 hint="Write a plain name, and choose the place with Engine.run(run_directory=...).",

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, WithJsonSchema
 from ruamel.yaml import YAML
 
+from cohort.core.errors import Problem
+from cohort.core.place import Place
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection
@@ -116,15 +118,27 @@ class TaskFile(Section):
 
     _origin: TaskOrigin = PrivateAttr(default_factory=lambda: TaskOrigin(name="task"))
 
-    def where(self, key: str) -> str:
-        """Return how messages name a dotted key: ``task.yaml:12: search.space.r``."""
+    def where(self, key: str) -> Place:
+        """Return the place of a dotted key: ``task.yaml:12: search.space.r``."""
         return self._origin.where(key)
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem of a layer that knows keys but not their lines, with the line in the task file."""
+        place = problem.where
+        if not place.key or place.option or place.line is not None or place.file not in ("", self._origin.name):
+            return problem
+        key = place.key
+        if key[:2] == ("search", "space") and len(key) > 2 and key[2] not in self.search.space:
+            # a hyperparameter that is not searched has its value, and so its line, in a section
+            owners = ("lora", "training")
+            key = next(((name, *key[2:]) for name in owners if hasattr(getattr(self, name), str(key[2]))), key)
+        return replace(problem, where=replace(self._origin.where(key), text=place.text))
 
     def dataset_settings(self) -> DatasetSettings:
         """Return the ``dataset`` section as the data layer reads it."""
         section = self.dataset
         values = {name: getattr(section, name) for name in type(section).model_fields}
-        return DatasetSettings(**values, seed=self.training.seed, where=f"{self._origin.name}: dataset")
+        return DatasetSettings(**values, seed=self.training.seed, where=Place(file=self._origin.name, key=("dataset",)))
 
     def evaluation_settings(self) -> EvaluationSettings:
         """Return when and on how many rows trials are evaluated."""
@@ -160,7 +174,7 @@ class TaskFile(Section):
                 parameters[name] = replace(searched, otherwise=value)
         return SearchSpace(
             parameters=parameters,
-            where=f"{self._origin.name}: search.space",
+            where=Place(file=self._origin.name, key=("search", "space")),
             constraints=tuple(parse_constraint(text, names=tuple(SEARCHABLE)) for text in self.search.constraints),
         )
 

@@ -11,10 +11,9 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import KeyPath, Place
 
-__all__ = ["KeyPath", "YamlDocument", "parse_yaml", "parse_yaml_value"]
-
-KeyPath = tuple[str | int, ...]
+__all__ = ["YamlDocument", "parse_yaml", "parse_yaml_value"]
 
 _STANDARD = "tag:yaml.org,2002:"
 _CONSTRUCTED = {_STANDARD + name for name in ("int", "float", "bool", "null")}
@@ -37,7 +36,7 @@ class YamlDocument:
 class _Reader:
     """Turns composed nodes into plain values, noting lines and problems on the way."""
 
-    def __init__(self, yaml: YAML, where: str) -> None:
+    def __init__(self, yaml: YAML, where: Place) -> None:
         self.yaml = yaml
         self.where = where
         self.lines: dict[KeyPath, int] = {}
@@ -82,24 +81,24 @@ class _Reader:
         return str(node.value)
 
     def _note(self, line: int, found: str, allowed: str, hint: str) -> None:
-        self.problems.append(Problem(where=f"{self.where}:{line}", found=found, allowed=allowed, hint=hint))
+        self.problems.append(Problem(where=self.where.at_line(line), found=found, allowed=allowed, hint=hint))
 
 
-def _syntax_problem(error: YAMLError, where: str) -> Problem:
+def _syntax_problem(error: YAMLError, where: Place) -> Problem:
     line, what = None, str(error).splitlines()[0]
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         line = None if mark is None else mark.line + 1
         what = " ".join(str(part) for part in (error.context, error.problem) if part)
     return Problem(
-        where=where if line is None else f"{where}:{line}",
+        where=where if line is None else where.at_line(line),
         found=f"text that is not YAML ({what})",
         allowed="YAML 1.2: `key: value` lines, indented with spaces",
         hint="Correct the line; look for a missing colon, quote or bracket and for tabs there or just before.",
     )
 
 
-def parse_yaml(text: str, *, where: str) -> YamlDocument | None:
+def parse_yaml(text: str, *, where: Place) -> YamlDocument | None:
     """Parse one document; None when the text holds nothing but comments.
 
     Raises:
@@ -119,7 +118,7 @@ def parse_yaml(text: str, *, where: str) -> YamlDocument | None:
     return YamlDocument(data=data, lines=reader.lines)
 
 
-def parse_yaml_value(text: str, *, where: str) -> Any:
+def parse_yaml_value(text: str, *, where: Place) -> Any:
     """Parse a value typed on the command line (``3e-4``, ``[8, 16]``, ``none``); empty text is the empty string.
 
     Raises:

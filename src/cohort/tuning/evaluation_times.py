@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.shares import ceil_share, exact_fraction
 
@@ -57,7 +58,7 @@ class EvaluationSettings:
         }
         problems = [
             Problem(
-                where=f"evaluation.{name}",
+                where=Place(key=("evaluation", name)),
                 found=repr(getattr(self, name)),
                 allowed=allowed,
                 hint=f"Set it to {allowed}.",

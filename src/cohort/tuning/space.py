@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.tuning.constraints import Constraint, ConstraintError
 from cohort.tuning.parameters import (
     Choice,
@@ -24,7 +25,9 @@ from cohort.tuning.parameters import (
     values_of,
 )
 
-__all__ = ["SearchSpace", "configuration_key"]
+__all__ = ["SPACE_PLACE", "SearchSpace", "configuration_key"]
+
+SPACE_PLACE = Place(key=("search", "space"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,7 @@ class SearchSpace:
 
     Attributes:
         parameters: By name.
-        where: How messages name the space.
+        where: The place of the space.
         constraints: What every configuration has to meet.
 
     Raises:
@@ -41,13 +44,13 @@ class SearchSpace:
     """
 
     parameters: Mapping[str, Parameter]
-    where: str = "search.space"
+    where: Place = SPACE_PLACE
     constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", dict(self.parameters))
         problems = [
-            Problem(where=f"{self.where}.{name}", found=found, allowed=allowed, hint=hint)
+            Problem(where=self.where.below(name), found=found, allowed=allowed, hint=hint)
             for name, parameter in self.parameters.items()
             for found, allowed, hint in self._problems_of(name, parameter)
         ]
@@ -89,7 +92,7 @@ class SearchSpace:
                 errors.append(error)
         if not errors:
             return True
-        where = self.where.replace("search.space", "search.constraints")
+        where = self.where.at_key("search", "constraints")
         raise InputError([Problem(where=where, found=e.found, allowed=e.allowed, hint=e.hint) for e in errors])
 
     def constrained(self) -> SearchSpace:
@@ -136,7 +139,7 @@ class SearchSpace:
         """
         problems = [
             Problem(
-                where=f"{self.where}.{name}",
+                where=self.where.below(name),
                 found="a range without num or step",
                 allowed="in a grid: a list, or a range with num (values) or step (distance)",
                 hint="Add num: 5, write a list, or choose sampler: random or tpe.",

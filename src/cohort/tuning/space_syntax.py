@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.tuning.parameters import Choice, Constant, MultipleOf, Parameter, Range, Value
-from cohort.tuning.space import SearchSpace
+from cohort.tuning.space import SPACE_PLACE, SearchSpace
 
 __all__ = ["INTEGER_PARAMETERS", "parse_space"]
 
@@ -39,7 +40,7 @@ def parse_space(
     *,
     base: Mapping[str, Value] | None = None,
     integer_parameters: Collection[str] = INTEGER_PARAMETERS,
-    where: str = "search.space",
+    where: Place = SPACE_PLACE,
 ) -> SearchSpace:
     """Return the search space of a task file.
 
@@ -51,7 +52,7 @@ def parse_space(
         base: Values that hold where the space does not set a parameter, so that ``lora_alpha: 2r`` can follow an ``r``
             outside the space.
         integer_parameters: Names whose ranges are of whole numbers.
-        where: Place for error messages.
+        where: The place of the space.
 
     Raises:
         InputError: with all problems.
@@ -65,7 +66,7 @@ def parse_space(
             )
         except _RefusedError as refused:
             problems.append(
-                Problem(where=f"{where}.{name}", found=refused.found, allowed=refused.allowed, hint=refused.hint)
+                Problem(where=where.below(name), found=refused.found, allowed=refused.allowed, hint=refused.hint)
             )
     if problems:
         raise InputError(problems)

@@ -85,7 +85,7 @@ def test_what_cannot_be_planned_is_said() -> None:
     trials = [trial(0, r=8, batch_size=1), trial(1, r=64, batch_size=1), trial(2, r=512, batch_size=1)]
     with pytest.raises(InputError) as caught:
         plan_packs(problem(trials, num_gpus=1, room=50_000))
-    assert [found.where for found in caught.value.problems] == ["trial 1: r", "trial 2: r"]
+    assert [str(found.where) for found in caught.value.problems] == ["trial 1: r", "trial 2: r"]
     with pytest.raises(InputError, match="leaves no room"):
         plan_packs(problem(trials, num_gpus=2, room=1000, base=1e9))
     with pytest.raises(InputError, match="gpus: found 0"):

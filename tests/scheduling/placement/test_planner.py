@@ -159,7 +159,7 @@ def test_no_gpus_and_no_tasks() -> None:
 def test_every_unplaceable_task_is_named() -> None:
     with pytest.raises(InputError) as caught:
         plan_placement([task("a", 4, 1), task("b", 1, 1), task("c", 3, 1)], Cluster.of_one_node(2))
-    assert [problem.where for problem in caught.value.problems] == ["task a: num_gpus", "task c: num_gpus"]
+    assert [str(problem.where) for problem in caught.value.problems] == ["task a: num_gpus", "task c: num_gpus"]
 
 
 def test_at_the_limit_the_best_plan_so_far_comes_with_its_gap() -> None:

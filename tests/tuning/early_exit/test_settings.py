@@ -53,7 +53,7 @@ def test_a_wrong_value_is_named(name: str, value: Any) -> None:
     with pytest.raises(InputError) as caught:
         EarlyExitSettings(**{name: value})
     (problem,) = caught.value.problems
-    assert problem.where == f"early_exit.{name}"
+    assert str(problem.where) == f"early_exit.{name}"
     assert problem.found == repr(value)
 
 

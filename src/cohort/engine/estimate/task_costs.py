@@ -20,7 +20,6 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
 from cohort.engine.machine.measurements import CostKey, MeasuredCosts
-from cohort.engine.memory.limit import placed
 from cohort.engine.memory.sizes import (
     GRAPH_TOKENS,
     LOSS_HEAD_BYTES,
@@ -233,8 +232,7 @@ class TaskCosts:
 
     def _placed(self, problem: Problem) -> Problem:
         return replace(
-            problem,
-            where=placed(self.task, problem).where,
+            self.task.located(problem),
             allowed=f"{problem.allowed}, beside the base model on {self.hardware.name}",
         )
 

@@ -13,6 +13,7 @@ import torch
 
 from cohort.cluster.local import LocalSlot, cpu_slots, gpu_slots
 from cohort.core.errors import InputError, Problem, RunStateError
+from cohort.core.place import Place
 from cohort.engine.machine.devices import hardware_of
 from cohort.engine.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware
@@ -26,12 +27,13 @@ _PROBE = (
 )
 
 
-def choose_slots(*, gpus: int | None, workers: int | None) -> tuple[LocalSlot, ...]:
+def choose_slots(*, gpus: int | None, workers: int | None, elsewhere: str = "") -> tuple[LocalSlot, ...]:
     """Return one slot per GPU, or per CPU worker.
 
     Args:
         gpus: GPUs to use; None: all there are, or one CPU worker where there are none.
         workers: CPU workers to use instead of GPUs.
+        elsewhere: What to do for GPUs that are not here, to be added to the hint where there are too few.
 
     Raises:
         InputError: there are fewer GPUs, or no slot is asked for.
@@ -46,7 +48,8 @@ def choose_slots(*, gpus: int | None, workers: int | None) -> tuple[LocalSlot, .
         found = f"{gpus}, but torch can use {len(names) or 'none'} here"
         allowed = f"1 to {len(names)}" if names else "--workers N, for the CPU"
         hint = f"Write --gpus {len(names)}." if names else "Write --workers 1, or install a torch build for your GPU."
-        raise InputError(Problem(where="--gpus", found=found, allowed=allowed, hint=hint))
+        hint = f"{hint} {elsewhere}".rstrip()
+        raise InputError(Problem(where=Place(option="--gpus"), found=found, allowed=allowed, hint=hint))
     return gpu_slots(names[:gpus], num_threads=_share_of_cores(gpus))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 
 __all__ = ["Machine", "choose_machine", "cpu_name", "free_memory_bytes", "host_memory_bytes", "package_versions"]
 
@@ -36,7 +37,7 @@ class Machine:
     memory_bytes: int
 
 
-def choose_machine(num_gpus: int | str, *, where: str) -> Machine:
+def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
     """Return the GPU if there is one and the task does not forbid it, else the CPU.
 
     Args:

@@ -20,7 +20,7 @@ from cohort.models.counts import count_model
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
-__all__ = ["estimate_smallest_memory", "limit_problem", "placed", "require_room_for_an_adapter", "weight_bytes"]
+__all__ = ["estimate_smallest_memory", "limit_problem", "require_room_for_an_adapter", "weight_bytes"]
 
 
 def limit_problem(task: TaskFile, *, taken: int, enough: SmallestMemory | None = None) -> Problem | None:
@@ -116,14 +116,8 @@ def require_room_for_an_adapter(
     row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
     rank = max(spec.adapter.r for spec in specs)
     if aligned_rank(rank) * row_bytes > room:
-        problem = placed(task, too_large(rank, row_bytes=row_bytes, room=room, free_bytes=left))
+        problem = task.located(too_large(rank, row_bytes=row_bytes, room=room, free_bytes=left))
         enough = estimate_smallest_memory(
             task, machine, config=config, layout=layout, specs=specs, longest_row=longest_row
         )
         raise InputError(problem if enough is None else enough.with_hint(problem))
-
-
-def placed(task: TaskFile, problem: Problem) -> Problem:
-    """Return a problem of sizes, which know keys but not their lines, with the line in the task file."""
-    is_searched = problem.where != "search.space.r" or "r" in task.search.space
-    return replace(problem, where=task.where(problem.where if is_searched else "lora.r"))

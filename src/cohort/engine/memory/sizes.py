@@ -14,6 +14,7 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
+from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
 from cohort.kernels.cross_entropy import logits_bytes
@@ -193,7 +194,7 @@ def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Probl
     """Return what is wrong when the state of one adapter of ``rank`` does not fit into ``room`` bytes."""
     fitting = max(0, room) // (row_bytes * aligned_rank(1)) * aligned_rank(1)
     return Problem(
-        where="search.space.r",
+        where=Place(key=("search", "space", "r")),
         found=f"rank {rank}, whose training state takes {format_bytes(aligned_rank(rank) * row_bytes)}",
         allowed=f"at most {format_bytes(max(0, room))}, which the smallest pass and the margin leave of "
         f"{format_bytes(free_bytes)} free beside the base model"

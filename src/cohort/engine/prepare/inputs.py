@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def _read_model(
     try:
         return directory, config, select_linears(task.lora.target_modules, paths=linear_shapes(config))
     except InputError as error:
-        problems.extend(replace(problem, where=task.where("lora.target_modules")) for problem in error.problems)
+        problems.extend(task.located(problem) for problem in error.problems)
         return None
 
 
@@ -170,7 +170,7 @@ def _count_trials(task: TaskFile, problems: list[Problem]) -> int:
     try:
         found = count_configurations(task.search_space(), sampler=task.search.sampler, trials=task.search.trials)
     except InputError as error:
-        problems.extend(replace(p, where=_placed_in_search(task, p.where)) for p in error.problems)
+        problems.extend(task.located(problem) for problem in error.problems)
         return 0
     if not found:
         problems.append(_unmet(task))
@@ -187,12 +187,6 @@ def _unmet(task: TaskFile) -> Problem:
     )
 
 
-def _placed_in_search(task: TaskFile, where: str) -> str:
-    """Return a place in the search section with its line."""
-    before, section, key = where.partition(": search.")
-    return task.where(f"search.{key}") if section and before == task.where("").rpartition(":")[0] else where
-
-
 def _read_data(
     task: TaskFile, problems: list[Problem], *, max_problems: int | None
 ) -> tuple[Any, LoadedDataset] | None:
@@ -206,16 +200,9 @@ def _read_data(
         )
     except InputError as error:
         # a model that cannot be found has no tokenizer either: say it once
-        problems.extend(_placed(task, problem) for problem in error.problems if problem not in problems)
+        problems.extend(task.located(problem) for problem in error.problems if problem not in problems)
         return None
     return tokenizer, loaded
-
-
-def _placed(task: TaskFile, problem: Problem) -> Problem:
-    """Return a problem of the data layer, which knows keys but not their lines, with the line in the task file."""
-    before, section, key = problem.where.partition(": dataset")
-    is_key = before == task.dataset_settings().where.partition(": ")[0] and (not key or key.startswith("."))
-    return replace(problem, where=task.where(section.removeprefix(": ") + key)) if section and is_key else problem
 
 
 def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:

@@ -24,7 +24,6 @@ from cohort.engine.machine.kernel_choices import (
     tile_source,
 )
 from cohort.engine.machine.machine import Machine, choose_machine, package_versions
-from cohort.engine.memory.limit import placed
 from cohort.engine.memory.plan import MemoryPlan, plan_memory
 from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, facts_of, recomputed_note
 from cohort.engine.prepare.data_notes import data_counts, data_problems, split_notes
@@ -242,7 +241,7 @@ def _sizes(
     try:
         return sizes_of(memory.machine)
     except InputError as error:
-        problems, enough = [placed(task, problem) for problem in error.problems], memory.enough(sizes_of)
+        problems, enough = [task.located(problem) for problem in error.problems], memory.enough(sizes_of)
         raise InputError(problems if enough is None else enough.with_hints(problems)) from None
 
 

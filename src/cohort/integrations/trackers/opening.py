@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.integrations.trackers.hosted_tracker import trackio_tracker, wandb_tracker
 from cohort.integrations.trackers.mlflow_tracker import MlflowTracker
 from cohort.integrations.trackers.tensorboard_tracker import TensorBoardTracker
@@ -47,7 +48,7 @@ def _first_installed(name: str, *, import_module: Importer) -> ModuleType | None
     return None
 
 
-def _problem(name: str, *, where: str) -> Problem:
+def _problem(name: str, *, where: Place | str) -> Problem:
     if name not in _PACKAGES:
         return Problem(
             where=where,
@@ -86,7 +87,7 @@ def _modules(names: Sequence[str], *, import_module: Importer) -> dict[str, Modu
 
 
 def tracker_problems(
-    names: Sequence[str], *, where: str, import_module: Importer = importlib.import_module
+    names: Sequence[str], *, where: Place | str, import_module: Importer = importlib.import_module
 ) -> list[Problem]:
     """Return what keeps :func:`open_trackers` from opening ``names``: unknown ones, packages that are not installed.
 

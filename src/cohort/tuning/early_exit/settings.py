@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 
 __all__ = ["EarlyExitSettings", "RuleName"]
 
@@ -134,4 +135,4 @@ def _is_number(value: object) -> bool:
 
 
 def _problem(name: str, value: object, *, allowed: str, hint: str) -> Problem:
-    return Problem(where=f"early_exit.{name}", found=repr(value), allowed=allowed, hint=hint)
+    return Problem(where=Place(key=("early_exit", name)), found=repr(value), allowed=allowed, hint=hint)

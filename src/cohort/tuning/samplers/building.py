@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.tuning.parameters import MOST_POINTS, Configuration
 from cohort.tuning.samplers.grid import GridSampler
 from cohort.tuning.samplers.optuna_sampler import OptunaSampler
@@ -31,7 +32,7 @@ def build_sampler(
     if trials is None:
         raise InputError(
             Problem(
-                where="search.trials",
+                where=Place(key=("search", "trials")),
                 found="nothing",
                 allowed=f"an integer >= 1 with sampler: {name.value}",
                 hint="Write how many configurations to try.",

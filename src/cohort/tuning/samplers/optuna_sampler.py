@@ -14,6 +14,7 @@ import warnings
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.core.seeds import derive_seed
 from cohort.tuning.parameters import Choice, Configuration, MultipleOf, Range, Value
 from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerName
@@ -47,7 +48,7 @@ class OptunaSampler(Sampler):
         if trials < 1:
             raise InputError(
                 Problem(
-                    where="search.trials",
+                    where=Place(key=("search", "trials")),
                     found=repr(trials),
                     allowed="an integer >= 1",
                     hint="Write how many configurations to try.",
@@ -244,7 +245,7 @@ def _import_optuna(name: SamplerName) -> Any:
     except ImportError as error:
         raise InputError(
             Problem(
-                where="search.sampler",
+                where=Place(key=("search", "sampler")),
                 found=f"{name.value}, which needs the package optuna",
                 allowed="grid on a machine without optuna",
                 hint="Install it with: pip install optuna, or choose sampler: grid.",
