@@ -26,6 +26,6 @@ def test_the_files_of_the_licence_are_packed() -> None:
 def test_the_notices_name_every_example_and_every_file_of_recorded_data() -> None:
     notices = (REPOSITORY / "THIRD_PARTY_NOTICES.md").read_text(encoding="utf-8")
     folders = [path for path in (REPOSITORY / "examples").iterdir() if path.is_dir()]
-    data = [path for path in (REPOSITORY / "benchmarks").glob("*.json")]
+    data = list((REPOSITORY / "benchmarks").glob("*.json"))
     for path in [*folders, *data]:
         assert path.relative_to(REPOSITORY).as_posix() in notices, path
