@@ -1,0 +1,205 @@
+"""How long does ``cohort tune`` take from its start to its last file, against one PEFT run over the same rows?
+
+The command line itself on a model directory: 60 trials (5 learning rates, 3 ranks, 4 batch sizes), one epoch, early
+exit with default settings. Every measured thing is a process of its own, imports and loading included, and all run in
+turn on one machine: PEFT at batch 1 and 8, the sweep with empty caches (cold), and again with those it left (warm).
+
+The model has random weights; its rows have GSM8K's lengths and words drawn by Zipf's law, so that losses fall as trials
+learn which words are frequent, and early exit has something to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.llama_shapes import SHAPES, gsm8k_lengths, hf_config, rows_of_lengths
+from benchmarks.measure import REPOSITORY, RESULTS, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.steps.step_timing import peft_loop
+from benchmarks.sweeps.sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS
+
+__all__ = ["main"]
+
+QUESTION = "How long does a whole sweep take by the command line, against one PEFT run over the same rows?"
+NUM_VALIDATION_ROWS = 64
+# the step of a PEFT run at batch 1 on a fast host, which the design of these benchmarks names as the fair divisor
+FAST_HOST_MS = {"1b": 96.0, "8b": 157.0}
+
+
+def main() -> None:
+    """Measure, print, write; or be the PEFT process."""
+    options = _arguments()
+    if options.peft_batch_size:
+        _be_peft(options.folder, batch_size=options.peft_batch_size)
+        return
+    need_gpu(shape=options.shape)
+    with tempfile.TemporaryDirectory(prefix="whole-sweep-") as made:
+        folder = options.folder or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        pairs = _write_inputs(folder, shape=options.shape, num_layers=options.num_layers, num_rows=options.rows)
+        rows = [_time_peft(folder, batch_size=size) for size in options.peft]
+        for name in ("cold", "warm"):
+            rows.append(_time_sweep(folder, name=name))
+            _print(rows)
+    headline = _headline(rows, shape=options.shape)
+    notes = {"rows": len(pairs), "tokens": sum(map(sum, pairs)), "fast_host_step_ms": FAST_HOST_MS.get(options.shape)}
+    out = options.out or RESULTS / f"whole_sweep_{options.shape}.json"
+    write_result(out, question=QUESTION, headline=headline, rows=rows, notes=notes)
+    print({key: round(value, 3) for key, value in headline.items()})
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="1b")
+    parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
+    parser.add_argument("--rows", type=int, default=320, help="training rows")
+    parser.add_argument("--peft", type=int, nargs="*", default=[1, 8], metavar="BATCH_SIZE", help="PEFT runs to time")
+    parser.add_argument("--folder", type=Path, default=None, help="keep model, rows and runs here")
+    parser.add_argument("--peft-batch-size", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=None)
+    return parser.parse_args()
+
+
+def _write_inputs(folder: Path, *, shape: str, num_layers: int | None, num_rows: int) -> list[tuple[int, int]]:
+    """Write model, tokenizer, rows and task file; return (prompt, completion) lengths of the training rows."""
+    config = hf_config(shape, num_layers=num_layers)
+    _write_model(folder / "model", config)
+    recorded = gsm8k_lengths()
+    rng = np.random.default_rng(0)
+    chosen = [recorded[i] for i in rng.choice(len(recorded), size=num_rows + NUM_VALIDATION_ROWS, replace=False)]
+    if shape == "tiny":
+        chosen = [(prompt // 8 + 1, completion // 8 + 1) for prompt, completion in chosen]
+    for name, pairs in (("train", chosen[:num_rows]), ("validation", chosen[num_rows:])):
+        lines = []
+        for prompt, completion in pairs:
+            # one token a word; the completion's last token is the end of sequence that training adds
+            words = [f"w{rank}" for rank in np.minimum(rng.zipf(1.3, size=prompt + completion - 1), 400)]
+            lines.append(json.dumps({"prompt": " ".join(words[:prompt]), "completion": " " + " ".join(words[prompt:])}))
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    task = {
+        "model_name_or_path": "model",
+        "dataset": {"train": "train.jsonl", "validation": "validation.jsonl", "format": "prompt_completion"},
+        "training": {"num_train_epochs": 1},
+        "search": {
+            "space": {
+                "learning_rate": list(LEARNING_RATES),
+                "r": list(RANKS),
+                "lora_alpha": "2r",
+                "batch_size": list(BATCH_SIZES),
+            }
+        },
+    }
+    (folder / "task.yaml").write_text(json.dumps(task, indent=1), encoding="utf-8")
+    return chosen[:num_rows]
+
+
+def _write_model(folder: Path, config: dict[str, Any]) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    vocabulary = {"</s>": 0, "<unk>": 1, **{f"w{index}": index + 2 for index in range(config["vocab_size"] - 2)}}
+    backend = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>").save_pretrained(folder)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = LlamaForCausalLM(LlamaConfig(**{**config, "bos_token_id": None, "eos_token_id": 0}))
+    model.to(torch.bfloat16).save_pretrained(folder)
+    del model
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _be_peft(folder: Path, *, batch_size: int) -> None:
+    """Fine-tune one adapter as a plain script does, and print where its time went."""
+    began = time.perf_counter()
+    from transformers import AutoModelForCausalLM
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.bfloat16, attn_implementation="sdpa")
+    lines = [json.loads(line) for line in (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    pairs = [(len(line["prompt"].split()), len(line["completion"].split()) + 1) for line in lines]
+    rows = rows_of_lengths(pairs, vocab_size=model.config.vocab_size)
+    step, adapted = peft_loop(model, rows, batch_size=batch_size, device=device)
+    ready = time.perf_counter()
+    num_steps = -(-len(rows) // batch_size)
+    for _ in range(num_steps):
+        step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    trained = time.perf_counter()
+    adapted.save_pretrained(folder / f"peft-{batch_size}")
+    found = {"loading": ready - began, "training": trained - ready, "step_ms": (trained - ready) / num_steps * 1e3}
+    print(json.dumps(found))
+
+
+def _time_peft(folder: Path, *, batch_size: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.sweeps.whole_sweep"]
+    command += ["--folder", str(folder), "--peft-batch-size", str(batch_size)]
+    wall, output = _run(command, folder, caches=None)
+    return {"what": f"PEFT, batch {batch_size}", "wall_s": wall, **json.loads(output.splitlines()[-1])}
+
+
+def _time_sweep(folder: Path, *, name: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(folder / name), "--json"]
+    wall, output = _run(command, folder, caches=folder / "caches")
+    found = json.loads(output[output.index("{") :])
+    compute = found["compute"]
+    return {
+        "what": f"sweep, {name}",
+        "wall_s": wall,
+        "training": found["seconds"],
+        "tokens": compute["trained_tokens"],
+        "evaluated": compute["eval_tokens"],
+        "evaluated_share": compute["eval_tokens"] / (3 * compute["trained_tokens"]),
+        "of_grid": compute["share_of_full_grid"],
+    }
+
+
+def _run(command: list[str], folder: Path, *, caches: Path | None) -> tuple[float, str]:
+    """Return the wall seconds of a process, from its start to its end, and what it printed."""
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{os.environ.get('PYTHONPATH', '')}"}
+    environment["TOKENIZERS_PARALLELISM"] = "false"
+    if caches is not None:
+        environment |= {"COHORT_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
+        environment["CUDA_CACHE_PATH"] = str(caches / "cuda")
+    began = time.perf_counter()
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    wall = time.perf_counter() - began
+    (folder / "last.log").write_text(done.stderr, encoding="utf-8")
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return wall, done.stdout
+
+
+def _headline(rows: list[dict[str, Any]], *, shape: str) -> dict[str, float]:
+    """Return the sweep's wall time over each PEFT process's, and over its training steps alone."""
+    by_name = {row["what"]: row for row in rows}
+    headline = {}
+    for name in ("cold", "warm"):
+        wall = by_name[f"sweep, {name}"]["wall_s"]
+        for batch_size, suffix in ((1, ""), (8, "_vs_batch8")):
+            if (peft := by_name.get(f"PEFT, batch {batch_size}")) is not None:
+                headline[f"whole_sweep_{shape}_{name}{suffix}"] = wall / peft["wall_s"]
+                headline[f"whole_sweep_{shape}_{name}{suffix}_over_steps_alone"] = wall / peft["training"]
+    return headline
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    print_table(rows, columns=("what", "wall_s", "loading", "training", "step_ms", "tokens", "evaluated", "of_grid"))
+
+
+if __name__ == "__main__":
+    main()
