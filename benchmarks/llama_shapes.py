@@ -15,6 +15,7 @@ from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
+from cohort.models.weights import freeze_weights
 
 __all__ = ["SHAPES", "gsm8k_rows", "hf_config", "num_parameters", "random_decoder", "rows_of_lengths"]
 
@@ -76,15 +77,13 @@ def hf_config(shape: str, *, num_layers: int | None = None) -> dict[str, Any]:
 def random_decoder(config: DecoderConfig, *, device: str, dtype: torch.dtype) -> Decoder:
     """Return a decoder with normal weights of std 0.02 and unit norms; its speed is a real model's."""
     generator = torch.Generator(device).manual_seed(0)
-    tensors = {}
-    for fused in checkpoint_layout(config):
-        tensor = torch.empty(fused.shape, device=device, dtype=dtype)
-        if len(fused.shape) == 1:
-            tensor.fill_(1.0)
-        else:
-            tensor.normal_(std=0.02, generator=generator)
-        tensors[fused.name] = tensor
-    return Decoder(config, tensors)
+
+    def drawn(shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = torch.empty(shape, device=device, dtype=dtype)
+        return tensor.fill_(1.0) if len(shape) == 1 else tensor.normal_(std=0.02, generator=generator)
+
+    tensors, products = freeze_weights((fused, drawn(fused.shape)) for fused in checkpoint_layout(config))
+    return Decoder(config, tensors=tensors, products=products)
 
 
 def decoder_config(shape: str, *, num_layers: int | None = None) -> DecoderConfig:

@@ -15,7 +15,7 @@ class DenseHead:
     def __init__(self, weight_VD: Tensor) -> None:
         self.weight_VD = weight_VD
         self.out_features, self.in_features = weight_VD.shape
-        self.num_bytes = weight_VD.nbytes
+        self.dtype, self.num_bytes = weight_VD.dtype, weight_VD.nbytes
         self.row_counts: list[int] = []
 
     def forward(self, x_TK: Tensor) -> Tensor:

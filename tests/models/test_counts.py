@@ -15,6 +15,7 @@ from cohort.models.counts import (
     activation_bytes_per_token,
     count_model,
     recomputed_bytes_per_token,
+    weight_bytes,
 )
 from cohort.models.weights import load_decoder
 from tests.models.tiny_checkpoints import save_checkpoint
@@ -35,7 +36,7 @@ def test_counts_are_those_of_the_model(family: str, settings: dict[str, Any], tm
     counts = count_model(decoder.config)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     assert counts.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert counts.weight_bytes(4) == decoder.num_bytes
+    assert weight_bytes(decoder.config, dtype=torch.float32) == decoder.num_bytes == 4 * counts.parameters
     assert counts.linear_parameters == sum(inputs * outputs for inputs, outputs in decoder.linears.values())
     length = 32
     with FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -11,9 +11,10 @@ from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.models import spare_columns
 from cohort.models.decoder import Decoder
-from cohort.models.frozen_linear import FrozenLinear
 from cohort.models.spare_columns import make_room
+from cohort.models.weight_formats.plain import FrozenLinear
 from cohort.models.weights import load_decoder
+from tests.kernels.dense_head import DenseHead
 from tests.models.tiny_checkpoints import SIZES, save_checkpoint
 
 HIDDEN, WIDTH = SIZES["hidden_size"], SIZES["intermediate_size"]
@@ -45,6 +46,14 @@ def decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Decoder:
 
     monkeypatch.setattr(spare_columns, "choose_tiles", tiles)
     return found
+
+
+def test_weights_of_another_format_are_left_as_they_are(decoder: Decoder) -> None:
+    others = [DenseHead(torch.zeros(HIDDEN, HIDDEN)) for _ in decoder.layers]
+    for layer, other in zip(decoder.layers, others, strict=True):
+        layer.linears[1].frozen = other
+    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
+    assert [layer.linears[1].frozen for layer in decoder.layers] == others
 
 
 def test_a_small_bank_and_a_long_pass_get_columns_and_a_larger_bank_gives_them_back(decoder: Decoder) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.packed_linear import LoraPart, SlotTable, packed_linear
 from cohort.kernels.segments import SampleSpan, SegmentTable
-from cohort.models.frozen_linear import FrozenLinear
+from cohort.models.weight_formats.plain import FrozenLinear
 
 __all__ = ["accelerate"]
 

@@ -30,6 +30,11 @@ class FusedTensor:
         """Shape of the whole."""
         return (sum(piece.shape[0] for piece in self.pieces), *self.pieces[0].shape[1:])
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether this is the weight of a layer's linear, which a weight format may keep in its own way."""
+        return self.name.startswith("layers.") and self.name.endswith(".weight")
+
 
 def checkpoint_layout(config: DecoderConfig) -> tuple[FusedTensor, ...]:
     """Return every tensor the decoder needs, in the order of use.
@@ -49,7 +54,7 @@ def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
     return {
         piece.key.removesuffix(".weight"): (piece.shape[1], piece.shape[0])
         for fused in checkpoint_layout(config)
-        if fused.name.startswith("layers.") and fused.name.endswith(".weight")
+        if fused.is_linear
         for piece in fused.pieces
     }
 
@@ -85,6 +90,7 @@ def _single(name: str, key: str, *shape: int) -> FusedTensor:
 
 
 def _linear(name: str, parts: dict[str, int], in_features: int, *, bias: bool) -> Iterator[FusedTensor]:
-    yield FusedTensor(f"{name}.weight", tuple(Piece(f"{key}.weight", (n, in_features)) for key, n in parts.items()))
+    # the bias comes first: a weight is frozen as soon as it is read, together with its bias
     if bias:
         yield FusedTensor(f"{name}.bias", tuple(Piece(f"{key}.bias", (n,)) for key, n in parts.items()))
+    yield FusedTensor(f"{name}.weight", tuple(Piece(f"{key}.weight", (n, in_features)) for key, n in parts.items()))

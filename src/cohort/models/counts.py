@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import torch
+
+from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
+from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
 
 __all__ = [
     "ModelCounts",
     "activation_bytes_per_token",
     "count_model",
     "recomputed_bytes_per_token",
+    "weight_bytes",
 ]
 
 
@@ -34,23 +40,14 @@ class ModelCounts:
     head_flops_per_token: int
     attention_flops_per_pair: int
 
-    def weight_bytes(self, bytes_per_parameter: int) -> int:
-        """Bytes of all weights."""
-        return self.parameters * bytes_per_parameter
-
 
 def count_model(config: DecoderConfig) -> ModelCounts:
     """Return the costs of the decoder that ``config`` describes."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    qkv = config.query_width + 2 * config.kv_width
-    linear = config.num_layers * (hidden * qkv + config.query_width * hidden + 3 * hidden * inner)
-    biases = config.num_layers * (
-        qkv * config.qkv_bias + hidden * config.output_bias + (2 * inner + hidden) * config.mlp_bias
-    )
-    norms = hidden * (2 * config.num_layers + 1) + 2 * config.head_dim * config.num_layers * config.qk_norm
-    table = config.vocab_size * hidden
+    layout = checkpoint_layout(config)
+    linear = sum(math.prod(fused.shape) for fused in layout if fused.is_linear)
+    table = config.vocab_size * config.hidden_size
     return ModelCounts(
-        parameters=linear + biases + norms + table * (1 if config.tie_word_embeddings else 2),
+        parameters=sum(math.prod(fused.shape) for fused in layout),
         linear_parameters=linear,
         head_parameters=table,
         linear_flops_per_token=2 * linear,
@@ -58,6 +55,12 @@ def count_model(config: DecoderConfig) -> ModelCounts:
         # scores and their product with the values
         attention_flops_per_pair=4 * config.query_width * config.num_layers,
     )
+
+
+def weight_bytes(config: DecoderConfig, *, dtype: torch.dtype, weight_format: str = PLAIN.name) -> int:
+    """Return the bytes of all weights of a model that computes in ``dtype``, as the format keeps them."""
+    kept = WEIGHT_FORMATS[weight_format]
+    return sum(kept.tensor_bytes(fused.shape, dtype, is_linear=fused.is_linear) for fused in checkpoint_layout(config))
 
 
 def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, padding: float = 1.6) -> int:

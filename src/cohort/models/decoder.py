@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from contextvars import copy_context
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
+from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
 from cohort.models.attention import AttentionContext, PackedAttention
-from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
-from cohort.models.frozen_linear import FrozenEmbedding, FrozenLinear
 from cohort.models.rotary import RotaryTable
 
 __all__ = ["Decoder", "DecoderLayer"]
@@ -39,17 +39,30 @@ class Decoder:
         is_recorded: Whether a CUDA graph may know where the weights are: from then on none is moved.
     """
 
-    def __init__(self, config: DecoderConfig, tensors: Mapping[str, Tensor]) -> None:
-        """Build from the fused tensors that :func:`checkpoint_layout` names."""
+    def __init__(
+        self, config: DecoderConfig, *, tensors: Mapping[str, Tensor], products: Mapping[str, FrozenProduct]
+    ) -> None:
+        """Build from what :func:`~cohort.models.weights.freeze_weights` gives.
+
+        Args:
+            config: What it is.
+            tensors: The token table ``embed`` and the norms, by their names in the checkpoint's layout.
+            products: The ``head`` and, as ``layers.N.qkv``, the linears of the layers. Their format is their own.
+        """
         self.config = config
-        self._embedding = FrozenEmbedding(tensors["embed"])
-        self.layers = tuple(DecoderLayer(config, layer, tensors) for layer in range(config.num_layers))
+        self._table_VD = tensors["embed"]
+        self.layers = tuple(
+            DecoderLayer(config, layer, tensors=tensors, products=products) for layer in range(config.num_layers)
+        )
         self._norm_D = tensors["norm"]
-        self.head = self._embedding.tied_head() if config.tie_word_embeddings else FrozenLinear(tensors["head"])
+        self.head = products["head"]
         self.dtype, self.device = self._norm_D.dtype, self._norm_D.device
         self.is_recorded = False
-        self.num_bytes = sum(
-            tensors[fused.name].numel() * tensors[fused.name].element_size() for fused in checkpoint_layout(config)
+        self.num_bytes = sum(tensor.nbytes for tensor in tensors.values()) + sum(
+            product.num_bytes
+            for name, product in products.items()
+            # a tied head is the token table
+            if name != "head" or not config.tie_word_embeddings
         )
         self._rotary = RotaryTable(config.rotary, dtype=self.dtype, device=self.device)
         self.linears: dict[str, tuple[int, int]] = {
@@ -61,7 +74,7 @@ class Decoder:
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         """Return the token rows [T, D]."""
-        return self._embedding.forward(tokens_T)
+        return F.embedding(tokens_T, self._table_VD)
 
     def forward(
         self,
@@ -110,17 +123,17 @@ class DecoderLayer:
         linears: The packed linears, in order of use.
     """
 
-    def __init__(self, config: DecoderConfig, index: int, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: DecoderConfig, index: int, *, tensors: Mapping[str, Tensor], products: Mapping[str, FrozenProduct]
+    ) -> None:
         self._config = config
         self._index = index
         ours, theirs = f"layers.{index}.", f"model.layers.{index}."
 
         def linear(name: str, **parts: int) -> PackedLinear:
-            frozen = FrozenLinear(tensors[f"{ours}{name}.weight"], tensors.get(f"{ours}{name}.bias"))
             block = theirs + ("mlp." if name in ("gate_up", "down") else "self_attn.")
-            return PackedLinear(
-                frozen, parts=tuple(LinearPart(name=block + key, out_features=n) for key, n in parts.items())
-            )
+            named = tuple(LinearPart(name=block + key, out_features=n) for key, n in parts.items())
+            return PackedLinear(products[ours + name], parts=named)
 
         self._input_norm_D = tensors[ours + "input_norm"]
         self._qkv = linear("qkv", q_proj=config.query_width, k_proj=config.kv_width, v_proj=config.kv_width)

@@ -9,8 +9,8 @@ import torch
 from cohort.adapters.linear import PackedLinear
 from cohort.kernels.backend import Backend, describe_backend
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, choose_tiles
+from cohort.kernels.packed_linear.frozen_product import can_reserve
 from cohort.models.decoder import Decoder
-from cohort.models.frozen_linear import FrozenLinear
 
 __all__ = ["make_room"]
 
@@ -40,7 +40,7 @@ def make_room(decoder: Decoder, *, adapted: Collection[str], num_rank_rows: int,
         count = _columns(linears[0], gpu=gpu, num_rank_rows=num_rank_rows, num_rows=num_rows)
         for linear in linears:
             own = count if linear.parts[0].name in adapted else 0
-            if own is not None and isinstance(linear.frozen, FrozenLinear):
+            if own is not None and can_reserve(linear.frozen):
                 linear.frozen.reserve_columns(own)
 
 

@@ -1,10 +1,11 @@
-"""Loads a checkpoint: files are mapped, every tensor is copied once, straight to its place in the fused layout."""
+"""Loads a checkpoint: files are mapped, every tensor is copied once, to its place in the fused layout, and frozen."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
+from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.checkpoint_layout import FusedTensor, checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
 from cohort.models.source import find_model
+from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
 
-__all__ = ["WeightDtype", "check_checkpoint", "load_decoder", "load_tokenizer"]
-
-_STORED_DTYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+__all__ = ["WeightDtype", "check_checkpoint", "freeze_weights", "load_decoder", "load_tokenizer"]
 
 
 class WeightDtype(Enum):
@@ -59,22 +60,71 @@ class WeightDtype(Enum):
 
 
 def load_decoder(
-    name_or_path: str | Path, *, dtype: WeightDtype | str = WeightDtype.AUTO, device: torch.device | str = "cpu"
+    name_or_path: str | Path,
+    *,
+    dtype: WeightDtype | str = WeightDtype.AUTO,
+    device: torch.device | str = "cpu",
+    weight_format: str = PLAIN.name,
 ) -> Decoder:
     """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
 
+    ``weight_format`` names one of :data:`~cohort.models.weight_formats.WEIGHT_FORMATS`.
+
     Raises:
         UnsupportedModelError: another architecture.
-        InputError: anything wrong with the files, all problems at once.
+        InputError: anything wrong with the files, all problems at once; no such format, or one without this dtype.
     """
     device = torch.device(device)
-    chosen = dtype if isinstance(dtype, WeightDtype) else WeightDtype.parse(dtype)
+    chosen = (dtype if isinstance(dtype, WeightDtype) else WeightDtype.parse(dtype)).on(device)
+    kept = _format_for(weight_format, dtype=chosen)
     folder = find_model(name_or_path)
     config = read_config(folder)
     layout = checkpoint_layout(config)
-    files = read_headers(folder)
-    stored = _match(layout, files, config=config, folder=folder)
-    return Decoder(config, _load(layout, stored, dtype=chosen.on(device), device=device))
+    stored = _match(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)
+    tensors, products = freeze_weights(_read(layout, stored, dtype=chosen, device=device), weight_format=kept)
+    return Decoder(config, tensors=tensors, products=products)
+
+
+def _format_for(name: str, *, dtype: torch.dtype) -> WeightFormat:
+    found = WEIGHT_FORMATS.get(name)
+    if found is not None and dtype in found.compute_dtypes:
+        return found
+    if found is None:
+        problem = Problem(
+            where="weight_format", found=repr(name), allowed=", ".join(WEIGHT_FORMATS), hint="Choose one of these."
+        )
+    else:
+        problem = Problem(
+            where="dtype",
+            found=f"{_name_of(dtype)} with the weight format '{name}'",
+            allowed=", ".join(map(_name_of, found.compute_dtypes)),
+            hint="Choose one of these, or another format.",
+        )
+    raise InputError(problem)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def freeze_weights(
+    fused: Iterable[tuple[FusedTensor, Tensor]], *, weight_format: WeightFormat = PLAIN
+) -> tuple[dict[str, Tensor], dict[str, FrozenProduct]]:
+    """Return the tensors and the products of a decoder from its fused tensors, in the order of the layout.
+
+    One weight at a time is there both as it was read and as it is kept.
+    """
+    tensors: dict[str, Tensor] = {}
+    products: dict[str, FrozenProduct] = {}
+    for each, tensor in fused:
+        if each.is_linear:
+            name = each.name.removesuffix(".weight")
+            products[name] = weight_format.freeze(tensor, tensors.pop(f"{name}.bias", None))
+        else:
+            tensors[each.name] = tensor
+    # a tied head shares the token table's memory
+    products["head"] = PLAIN.freeze(tensors.pop("head", tensors["embed"]), None)
+    return tensors, products
 
 
 def check_checkpoint(name_or_path: str | Path) -> DecoderConfig:
@@ -86,7 +136,7 @@ def check_checkpoint(name_or_path: str | Path) -> DecoderConfig:
     """
     folder = find_model(name_or_path)
     config = read_config(folder)
-    _match(checkpoint_layout(config), read_headers(folder), config=config, folder=folder)
+    _match(checkpoint_layout(config), read_headers(folder), config=config, folder=folder, weight_format=PLAIN)
     return config
 
 
@@ -114,7 +164,12 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
 
 
 def _match(
-    layout: tuple[FusedTensor, ...], files: TensorFiles, *, config: DecoderConfig, folder: Path
+    layout: tuple[FusedTensor, ...],
+    files: TensorFiles,
+    *,
+    config: DecoderConfig,
+    folder: Path,
+    weight_format: WeightFormat,
 ) -> dict[str, StoredTensor]:
     """Return where each tensor of the layout is stored; raise all that is missing, mis-shaped or not understood."""
     problems = list(files.problems)
@@ -135,12 +190,12 @@ def _match(
                     hint="Use the config.json and the weights of one and the same model.",
                 )
             )
-        elif stored.dtype not in _STORED_DTYPES:
+        elif stored.dtype not in weight_format.stored_dtypes:
             problems.append(
                 Problem(
                     where=f"{stored.file}: {key}",
                     found=f"dtype {stored.dtype}",
-                    allowed=", ".join(_STORED_DTYPES),
+                    allowed=", ".join(weight_format.stored_dtypes),
                     hint="Use the unquantised checkpoint of this model.",
                 )
             )
@@ -187,36 +242,33 @@ def _not_understood(
     return problems
 
 
-def _load(
+def _read(
     layout: tuple[FusedTensor, ...], stored: Mapping[str, StoredTensor], *, dtype: torch.dtype, device: torch.device
-) -> dict[str, Tensor]:
-    # each tensor gets memory of its own: mapped ones could be changed or cut short by other processes, and bits may
-    # depend on the alignment that only an allocator promises
-    tensors = {fused.name: torch.empty(fused.shape, dtype=dtype, device=device) for fused in layout}
-    places: dict[Path, list[tuple[str, Tensor]]] = {}
-    for fused in layout:
-        row = 0
-        for piece in fused.pieces:
-            destination = tensors[fused.name][row : row + piece.shape[0]]
-            places.setdefault(stored[piece.key].file, []).append((piece.key, destination))
-            row += piece.shape[0]
-    for file, wanted in places.items():
-        try:
-            _copy(file, wanted)
-        except (SafetensorError, OSError) as error:
-            raise InputError(
-                Problem(
-                    where=str(file),
-                    found=f"a damaged file ({error})",
-                    allowed="a whole safetensors file",
-                    hint="Fetch it again.",
-                )
-            ) from error
-    return tensors
-
-
-def _copy(file: Path, wanted: list[tuple[str, Tensor]]) -> None:
-    with safe_open(file, framework="pt") as opened:
-        names = set(opened.keys())
-        for key, destination in wanted:
-            destination.copy_(opened.get_tensor(key if key in names else key.removeprefix("model.")))
+) -> Iterator[tuple[FusedTensor, Tensor]]:
+    with ExitStack() as stack:
+        opened: dict[Path, tuple[Any, set[str]]] = {}
+        for fused in layout:
+            # each tensor gets memory of its own: mapped ones could be changed or cut short by other processes, and bits
+            # may depend on the alignment that only an allocator promises
+            tensor = torch.empty(fused.shape, dtype=dtype, device=device)
+            row = 0
+            for piece in fused.pieces:
+                file = stored[piece.key].file
+                try:
+                    if file not in opened:
+                        handle = stack.enter_context(safe_open(file, framework="pt"))
+                        opened[file] = (handle, set(handle.keys()))
+                    handle, keys = opened[file]
+                    key = piece.key if piece.key in keys else piece.key.removeprefix("model.")
+                    tensor[row : row + piece.shape[0]].copy_(handle.get_tensor(key))
+                except (SafetensorError, OSError) as error:
+                    raise InputError(
+                        Problem(
+                            where=str(file),
+                            found=f"a damaged file ({error})",
+                            allowed="a whole safetensors file",
+                            hint="Fetch it again.",
+                        )
+                    ) from error
+                row += piece.shape[0]
+            yield fused, tensor

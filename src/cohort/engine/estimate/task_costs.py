@@ -34,7 +34,7 @@ from cohort.engine.prepare.inputs import TaskInputs
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
+from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token, weight_bytes
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
 from cohort.scheduling.cost.fit import LaunchRegime, fit_step_cost
@@ -109,7 +109,9 @@ class TaskCosts:
         shapes = linear_shapes(inputs.config)
         self.layout = AdapterLayout({name: shapes[name] for name in inputs.target_modules})
         self.counts = count_model(inputs.config)
-        self.weight_bytes = float(self.counts.weight_bytes(self.bytes_per_value))
+        self.weight_bytes = float(
+            weight_bytes(inputs.config, dtype=torch.bfloat16 if hardware.is_gpu else torch.float32)
+        )
         train = inputs.data.train
         self.proposals = TrialProposals(task, num_rows=len(train), num_tokens=int(train.offsets[-1]))
         self.trials = self._all_trials()

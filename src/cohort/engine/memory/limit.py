@@ -15,8 +15,8 @@ from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
 from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, estimate_passes, rank_row_bytes, too_large
 from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
+from cohort.models import counts
 from cohort.models.config import DecoderConfig
-from cohort.models.counts import count_model
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
@@ -84,7 +84,7 @@ def estimate_smallest_memory(
 
 def weight_bytes(config: DecoderConfig, machine: Machine) -> int:
     """Return the bytes of the base model's weights on the machine."""
-    return count_model(config).weight_bytes(getattr(torch, machine.dtype).itemsize)
+    return counts.weight_bytes(config, dtype=getattr(torch, machine.dtype))
 
 
 def require_room_for_an_adapter(

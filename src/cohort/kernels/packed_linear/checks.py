@@ -38,15 +38,15 @@ def check_stream(
     if not hasattr(frozen, "grad_input"):
         raise OperandError(
             f"frozen is a {type(frozen).__name__}, not a FrozenProduct; wrap its weight [N, K]: "
-            "cohort.models.frozen_linear.FrozenLinear(weight, bias)"
+            "cohort.models.weight_formats.plain.FrozenLinear(weight, bias)"
         )
     if x_TK.dim() != 2:
         raise ShapeError(f"x must be [T, K], all rows one below the other; found {tuple(x_TK.shape)}: reshape it")
     num_rows, width = x_TK.shape
     if width != frozen.in_features:
         raise ShapeError(f"x is {width} wide but the frozen linear takes {frozen.in_features}")
-    if getattr(frozen, "dtype", x_TK.dtype) != x_TK.dtype:
-        raise OperandError(f"x is {x_TK.dtype} but the frozen linear {frozen.dtype}; cast one of them")  # type: ignore[attr-defined]
+    if frozen.dtype != x_TK.dtype:
+        raise OperandError(f"x is {x_TK.dtype} but the frozen linear {frozen.dtype}; cast one of them")
     if segments.num_rows != num_rows:
         raise SegmentError(
             f"segments cover {segments.num_rows} rows but x has {num_rows}; build the SegmentTable of this stream, "

@@ -17,6 +17,7 @@ __all__ = [
     "PlainProduct",
     "can_accumulate",
     "can_augment",
+    "can_reserve",
     "plain_weight",
 ]
 
@@ -35,8 +36,13 @@ class FrozenProduct(Protocol):
         ...
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of inputs and outputs; the weight may be stored in another."""
+        ...
+
+    @property
     def num_bytes(self) -> int:
-        """Bytes the stored weight occupies."""
+        """Bytes the stored weight and its bias occupy."""
         ...
 
     def forward(self, x_TK: Tensor) -> Tensor:
@@ -92,7 +98,11 @@ class AugmentedProduct(FrozenProduct, Protocol):
 
     @property
     def spare_NC(self) -> Tensor | None:
-        """The columns [N, C] behind W: of any content, for whoever multiplies next; None where there are none."""
+        """The columns [N, C] behind W, of any content; None where there are none."""
+        ...
+
+    def reserve_columns(self, count: int) -> None:
+        """Lay the weight out with ``count`` columns to spare; it moves unless it has as many."""
         ...
 
     def forward_augmented(self, x_TX: Tensor) -> Tensor:
@@ -103,3 +113,8 @@ class AugmentedProduct(FrozenProduct, Protocol):
 def can_augment(frozen: FrozenProduct) -> TypeGuard[AugmentedProduct]:
     """Tell whether the weight of ``frozen`` has columns to spare."""
     return getattr(frozen, "spare_NC", None) is not None
+
+
+def can_reserve(frozen: FrozenProduct) -> TypeGuard[AugmentedProduct]:
+    """Tell whether the weight of ``frozen`` can be laid out with columns to spare."""
+    return hasattr(frozen, "reserve_columns")

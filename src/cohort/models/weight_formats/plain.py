@@ -1,6 +1,6 @@
-"""Frozen weights: the only place that touches them. Other storage formats plug in as further classes of the same shape.
+"""Weights kept in the dtype the model computes in: float32, bfloat16, float16 or float64.
 
-Shapes:  T rows · K input width · X input width and columns to spare · N output width · V vocabulary · D hidden width
+Shapes:  T rows · K input width · X input width and columns to spare · N output width
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.kernels.row_stable_product import row_stable_product
+from cohort.models.weight_formats.weight_format import WeightFormat
 
-__all__ = ["FrozenEmbedding", "FrozenLinear"]
+__all__ = ["PLAIN", "FrozenLinear"]
 
 
 class FrozenLinear:
-    """``y = x W^T (+ bias)`` in the dtype the weight is stored in: float32, bfloat16 or float64.
+    """``y = x W^T (+ bias)`` in the dtype the weight is stored in.
 
     Satisfies :class:`cohort.kernels.packed_linear.FrozenProduct`. Sibling linears are fused by giving one weight whose
     rows are theirs one below the other.
@@ -73,7 +74,7 @@ class FrozenLinear:
 
     @property
     def spare_NC(self) -> Tensor | None:
-        """The columns behind W, for whoever calls :meth:`forward_augmented` next; None where there are none."""
+        """The columns behind W, which :meth:`forward_augmented` multiplies as well; None where there are none."""
         spare = self._wide_NX[:, self.in_features :]
         return spare if spare.shape[1] else None
 
@@ -110,28 +111,13 @@ class FrozenLinear:
         dx_TK.addmm_(dy_TN, self._weight_NK)
 
 
-class FrozenEmbedding:
-    """The token table. A tied head is a :class:`FrozenLinear` over the same storage."""
-
-    def __init__(self, weight_VD: Tensor) -> None:
-        if weight_VD.requires_grad:
-            raise ValueError("a frozen weight must not require a gradient")
-        self._weight_VD = weight_VD
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the table."""
-        return _num_bytes(self._weight_VD)
-
-    @torch.no_grad()
-    def forward(self, tokens_T: Tensor) -> Tensor:
-        """Return the rows of ``tokens_T``, [T, D]."""
-        return F.embedding(tokens_T, self._weight_VD)
-
-    def tied_head(self) -> FrozenLinear:
-        """Return the head that shares this table's storage."""
-        return FrozenLinear(self._weight_VD)
-
-
 def _num_bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+PLAIN = WeightFormat(
+    name="plain",
+    freeze=FrozenLinear,
+    weight_bytes=lambda num_out, num_in, dtype: num_out * num_in * dtype.itemsize,
+    compute_dtypes=(torch.float32, torch.bfloat16, torch.float16, torch.float64),
+)
