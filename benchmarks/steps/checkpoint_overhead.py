@@ -32,9 +32,9 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.state.checkpoints import save_checkpoint
 from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError
-from cohort.engine.train.supervisor import Supervisor, SupervisorSettings
-from cohort.engine.train.time_spent import TimeSpent
+from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.runs.directory import RunDirectory
@@ -146,18 +146,12 @@ def drive(
 
     timed, begun = Seconds(), time.perf_counter()
     supervisor = Supervisor(
+        OpenRun(directory=directory, store=store, state_store=state_store, clock=clock),
         study=study,
-        executor=ExecutorShare(executor, rows=rows),
+        share=ExecutorShare(executor, rows=rows),
         specs=specs,
         evaluate=evaluate,
-        store=store,
-        state_store=state_store,
-        directory=directory,
-        settings=SupervisorSettings(mean_length=float(rows.lengths.mean())),
-        clock=clock,
-        time_spent=TimeSpent(clock),
-        on_tick=lambda _events, _decisions: None,
-        note=print,
+        traits=TaskTraits(mean_length=float(rows.lengths.mean())),
     )
     session = Session(
         executor,

@@ -25,9 +25,9 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.memory.sizes import Sizes
 from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.session import Session
-from cohort.engine.train.supervisor import Supervisor, SupervisorSettings
-from cohort.engine.train.time_spent import TimeSpent
+from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore
@@ -264,18 +264,18 @@ def run_sweep(
             directory, memory_budget_bytes=host_memory_bytes, device_budget_bytes=sizes.device_state_bytes
         )
         supervisor = _Unsaved(
+            OpenRun(
+                directory=directory,
+                store=store,
+                state_store=state_store,
+                clock=clock,
+                options=RunOptions(checkpoint_seconds=math.inf),
+            ),
             study=study,
-            executor=ExecutorShare(executor, rows=executor.train_rows),
+            share=ExecutorShare(executor, rows=executor.train_rows),
             specs={trial.spec.trial_id: trial.spec for trial in planned},
             evaluate=_replaying(executor, study, curves=curves, rows=validation, num_rows=num_evaluation_rows),
-            store=store,
-            state_store=state_store,
-            directory=directory,
-            settings=SupervisorSettings(mean_length=mean_length, checkpoint_seconds=math.inf),
-            clock=clock,
-            time_spent=TimeSpent(clock),
-            on_tick=lambda _events, _decisions: None,
-            note=lambda _line: None,
+            traits=TaskTraits(mean_length=mean_length),
         )
         session = Session(executor, capacity=sizes.capacity, clock=clock, stop_requested=lambda: False)
         session.join(supervisor)

@@ -83,7 +83,7 @@ def test_the_status_of_a_task_that_waits_says_for_what_and_until_when(
     code, out, err = cohort(capsys, "status", f"{queue}/third")
     assert (code, err) == (0, "")
     assert "state      queued, its run has not begun" in out
-    assert "waits for  a process that works the queue off" in out
+    assert "waits for  somebody to work the queue off" in out
     assert f"to go on: cohort resume {queue}" in out
 
     began = datetime.now(UTC) - timedelta(seconds=100)
@@ -187,7 +187,7 @@ def test_a_task_file_that_changed_is_refused_with_the_difference(
     assert "6, as when it was added" in err
     assert "train.jsonl" in err
     assert f"cohort queue remove task -o {queue}" in err
-    # the dispatcher would have held it back: that is no end, it can be taken off like any other
+    # the head would have held it back: that is no end, it can be taken off like any other
     with open_queue(queue) as store:
         store.update("task", state=TaskState.HELD, reason="changed")
     assert cohort(capsys, "queue", "remove", "task", "-o", queue)[0] == 0

@@ -13,7 +13,8 @@ from cohort.cli.trial_table import format_value, print_facts
 from cohort.core.units import format_duration
 from cohort.task_queue.progress import QueueProgress, TaskView
 from cohort.task_queue.records import TaskState
-from cohort.task_queue.status import QueueStatus, UnstartedTask, queue_status_json, unstarted_task_json
+from cohort.task_queue.status import QueueStatus, queue_status_json
+from cohort.task_queue.unbegun_task import UnbegunTask, unbegun_task_json
 
 __all__ = ["STYLES", "count_states", "print_queue", "print_unbegun", "task_table"]
 
@@ -116,10 +117,10 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         console.print(Text(f"\nto go on: cohort resume {status.directory}"), soft_wrap=True)
 
 
-def print_unbegun(unbegun: UnstartedTask, *, as_json: bool) -> None:
+def print_unbegun(unbegun: UnbegunTask, *, as_json: bool) -> None:
     """Print where a task of a queue stands whose run has not begun."""
     if as_json:
-        print(json.dumps(unstarted_task_json(unbegun), indent=2))
+        print(json.dumps(unbegun_task_json(unbegun), indent=2))
         return
     task = unbegun.task
     facts = {"task": task.name, "state": f"{task.state.value}, its run has not begun"}

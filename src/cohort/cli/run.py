@@ -162,8 +162,9 @@ def go_on(
     """Work off the queue in ``directory`` and print what its tasks came to; exit with 1 if any has no result."""
     from cohort.cli.queue_progress import watching_queue
     from cohort.scheduling.placement.baselines import ListPolicy
+    from cohort.task_queue.head_settings import HeadSettings
     from cohort.task_queue.operations import open_queue, queue_holder, work_off
-    from cohort.task_queue.settings import DispatcherSettings, Limits
+    from cohort.task_queue.worker_slots import Limits
 
     policies = {
         Policy.PLANNED: None,
@@ -171,7 +172,7 @@ def go_on(
         Policy.SJF: ListPolicy.SHORTEST_FIRST,
         Policy.LJF: ListPolicy.LONGEST_FIRST,
     }
-    settings = DispatcherSettings(
+    settings = HeadSettings(
         policy=policies[Policy(request["policy"])],
         keeps_open=keep_open,
         limits=Limits(still_seconds=request["stall_limit"]),

@@ -12,7 +12,7 @@ from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.resume_checks import identity_facts
 from cohort.engine.state.checkpoints import save_checkpoint
 from cohort.engine.state.trial_states import TrialStateStore
-from cohort.engine.train.task_run import RunOptions
+from cohort.engine.train.open_run import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.runs.store import RunStore
 from cohort.runs.task_of_run import place_facts

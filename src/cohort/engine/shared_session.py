@@ -28,10 +28,11 @@ from cohort.engine.prepare.trials import objective_metric
 from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import one_line
+from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
-from cohort.engine.train.task_run import RunOptions, TaskRun
+from cohort.engine.train.task_run import TaskRun
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import JsonValue
 from cohort.runs.store import RunStore
@@ -152,7 +153,7 @@ class SharedSession:
             name, run = members.pop(member)
             run.close_trackers()
             try:
-                run.finish()
+                run.finish(was_alone=True)
             except CohortError as error:
                 self._failures[name] = error
             self._ended.add(name)
@@ -316,18 +317,15 @@ class SharedSession:
         state_store = open_state_store(preparation, directory, options=self._options, num_tasks=len(self._directories))
         begin_record(preparation, store, state_store, directory=directory)
         share = ExecutorShare(self._executor, rows=preparation.data.train, place=self._num_joined)
-        run = TaskRun(
-            preparation,
-            share,
-            store,
-            state_store,
-            directory,
-            watcher=submitted.watcher,
+        parts = OpenRun(
+            directory=directory,
+            store=store,
+            state_store=state_store,
             clock=self._clock,
+            watcher=submitted.watcher,
             options=self._options,
-            arrival=self._num_joined,
-            is_alone=False,
         )
+        run = TaskRun(preparation, share, parts, arrival=self._num_joined)
         return run, store, state_store
 
 

@@ -26,9 +26,10 @@ from cohort.engine.state.checkpoints import Manifest, latest_good_checkpoint
 from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finish import is_complete
+from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, RunProgress, SilentWatcher
 from cohort.engine.train.session import Session, StopRequestedError
-from cohort.engine.train.task_run import RunOptions, TaskRun
+from cohort.engine.train.task_run import TaskRun
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
@@ -217,7 +218,10 @@ def _go(
         KeyboardInterrupt: asked to stop; everything is saved.
     """
     share = ExecutorShare(executor, rows=preparation.data.train)
-    run = TaskRun(preparation, share, store, state_store, directory, watcher=watcher, clock=clock, options=options)
+    parts = OpenRun(
+        directory=directory, store=store, state_store=state_store, clock=clock, watcher=watcher, options=options
+    )
+    run = TaskRun(preparation, share, parts)
     if checkpoint is not None:
         run.replay()
         run.supervisor.restore(checkpoint)
@@ -245,7 +249,7 @@ def _go(
     finally:
         run.close_trackers()
     memory.record()
-    run.finish()
+    run.finish(was_alone=True)
 
 
 def _prepare(

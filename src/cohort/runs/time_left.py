@@ -1,7 +1,7 @@
 """How long a run will take from here: one formula for live progress, the plan of a queue and ``cohort status``.
 
 The formula walks through the steps ahead, pack by pack; a :class:`Pace` says what a step takes. A process that trains
-has measured its own steps (:class:`MeasuredPace`); a reader of the record knows only tokens a second (:class:`TokenRate`).
+has measured its own steps (:class:`MeasuredPace`). A reader of the record has tokens a second (:class:`TokenRate`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Working a queue off, adding to it, removing from it: the functions that the command line and Python call."""
+"""Working a queue off, adding to it, removing from it: what the command line and Python call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cohort.core.interrupts import stopping_gently
 from cohort.engine.prepare.inputs import read_inputs
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.runs.lock import RunLock
-from cohort.task_queue.dispatcher import Dispatcher
+from cohort.task_queue.head import Head
+from cohort.task_queue.head_settings import HeadSettings
 from cohort.task_queue.progress import QueueWatcher, SilentQueueWatcher
 from cohort.task_queue.records import QueuedTask, TaskState
-from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.submission import read_submissions, task_of
 
@@ -28,6 +28,7 @@ _ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
 
 
 def find_queue(directory: str | Path) -> bool:
+    """Tell whether there is a queue in ``directory``."""
     return (Path(directory) / QUEUE_DATABASE).is_file()
 
 
@@ -50,7 +51,7 @@ def open_queue(directory: str | Path) -> QueueStore:
 
 
 def queue_holder(directory: str | Path) -> str | None:
-    """Return the process that works the queue off; None when none does."""
+    """Return which process works the queue off; None when none does."""
     return RunLock(Path(directory) / _LOCK_NAME).holder()
 
 
@@ -61,20 +62,20 @@ def add_to_queue(
     expect: Callable[[QueuedTask], float] | None = None,
     clock: Clock | None = None,
 ) -> list[QueuedTask]:
-    """Add tasks to the queue in ``directory``, which may be running, and return the added ones.
+    """Add tasks to the queue in ``directory``, whether or not it is being worked off; return what was added.
 
-    A task that failed, was held or removed is put back, and continues where it was.
+    A task that failed, was held or removed is put back, to go on where it was.
 
     Args:
         files: Task files.
-        directory: The queue's directory; made where there is none.
-        expect: Predicts tasks, and refuses those that cannot run; when None their inputs are checked, and the
-            dispatcher predicts them later, since it knows the devices.
+        directory: Of the queue; made where there is none.
+        expect: Predicts tasks, and refuses those that cannot run; when None, what they name is checked, and whoever
+            works the queue off predicts them.
         clock: For the time of adding.
 
     Raises:
-        InputError: every problem of the files and their inputs, or a file changed since it was added; then no task was
-            added.
+        InputError: every problem of the files and of what they name; a file that changed since it was added. Nothing
+            was added then.
     """
     known: tuple[QueuedTask, ...] = ()
     if find_queue(directory):
@@ -85,7 +86,6 @@ def add_to_queue(
     new, again = read_submissions(files, known=known, directory=directory, clock=clock or SystemClock())
     enqueue(new, directory, expect=expect)
     with open_queue(directory) as store:
-        # one that is done, waits or runs needs nothing: naming it again continues the queue
         back = [task for task in again if task.state in _ENDED_WITHOUT_RESULT]
         for task in back:
             store.update(task.name, state=TaskState.QUEUED, reason="", is_withdrawn=False, attempts=0)
@@ -93,7 +93,7 @@ def add_to_queue(
 
 
 def _refuse_a_run(directory: Path) -> None:
-    # `cohort resume DIRECTORY` would find the queue there and never again the run
+    """Refuse to begin a queue in a run's own directory: `cohort resume` would find the queue and lose the run."""
     if RunDirectory(directory).database.exists():
         raise InputError(
             Problem(
@@ -111,7 +111,7 @@ def enqueue(
     """Add tasks of new names to the queue in ``directory``; the arguments are those of :func:`add_to_queue`.
 
     Raises:
-        InputError: every problem of their inputs; no task was added then.
+        InputError: every problem of what they name; nothing was added then.
         RunStateError: a name is taken.
     """
     tasks = _checked(tasks, expect)
@@ -121,7 +121,11 @@ def enqueue(
 
 
 def _checked(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float] | None) -> list[QueuedTask]:
-    """Return the tasks, with their expected seconds where ``expect`` is given; raise every problem of their inputs."""
+    """Return the tasks, with their expected seconds where somebody predicts them.
+
+    Raises:
+        InputError: every problem of what they name.
+    """
     problems: list[Problem] = []
     checked: list[QueuedTask] = []
     for task in tasks:
@@ -160,7 +164,6 @@ def remove_from_queue(names: Sequence[str], directory: Path) -> None:
         ]
         if problems:
             raise InputError(problems)
-        # a dispatcher has to stop a task's worker first, so it removes the task itself
         is_worked_off = queue_holder(directory) is not None
         for name in names:
             store.update(name, is_withdrawn=True)
@@ -173,19 +176,19 @@ def work_off(
     pool: WorkerPool,
     *,
     expect: Callable[[QueuedTask], float],
-    settings: DispatcherSettings | None = None,
+    settings: HeadSettings | None = None,
     watcher: QueueWatcher | None = None,
     clock: Clock | None = None,
 ) -> tuple[QueuedTask, ...]:
     """Work off the queue in ``directory`` and return its tasks as they ended.
 
     Args:
-        directory: The queue's directory.
+        directory: Of the queue.
         pool: Where workers run (:func:`~cohort.task_queue.pool.open_pool`); closed at the end.
         expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.ExpectedTime`).
-        settings: How it is worked off.
-        watcher: Shows progress.
-        clock: The queue's clock.
+        settings: See :class:`HeadSettings`.
+        watcher: Told of progress.
+        clock: Of the queue.
 
     Raises:
         InputError: there is no queue.
@@ -194,7 +197,7 @@ def work_off(
     """
     stop = threading.Event()
     with open_queue(directory) as store, RunLock(directory / _LOCK_NAME), stopping_gently(stop):
-        dispatcher = Dispatcher(
+        head = Head(
             store,
             pool,
             directory=directory,
@@ -204,5 +207,5 @@ def work_off(
             clock=clock,
             stop=stop,
         )
-        dispatcher.run()
+        head.run()
         return store.tasks()

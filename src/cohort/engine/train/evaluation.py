@@ -19,11 +19,11 @@ __all__ = ["METRICS", "Measured", "RunEvaluator", "exact_match"]
 
 
 def exact_match(generated: str, reference: str) -> bool:
-    """Tell whether two texts are the same but for white space at their ends."""
+    """Return whether two texts are equal except for white space at their ends."""
     return generated.strip() == reference.strip()
 
 
-# one request is always generated, however small the budget: below this nothing runs beside it
+# one answer is always generated, however small the budget: below this it runs alone
 LEAST_GENERATION_TOKENS = 16
 
 METRICS: Mapping[str, Callable[[str, str], bool]] = {"exact_match": exact_match}
@@ -42,7 +42,7 @@ class RunEvaluator:
     """Evaluates adapters of one executor on the run's evaluation rows; satisfies the supervisor's ``Evaluator``."""
 
     def __init__(self, preparation: Preparation, executor: ExecutorShare, *, time_spent: TimeSpent) -> None:
-        """Evaluate with ``executor``; the seconds of generation are added to ``time_spent``."""
+        """Evaluate with ``executor``; ``time_spent`` adds up the seconds of generation."""
         self._preparation = preparation
         self._executor, self._time_spent = executor, time_spent
         self._metric = METRICS.get(preparation.task.evaluation.metric)
@@ -125,7 +125,7 @@ class RunEvaluator:
         return [flat[place * len(prompts) : (place + 1) * len(prompts)] for place in range(len(slots))]
 
     def _continue(self, requests: Sequence[GenerateRequest], ends: frozenset[int]) -> list[list[int]]:
-        """Return the generated tokens; fewer answers at a time where memory runs out, which changes none of them."""
+        """Return the generated tokens; with fewer answers at a time if memory runs out, which changes none of them."""
         bank = self._executor.bank
         while True:
             try:

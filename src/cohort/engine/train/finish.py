@@ -9,7 +9,7 @@ from cohort.engine.adapter_files.model_card import render_model_card
 from cohort.engine.adapter_files.write import AdapterContent, write_adapter_directory, write_adapter_files
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.state.checkpoints import keep_last_checkpoint
-from cohort.engine.state.trial_states import TrialStateStore
+from cohort.engine.train.open_run import OpenRun
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialStatus
 from cohort.runs.report import write_report
@@ -25,38 +25,28 @@ __all__ = ["finish_run", "is_complete", "write_tables"]
 _NOT_KEPT = (Reason.UNDERPERFORMING, Reason.FAILED)
 
 
-def finish_run(
-    preparation: Preparation,
-    *,
-    specs: Mapping[int, TrialSpec],
-    study: Study,
-    store: RunStore,
-    state_store: TrialStateStore,
-    directory: RunDirectory,
-) -> None:
+def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, TrialSpec], study: Study) -> None:
     """Write ``best/``, the adapters of kept trials, ``results.csv``, ``metrics.jsonl`` and ``report.html``.
 
     What only a resume would have needed is removed; the best checkpoint of every trial stays, for export.
 
     Args:
-        preparation: Of the run.
-        specs: Of all trials, by id.
-        study: All have ended.
-        store: The run's record.
-        state_store: Best checkpoints.
-        directory: Of the run.
+        preparation: The task.
+        run: Its run.
+        specs: Configurations of all trials, by id.
+        study: The trials; all have ended.
 
     Raises:
         RunStateError: no trial ever had a finite evaluation, so there is no best adapter, or all of them failed; the
             tables are written, and the best adapter so far where there is one.
         StorageFullError: the disk is full; `cohort resume` writes what is missing.
     """
-    best = study.result()
+    best, store, directory = study.result(), run.store, run.directory
     store.set_facts({"best_trial_id": None if best is None else best.trial_id})
     _record_default(store)
     results = read_results(store)
     for trial_id in study.trial_ids:
-        kept = state_store.best(trial_id)
+        kept = run.state_store.best(trial_id)
         if kept is None or (study.reason(trial_id) in _NOT_KEPT and (best is None or trial_id != best.trial_id)):
             continue
         content = AdapterContent(
@@ -75,7 +65,7 @@ def finish_run(
             write_adapter_directory(directory.best, content)
     store.set_facts({"state": "done", "run_seconds": store.seconds})
     write_tables(store, directory=directory)
-    keep_last_checkpoint(store, state_store, directory=directory)
+    keep_last_checkpoint(store, run.state_store, directory=directory)
     store.set_facts({"are_results_written": True})
     _require_success(store, directory=directory)
 

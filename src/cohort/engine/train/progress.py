@@ -1,4 +1,4 @@
-"""What a running task tells those who watch: immutable snapshots, and the protocol of a watcher."""
+"""What a watcher receives of a running task: immutable snapshots and notes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrialProgress:
         parameters: The hyperparameters that are searched, by task-file name.
         reason: Why it stopped, in the words of the decision; empty while it may go on.
         steps_done, planned_steps: Optimizer steps.
-        train_loss: Of the last step, in nats per trained token; None before the first.
+        train_loss: That of the last step, in nats per trained token; None before the first.
         best_value: The task's metric at its best evaluation so far; None before the first that is finite.
     """
 
@@ -39,16 +39,16 @@ class RunProgress:
     """A run at one moment.
 
     Attributes:
-        phase: What is going on, in words (``loading the model``, ``training``, ``measuring the base``).
+        phase: The current activity (``loading the model``, ``training``, ``measuring the base``).
         trials: Every trial proposed so far, by id.
         metric_label: The task's metric in words.
         maximize: Whether more of it is better.
         elapsed_seconds: Run time; stands still while the run is stopped.
         tokens_per_second: Trained and evaluated, lately; None before the first token.
-        seconds_left: About, the selections to come expected; None when it cannot be said yet.
+        seconds_left: Prediction that expects the selections to come; None while there is none.
         seconds_left_at_worst: The same if no further trial exits early; None before there is a pace.
         tokens_done: Trained so far.
-        recomputed_passes: Training passes of this process that were recomputed, which takes half as long again.
+        recomputed_passes: Training passes of this process that used gradient checkpointing (about 50 % slower).
     """
 
     phase: str
@@ -86,7 +86,7 @@ class RunProgress:
 
 
 class ProgressWatcher(Protocol):
-    """Whoever shows progress. Calls come from the run's own thread and must return quickly."""
+    """Shows progress. Calls come from the run's own thread and must return quickly."""
 
     def update(self, progress: RunProgress) -> None:
         """Take a snapshot; the run sends one whenever something changed, several a second at most."""
@@ -100,8 +100,6 @@ class ProgressWatcher(Protocol):
 class SilentWatcher:
     """Shows nothing."""
 
-    def update(self, progress: RunProgress) -> None:
-        """Drop the snapshot."""
+    def update(self, progress: RunProgress) -> None: ...
 
-    def note(self, text: str) -> None:
-        """Drop the line."""
+    def note(self, text: str) -> None: ...

@@ -1,15 +1,15 @@
-"""Keeps count of a run for those who watch, from the events and decisions as they are recorded."""
+"""Counts what a run does, for its watcher, from the events and decisions as they are recorded."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.engine.prepare.trials import PlannedTrial
-from cohort.engine.train.progress import ProgressWatcher, RunProgress, TrialProgress
-from cohort.engine.train.time_spent import Activity, TimeSpent
+from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.progress import RunProgress, TrialProgress
+from cohort.engine.train.time_spent import Activity
 from cohort.runs.records import TrialStatus
 from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left
 from cohort.tuning.decisions import Decision, DecisionKind
@@ -29,49 +29,45 @@ _STATUS = {
 }
 # trials that would train if there were room
 _WAITING = (TrialPhase.WAITING, TrialPhase.READY)
+# long enough to hold steps and evaluations of most runs, short enough to follow a change of pack
 _WINDOW_SECONDS = 15.0
+# a snapshot walks over all trials, which every step of a small pack should not wait for
 _SECONDS_BETWEEN_UPDATES = 0.25
 
 
 class ProgressTracker:
-    """Turns what happens into snapshots and notes for one watcher."""
+    """Turns what happens into snapshots and notes for the run's watcher."""
 
     def __init__(
         self,
-        watcher: ProgressWatcher,
+        run: OpenRun,
         *,
         study: Study,
         trials: Sequence[PlannedTrial],
         kept_share: float,
-        elapsed_before: float,
-        flat_tokens: float,
-        time_spent: TimeSpent,
-        clock: Clock,
+        flat_tokens: float = 0.0,
         recomputed_passes: Callable[[], int] = lambda: 0,
     ) -> None:
         """Watch ``study``.
 
         Args:
-            watcher: Told.
+            run: The run; its record knows the time of earlier processes.
             study: Knows each trial's state.
             trials: The first trials.
             kept_share: Share of the trials that go on after warm-up, for the time left.
-            elapsed_before: Run time of earlier processes, in seconds.
-            flat_tokens: Steps of fewer tokens take as long as one of so many, as far as is known before the first.
-            time_spent: Where the run's seconds are added up.
-            clock: Of the run.
-            recomputed_passes: Says how many passes were recomputed.
+            flat_tokens: Steps of fewer tokens take as long as one of this many; 0 on a CPU.
+            recomputed_passes: Returns how many passes used gradient checkpointing.
         """
+        self._run, self._study, self._clock, self._watcher = run, study, run.clock, run.watcher
         self._recomputed_passes = recomputed_passes
-        self._watcher, self._study, self._clock = watcher, study, clock
         self._trials = {trial.spec.trial_id: trial for trial in trials}
         self._kept_share = kept_share
-        self._started = clock.monotonic() - elapsed_before
+        self._started = run.clock.monotonic() - run.store.seconds
         self._window: deque[tuple[float, int]] = deque()
         self._tokens_done = 0
         self._tokens_evaluated = 0
         self._updated = -1.0
-        self._time_spent, self._pace = time_spent, MeasuredPace(flat_tokens=flat_tokens)
+        self._pace = MeasuredPace(flat_tokens=flat_tokens)
         self._ticked: float | None = None
         self._evaluated_seconds = 0.0
 
@@ -80,7 +76,7 @@ class ProgressTracker:
         self._trials |= {trial.spec.trial_id: trial for trial in trials}
 
     def took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
-        """Count what one tick brought; pass on what is worth a line, and a snapshot now and then."""
+        """Count what one tick brought; send notes of ends and, now and then, a snapshot."""
         now = self._clock.monotonic()
         tokens = sum(event.num_tokens for event in events if isinstance(event, StepDone | Evaluated))
         trained = sum(event.num_tokens for event in events if isinstance(event, StepDone))
@@ -97,8 +93,9 @@ class ProgressTracker:
             self._watcher.update(self.snapshot("training"))
 
     def _measure(self, events: Sequence[TrialEvent], now: float) -> None:
-        """Tell the pace what the tick took: all of it is the step's, but what was spent on evaluation."""
-        evaluated = self._time_spent.total(Activity.EVALUATE) + self._time_spent.total(Activity.GENERATE)
+        """Give the pace what the tick took; what was not evaluation is the step's, recording and deciding included."""
+        spent = self._run.time_spent
+        evaluated = spent.total(Activity.EVALUATE) + spent.total(Activity.GENERATE)
         evaluating, self._evaluated_seconds = evaluated - self._evaluated_seconds, evaluated
         before, self._ticked = self._ticked, now
         steps = [event.num_tokens for event in events if isinstance(event, StepDone)]

@@ -1,8 +1,8 @@
-"""The loop of an executor: admit trials, step all that are resident, hand each task what is its own.
+"""The loop of an executor: admit trials, step all that are resident, give each task its own results.
 
 Usually there is one task. Several may share an executor when their base model and their adapted linears are the same: a
-task of higher priority takes slots at the next step boundary, and since nobody's bits depend on neighbours or on being
-parked, every task ends as it would have alone.
+task of higher priority takes slots at the next step boundary. A trial's bits depend neither on the others in its pack
+nor on being parked, so every task ends as it would have alone.
 """
 
 from __future__ import annotations
@@ -37,45 +37,48 @@ class Session:
         at_boundary: Callable[[], None] = lambda: None,
         on_end: Callable[[Supervisor], None] = lambda _: None,
     ) -> None:
-        """Begin without a task.
+        """Start without a task.
 
         Args:
-            executor: Trains.
+            executor: Trains the residents.
             capacity: Its room.
             clock: Measures steps.
             stop_requested: Asked at each step boundary.
             at_boundary: Called at each step boundary; may call :meth:`join`.
-            on_end: Told of a task all of whose trials have ended, its last checkpoint made.
+            on_end: Receives a task once all of its trials have ended and its last checkpoint is made.
         """
         self._executor, self._capacity, self._clock = executor, capacity, clock
         self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
         self._members: list[Supervisor] = []
-        self._was_told = False
+        self._has_warned = False
 
     def join(self, member: Supervisor) -> None:
         """Take in a task; its trials compete for slots from the next step on."""
         self._members.append(member)
 
     def run(self) -> None:
-        """Go on until all tasks have ended.
+        """Train until all tasks have ended.
 
         Raises:
             StopRequestedError: ``stop_requested`` said so; all states are saved.
             StorageFullError: a disk is full; the last checkpoints are whole.
         """
         while True:
+            # first, so that a task which joins here is checkpointed by a stop in the same round
             self._at_boundary()
             if self._stop_requested():
                 for member in self._members:
                     member.checkpoint()
                 raise StopRequestedError
             for member in [member for member in self._members if member.is_finished]:
+                # results are written from what this checkpoint holds, so a kill while writing repeats no step
                 member.checkpoint()
                 self._members.remove(member)
                 self._on_end(member)
             if not self._members:
                 return
             self._admit()
+            # all that were admitted may have failed to load
             if self._executor.resident:
                 self._step()
             for member in self._members:
@@ -98,6 +101,7 @@ class Session:
             if (failure := member.enter(trial_id)) is not None:
                 failures.append((member, failure))
         assert self._executor.resident or failures, "an unfinished task always has a trial that can run"
+        # only now: what follows from a failure may change which trials can run
         for member, failure in failures:
             member.record([failure])
 
@@ -109,14 +113,15 @@ class Session:
             sorted(self._executor.resident),
             count=self._count_error,
             reload=self._reload,
-            tell=self._tell,
+            on_split=self._warn_of_split,
         )
         seconds = self._clock.monotonic() - began
         total = sum(event.num_tokens for event in steps_done)
-        for member in list(self._members):
+        for member in self._members:
             own = _own(member, steps_done)
             lost = [failure for key, failure in failed.items() if member.share.trial_of(key) is not None]
             if own or lost:
+                # a task pays for its share of the pack's tokens
                 part = sum(event.num_tokens for event in own) / total if total else 1 / len(self._members)
                 member.took_step(own, lost, seconds=part * seconds)
 
@@ -130,14 +135,14 @@ class Session:
         member, trial_id = self._owner(key)
         return member.count_error(trial_id, error)
 
-    def _tell(self, error: Exception) -> None:
-        """Say, once, that trials are stepped one by one: the results are the same, but it takes longer."""
-        if not self._was_told:
-            self._was_told = True
+    def _warn_of_split(self, error: Exception) -> None:
+        # once: it may come at every step
+        if not self._has_warned:
+            self._has_warned = True
             for member in self._members:
                 member.note(
-                    f"warning: trials that cannot step together ({one_line(error)}) step one by one, where that comes "
-                    "again as well; it takes longer and changes no result"
+                    f"warning: these trials could not step together ({one_line(error)}), so they step one by one, "
+                    "now and whenever it happens again; this takes longer and changes no result"
                 )
 
     def _reload(self, key: int) -> None:

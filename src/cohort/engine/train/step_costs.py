@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cohort.adapters.bank import aligned_rank
-from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.engine.machine.devices import hardware_of
 from cohort.engine.machine.measurements import CostKey, RunCosts, write_costs
 from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.train.time_spent import Activity, TimeSpent
+from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.time_spent import Activity
 from cohort.scheduling.cost.model import StepSample, TrialWork
 from cohort.training.trial import TrialSpec
 
@@ -19,10 +19,10 @@ __all__ = ["StepRecorder"]
 
 # the first steps of a pack compile, allocate and record graphs
 SKIPPED_STEPS = 2
-# steps of one pack that are kept to take a mean of, and the packs that are reported: those with the most steps
+# steps of one pack that its mean is taken of, and packs that are kept: those with the most steps
 MOST_STEPS = 64
 MOST_PACKS = 48
-# a step that takes so many times the usual was disturbed
+# a step that takes this many times the usual one was disturbed, and no plan should expect it
 DISTURBED = 4.0
 
 Composition = tuple[tuple[int, int], ...]
@@ -37,24 +37,21 @@ class _Pack:
 
 
 class StepRecorder:
-    """Watches a run's events beside the seconds that :class:`TimeSpent` adds up."""
+    """Relates a run's events to the seconds that it spends."""
 
-    def __init__(
-        self, preparation: Preparation, *, specs: Mapping[int, TrialSpec], time_spent: TimeSpent, clock: Clock
-    ) -> None:
-        """Begin, when the task has been read and loaded and nothing has trained.
+    def __init__(self, preparation: Preparation, run: OpenRun, *, specs: Mapping[int, TrialSpec]) -> None:
+        """Start when the task has been read and loaded and nothing has trained.
 
         Args:
-            preparation: Of the run.
-            specs: Of all trials, by id; grows as the run does.
-            time_spent: Where the run's seconds are added up.
-            clock: Of the run.
+            preparation: The task, ready to run.
+            run: Its run.
+            specs: Configurations of all trials, by id; grows as the run does.
         """
-        self._preparation, self._specs, self._time_spent, self._clock = preparation, specs, time_spent, clock
+        self._preparation, self._specs, self._time_spent, self._clock = preparation, specs, run.time_spent, run.clock
         lengths = preparation.data.train.lengths.astype(float)
         self._square = float((lengths**2).mean() / lengths.mean())
         reading = [preparation.facts.get(name) for name in ("tokenise_seconds", "load_seconds")]
-        self._began = clock.monotonic() - sum(value for value in reading if isinstance(value, float))
+        self._began = run.clock.monotonic() - sum(value for value in reading if isinstance(value, float))
         self._packs: dict[Composition, _Pack] = {}
         self._trained = self._evaluated = self._trained_at_first = 0.0
         self._first_step: float | None = None
@@ -71,7 +68,7 @@ class StepRecorder:
             return
         self._last_step = self._clock.monotonic()
         if self._first_step is None:
-            # what the first step took to warm up belongs to the start
+            # the first step compiles kernels and fills caches: its time belongs to the start
             self._first_step, self._evaluated = self._last_step, self._evaluation_seconds
             self._trained_at_first = trained
         self._steps += 1

@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cohort.adapters.bank import aligned_rank
-from cohort.core.clock import Clock
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.engine.state.checkpoints import Manifest, save_checkpoint
-from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
-from cohort.engine.train.time_spent import Activity, TimeSpent
-from cohort.runs.directory import RunDirectory
-from cohort.runs.store import RunStore
+from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.time_spent import Activity
 from cohort.scheduling.admission import Request
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.study import Study
-from cohort.tuning.trial_phase import TrialPhase as StudyTrialState
+from cohort.tuning.trial_phase import TrialPhase
 
-__all__ = ["Evaluator", "Supervisor", "SupervisorSettings"]
+__all__ = ["Evaluator", "Supervisor", "TaskTraits"]
 
 
 class Evaluator(Protocol):
@@ -34,24 +31,20 @@ class Evaluator(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisorSettings:
-    """How a run is driven; none of it changes a trial's numbers.
+class TaskTraits:
+    """What decides which trials of a task are resident; none of it changes a trial's numbers.
 
     Attributes:
-        mean_length: Mean tokens of a training row, for admission.
-        priority: Of the task: trials of a higher one take the slots of a lower one at the next step.
-        arrival: Place of the task among those that share the executor.
-        are_trials_complete: Whether no trial will be proposed any more.
-        checkpoint_seconds: Least time between checkpoints.
-        checkpoint_share: Most of the run's time that checkpoints may take: states of large adapters are gigabytes.
+        mean_length: Mean tokens of a training row.
+        priority: Trials of a task with a higher one take the slots of a lower one at the next step.
+        arrival: The task's place among those that share the executor.
+        are_trials_complete: Returns whether no further trial will be proposed.
     """
 
     mean_length: float
     priority: int = 0
     arrival: int = 0
     are_trials_complete: Callable[[], bool] = lambda: False
-    checkpoint_seconds: float = 60.0
-    checkpoint_share: float = 0.015
 
 
 class Supervisor:
@@ -62,48 +55,32 @@ class Supervisor:
 
     def __init__(
         self,
+        run: OpenRun,
         *,
         study: Study,
-        executor: ExecutorShare,
+        share: ExecutorShare,
         specs: Mapping[int, TrialSpec],
         evaluate: Evaluator,
-        store: RunStore,
-        state_store: TrialStateStore,
-        directory: RunDirectory,
-        settings: SupervisorSettings,
-        clock: Clock,
-        time_spent: TimeSpent,
-        on_tick: Callable[[Sequence[TrialEvent], Sequence[Decision]], None],
-        note: Callable[[str], None],
+        traits: TaskTraits,
+        on_tick: Callable[[Sequence[TrialEvent], Sequence[Decision]], None] = lambda _events, _decisions: None,
     ) -> None:
         """Join the parts.
 
         Args:
+            run: The task's run.
             study: Decides.
-            executor: Trains.
-            specs: Configuration of each trial.
+            share: The task's part of the executor.
+            specs: Configuration of each trial; may grow.
             evaluate: Evaluates resident trials.
-            store: Records.
-            state_store: Keeps states of trials that are out of the bank.
-            directory: Of the run.
-            settings: See :class:`SupervisorSettings`.
-            clock: For the time between checkpoints only.
-            time_spent: Adds up the seconds of training and evaluation; recorded at each checkpoint.
-            on_tick: Told what happened, after it was recorded.
-            note: Told, in a line each, of errors of single trials.
+            traits: For admission.
+            on_tick: Receives what happened, after it was recorded.
         """
-        self._study, self._executor, self._specs = study, executor, specs
-        self._evaluate, self._store, self._state_store, self._directory = evaluate, store, state_store, directory
-        self._settings, self._clock, self._time_spent = settings, clock, time_spent
-        self._on_tick, self.note = on_tick, note
-        self._errors = TrialErrors(steps_done=self._steps_known, note=note)
+        self.share = share
+        self._run, self._study, self._specs, self._evaluate, self._traits = run, study, specs, evaluate, traits
+        self._on_tick, self.note = on_tick, run.watcher.note
+        self._errors = TrialErrors(steps_done=self._steps_known, note=self.note)
         self._vacated: list[int] = []
-        self._saved_at, self._pause = clock.monotonic(), settings.checkpoint_seconds
-
-    @property
-    def share(self) -> ExecutorShare:
-        """Its part of the executor."""
-        return self._executor
+        self._saved_at, self._pause = run.clock.monotonic(), run.options.checkpoint_seconds
 
     @property
     def is_finished(self) -> bool:
@@ -115,13 +92,13 @@ class Supervisor:
         self._vacated = list(manifest.vacated)
         for trial_id in manifest.resident:
             # a machine with less memory than before holds fewer: the others wait their turn
-            if self._executor.fits(self._specs[trial_id]):
+            if self.share.fits(self._specs[trial_id]):
                 self.enter(trial_id)
         for trial_id in self._study.trial_ids:
-            is_running = self._study.state(trial_id) is StudyTrialState.RUNNING
-            if is_running and trial_id not in self._executor.resident:
+            is_running = self._study.state(trial_id) is TrialPhase.RUNNING
+            if is_running and trial_id not in self.share.resident:
                 self._study.pause(trial_id)
-        self._saved_at = self._clock.monotonic()
+        self._saved_at = self._run.clock.monotonic()
 
     def checkpoint(self) -> None:
         """Save the state of every trial at this step boundary.
@@ -129,85 +106,74 @@ class Supervisor:
         Raises:
             StorageFullError: the disk is full; the last checkpoint is whole.
         """
-        began, resident = self._clock.monotonic(), self._executor.resident
-        self._store.add_to_facts(self._time_spent.take())
+        run = self._run
+        began, resident = run.clock.monotonic(), self.share.resident
+        # before the copy of the database that the checkpoint makes, so that a run that goes on from it has them
+        run.store.add_to_facts(run.time_spent.take())
         for trial_id in resident:
-            self._state_store.put_state(trial_id, self._executor.state(trial_id))
-        save_checkpoint(
-            self._store, self._state_store, directory=self._directory, resident=resident, vacated=self._vacated
-        )
+            run.state_store.put_state(trial_id, self.share.state(trial_id))
+        save_checkpoint(run.store, run.state_store, directory=run.directory, resident=resident, vacated=self._vacated)
+        # the bank has them: copies in host memory would only leave less room for parked trials
         for trial_id in resident:
-            self._state_store.release_state(trial_id)
-        self._saved_at = self._clock.monotonic()
-        took = self._saved_at - began
-        self._pause = max(self._settings.checkpoint_seconds, took / self._settings.checkpoint_share)
+            run.state_store.release_state(trial_id)
+        self._saved_at = run.clock.monotonic()
+        self._pause = max(run.options.checkpoint_seconds, (self._saved_at - began) / run.options.checkpoint_share)
 
     def checkpoint_when_due(self) -> None:
-        """Save the state if the last time is long enough ago."""
-        if self._clock.monotonic() - self._saved_at >= self._pause:
+        """Save the state if the last checkpoint is long enough ago."""
+        if self._run.clock.monotonic() - self._saved_at >= self._pause:
             self.checkpoint()
 
     def runnable(self) -> list[Request]:
         """Return what may be resident, in order."""
-        return [self._request(trial_id) for trial_id in self._study.runnable()]
-
-    def request_of(self, trial_id: int) -> Request:
-        """Return what a resident trial takes."""
-        return self._request(trial_id)
+        return [self.request_of(trial_id) for trial_id in self._study.runnable()]
 
     def take_vacated(self) -> list[int]:
         """Return the batch sizes of the trials that left since the last call."""
         vacated, self._vacated = self._vacated, []
         return vacated
 
-    def _request(self, trial_id: int) -> Request:
+    def request_of(self, trial_id: int) -> Request:
+        """Return what a trial takes while it is resident."""
         spec = self._specs[trial_id]
         return Request(
-            trial_id=self._executor.key(trial_id),
+            trial_id=self.share.key(trial_id),
             r=aligned_rank(spec.adapter.r),
             batch_size=spec.batch_size,
-            mean_length=self._settings.mean_length,
-            priority=self._settings.priority,
-            arrival=self._settings.arrival,
+            mean_length=self._traits.mean_length,
+            priority=self._traits.priority,
+            arrival=self._traits.arrival,
         )
 
     def evict(self, trial_id: int) -> None:
-        """Take a running trial out for the sake of others; it stays runnable."""
+        """Take a running trial out to make room for more urgent ones; it stays runnable."""
         self._study.pause(trial_id)
         self._leave(trial_id, keep_state=True)
 
     def enter(self, trial_id: int) -> TrialFailed | None:
         """Make a trial resident where it stood; return its failure when its files are damaged once too often."""
-        state, damages = self._state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        state, damages = self._run.state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
         for damage in damages:
             if (failure := self._errors.count(trial_id, damage)) is not None:
                 return failure
-        slot = self._executor.load(self._specs[trial_id], state)
-        self._state_store.release_state(trial_id)
-        if self._study.state(trial_id) is not StudyTrialState.RUNNING:
+        slot = self.share.load(self._specs[trial_id], state)
+        self._run.state_store.release_state(trial_id)
+        # a restored trial is running already: the replayed log says so
+        if self._study.state(trial_id) is not TrialPhase.RUNNING:
             self._study.start(trial_id)
-        self._store.trial_entered(trial_id, slot=slot)
+        self._run.store.trial_entered(trial_id, slot=slot)
         return None
 
     def reload(self, trial_id: int) -> None:
         """Put a resident trial back to its last good state; it does again what it did since, bit for bit."""
-        self._executor.drop(trial_id)
-        self._store.trial_left(trial_id)
-        state, _ = self._state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
-        self._store.trial_entered(trial_id, slot=self._executor.load(self._specs[trial_id], state))
+        self.share.drop(trial_id)
+        self._run.store.trial_left(trial_id)
+        state, _ = self._run.state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        self._run.store.trial_entered(trial_id, slot=self.share.load(self._specs[trial_id], state))
 
     def count_error(self, trial_id: int, error: Exception) -> TrialFailed | None:
-        """Count an error of a trial; return its failure when it was the last that is borne."""
+        """Count an error of a trial; return its failure once it has had its last try."""
         return self._errors.count(trial_id, error)
-
-    def _leave(self, trial_id: int, *, keep_state: bool) -> None:
-        if keep_state:
-            on_device = self._state_store.keeps_on_device
-            self._state_store.put_state(trial_id, self._executor.unload(trial_id, on_device=on_device))
-        else:
-            self._executor.drop(trial_id)
-        self._store.trial_left(trial_id)
-        self._vacated.append(self._specs[trial_id].batch_size)
 
     def took_step(self, steps_done: Sequence[StepDone], failed: Sequence[TrialFailed], *, seconds: float) -> None:
         """Take in one optimizer step of the resident trials, and evaluate those that are due after it.
@@ -217,20 +183,15 @@ class Supervisor:
             failed: Trials that could not take it.
             seconds: The task's part of the time it took.
         """
-        self._time_spent.add(Activity.TRAIN, seconds)
+        self._run.time_spent.add(Activity.TRAIN, seconds)
         # a trial that was put back to an earlier state repeats what is known
         new = [event for event in steps_done if event.step > self._steps_known(event.trial_id)]
         # by trial, not by slot: rules that depend on the order of results must not see which slots a resume chose
         events: list[TrialEvent] = sorted([*new, *failed], key=lambda event: event.trial_id)
         decisions = [decision for event in events for decision in self._observe(event)]
-        due = {
-            trial_id: step
-            for trial_id in sorted(self._executor.resident)
-            if self._study.next_evaluation(trial_id) == (step := self._executor.steps_of(trial_id))
-            and step == self._steps_known(trial_id)
-        }
+        due = self._due()
         if due:
-            with self._time_spent.on(Activity.EVALUATE):
+            with self._run.time_spent.on(Activity.EVALUATE):
                 evaluated, lost = run_isolated(
                     lambda ids: self._evaluate({trial_id: due[trial_id] for trial_id in ids}),
                     list(due),
@@ -240,41 +201,63 @@ class Supervisor:
             evaluations: list[TrialEvent] = sorted([*evaluated, *lost.values()], key=lambda event: event.trial_id)
             events += evaluations
             decisions += [decision for event in evaluations for decision in self._observe(event)]
-        self._store.append(events, decisions)
-        self._on_tick(events, decisions)
-
-    def _steps_known(self, trial_id: int) -> int:
-        return self._study.trajectory(trial_id).num_steps
+        self._append(events, decisions)
 
     def record(self, events: Sequence[TrialEvent]) -> None:
         """Observe and record what happened between two steps."""
-        if events:
-            decisions = [decision for event in events for decision in self._observe(event)]
-            self._store.append(events, decisions)
-            self._on_tick(events, decisions)
+        self._append(events, [decision for event in events for decision in self._observe(event)])
+
+    def _append(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
+        # one transaction for all of a tick: after a kill no decision stands in the log without what led to it
+        self._run.store.append(events, decisions)
+        self._on_tick(events, decisions)
+
+    def _due(self) -> dict[int, int]:
+        """Return the residents to evaluate now, with their steps."""
+        due = {}
+        for trial_id in sorted(self.share.resident):
+            step = self.share.steps_of(trial_id)
+            # a trial that repeats known steps is not due before it has caught up
+            if step == self._study.next_evaluation(trial_id) == self._steps_known(trial_id):
+                due[trial_id] = step
+        return due
+
+    def _steps_known(self, trial_id: int) -> int:
+        return self._study.trajectory(trial_id).num_steps
 
     def _observe(self, event: TrialEvent) -> Iterable[Decision]:
         decisions = self._study.observe(event)
         if not decisions:
             return decisions
         # no outcome of the others lets these go on: their states need not be kept, nor this one's be fetched
-        useless = self._study.certain_to_stop() if self._settings.are_trials_complete() else frozenset()
+        useless = self._study.certain_to_stop() if self._traits.are_trials_complete() else frozenset()
         for decision in decisions:
             self._carry_out(decision, keep_state=decision.trial_id not in useless)
         for trial_id in useless:
-            self._state_store.forget_state(trial_id)
+            self._run.state_store.forget_state(trial_id)
         return decisions
 
     def _carry_out(self, decision: Decision, *, keep_state: bool) -> None:
-        trial_id = decision.trial_id
-        is_resident = trial_id in self._executor.resident
+        trial_id, states = decision.trial_id, self._run.state_store
+        is_resident = trial_id in self.share.resident
         if decision.kind is DecisionKind.NEW_BEST:
             assert is_resident, "a best checkpoint comes from a trial in the bank"
-            weights_rD = self._executor.weights(trial_id, on_device=self._state_store.keeps_on_device)
-            self._state_store.put_best(trial_id, weights_rD, step=decision.step)
+            # on the device while there is room: 60 states of an 8B sweep are 70 GB to carry to the host and back
+            weights_rD = self.share.weights(trial_id, on_device=states.keeps_on_device)
+            states.put_best(trial_id, weights_rD, step=decision.step)
         elif decision.kind is DecisionKind.PARK:
             self._leave(trial_id, keep_state=keep_state)
         elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
             if is_resident:
                 self._leave(trial_id, keep_state=False)
-            self._state_store.forget_state(trial_id)
+            states.forget_state(trial_id)
+
+    def _leave(self, trial_id: int, *, keep_state: bool) -> None:
+        states = self._run.state_store
+        if keep_state:
+            states.put_state(trial_id, self.share.unload(trial_id, on_device=states.keeps_on_device))
+        else:
+            self.share.drop(trial_id)
+        self._run.store.trial_left(trial_id)
+        # admission prefers trials of the batch sizes that left: the pack keeps its shape
+        self._vacated.append(self._specs[trial_id].batch_size)

@@ -41,7 +41,7 @@ class TimeSpent:
             self._active.pop()
 
     def add(self, activity: Activity, seconds: float) -> None:
-        """Count seconds that were measured by others: a task's part of what several did together."""
+        """Count seconds that a session measured: a task's part of a step of several tasks."""
         for sums in (self._seconds, self._totals):
             sums[activity.value] = sums.get(activity.value, 0.0) + seconds
 
@@ -52,7 +52,7 @@ class TimeSpent:
         return taken
 
     def total(self, activity: Activity) -> float:
-        """Return the seconds spent on ``activity`` so far, whatever was taken."""
+        """Return all seconds spent on ``activity``, also those that were taken."""
         return self._totals.get(activity.value, 0.0)
 
     def _credit(self) -> None:

@@ -19,9 +19,9 @@ class TrackerReporter:
         """Make ``trials`` known.
 
         Args:
-            trackers: Of the task's ``report_to``.
-            trials: The first trials; trials of a resumed run are continued where they were.
-            note: Told, once, of each tracker that failed.
+            trackers: Those of the task's ``report_to``.
+            trials: The first trials; those of a resumed run are continued where they were.
+            note: Receives one line for each tracker that failed.
         """
         self._trackers, self._note = trackers, note
         self._noted: set[str] = set()
@@ -34,7 +34,8 @@ class TrackerReporter:
         self._note_failures()
 
     def took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
-        """Pass on what one tick brought: events first, since a decision may end the tracker's run."""
+        """Pass on what one tick brought."""
+        # events first: a decision may end the tracker's run
         for event in events:
             if isinstance(event, StepDone):
                 self._trackers.log_step(event)
@@ -45,7 +46,7 @@ class TrackerReporter:
         self._note_failures()
 
     def close(self) -> None:
-        """Send what is still waiting."""
+        """Send what is queued."""
         self._trackers.close()
         self._note_failures()
 
@@ -58,4 +59,4 @@ class TrackerReporter:
         for name, error in self._trackers.failures.items():
             if name not in self._noted:
                 self._noted.add(name)
-                self._note(f"warning: {name} failed and gets nothing more ({error}); the run goes on")
+                self._note(f"warning: {name} failed and receives nothing more ({error}); the run continues")

@@ -1,0 +1,59 @@
+"""A run that this process writes: what all parts of it share, so that they pass one thing on and not six."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cohort.core.clock import Clock
+from cohort.engine.state.trial_states import TrialStateStore
+from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
+from cohort.engine.train.time_spent import TimeSpent
+from cohort.runs.directory import RunDirectory
+from cohort.runs.store import RunStore
+
+__all__ = ["OpenRun", "RunOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is carried out; none of it changes an adapter.
+
+    Attributes:
+        checkpoint_seconds: Least time between checkpoints.
+        checkpoint_share: Largest share of the run's time for checkpoints: states of large adapters are gigabytes, and
+            checkpoints become rarer where they take long.
+        host_memory_bytes: Most host memory for states of parked trials, the rest goes to files; None: half of what is
+            free at the start.
+        token_budget: Most tokens of a micro-batch; chosen by device when None.
+    """
+
+    checkpoint_seconds: float = 60.0
+    checkpoint_share: float = 0.015
+    host_memory_bytes: int | None = None
+    token_budget: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRun:
+    """The parts of a run that its process holds until it closes them.
+
+    Attributes:
+        directory: The run's directory, locked.
+        store: The run's record.
+        state_store: States of trials that are out of the bank.
+        clock: Measures all of the run's time.
+        watcher: Receives progress and notes.
+        options: How the run is carried out.
+        time_spent: Adds up the run's seconds by activity.
+    """
+
+    directory: RunDirectory
+    store: RunStore
+    state_store: TrialStateStore
+    clock: Clock
+    watcher: ProgressWatcher = field(default_factory=SilentWatcher)
+    options: RunOptions = field(default_factory=RunOptions)
+    time_spent: TimeSpent = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time_spent", TimeSpent(self.clock))
