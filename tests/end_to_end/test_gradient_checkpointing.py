@@ -92,7 +92,7 @@ def limits(folder: Path, roomy: Path) -> dict[str, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory_plan, "profile_memory", caught)
-        preparation = _prepare(task_for(folder, limit=ROOMY, recompute="always"))
+        preparation = _prepare(task_for(folder, limit=ROOMY, gradient_checkpointing="always"))
     (profile,) = profiles
     longest = int(preparation.data.train.lengths.max())
     kept, recomputed = profile.pass_bytes(longest), profile.recomputed_bytes(longest)
@@ -139,14 +139,21 @@ def test_always_recomputes_every_pass_and_changes_no_bit(
 ) -> None:
     watcher = Watcher()
     options = RunOptions(token_budget=256)
-    tune(task_for(folder, limit=ROOMY, recompute="always"), tmp_path / "run", watcher=watcher, options=options)
+    tune(
+        task_for(folder, limit=ROOMY, gradient_checkpointing="always"),
+        tmp_path / "run",
+        watcher=watcher,
+        options=options,
+    )
     assert outcome_of(tmp_path / "run") == expected
     facts = facts_of(tmp_path / "run")
     assert facts["recomputed_above_tokens"] == 0
     assert int(str(facts["recomputed_passes"])) >= 5
     assert any("every training pass is recomputed" in note for note in watcher.notes)
     tight = {
-        mode: _prepare(task_for(folder, limit=limits["recomputed"], recompute=mode)).sizes.executor.token_budget
+        mode: _prepare(
+            task_for(folder, limit=limits["recomputed"], gradient_checkpointing=mode)
+        ).sizes.executor.token_budget
         for mode in ("auto", "always")
     }
     assert tight["always"] > tight["auto"], "it lets passes be larger"
@@ -155,7 +162,11 @@ def test_always_recomputes_every_pass_and_changes_no_bit(
 @pytest.mark.parametrize(
     ("limit", "mode", "words"),
     [
-        ("recomputed", "never", "with all its activations kept.*Set memory.recompute: auto, set dataset.max_length to"),
+        (
+            "recomputed",
+            "never",
+            "with all its activations kept.*Set memory.gradient_checkpointing: auto, set dataset.max_length to",
+        ),
         ("nothing", "auto", "with every layer recomputed.*rows of up to .*Set dataset.max_length to"),
         ("nothing", "always", "with every layer recomputed.*rows of up to .*Set dataset.max_length to"),
     ],
@@ -164,7 +175,7 @@ def test_a_row_that_cannot_fit_is_said_before_training(
     folder: Path, tmp_path: Path, limits: dict[str, int], limit: str, mode: str, words: str
 ) -> None:
     with pytest.raises(InputError, match=words) as raised:
-        tune(task_for(folder, limit=limits[limit], recompute=mode), tmp_path / "run")
+        tune(task_for(folder, limit=limits[limit], gradient_checkpointing=mode), tmp_path / "run")
     (problem,) = raised.value.problems
     assert str(problem.where).endswith("dataset.max_length")
     assert f"a row of {LONG + 2} tokens" in problem.found
@@ -195,4 +206,4 @@ def test_a_row_that_was_thought_to_fit_is_recomputed_when_it_does_not(
 
 def test_another_word_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r"auto \| always \| never"):
-        task_for(folder, recompute="sometimes")
+        task_for(folder, gradient_checkpointing="sometimes")

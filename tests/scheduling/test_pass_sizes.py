@@ -112,7 +112,7 @@ def test_a_row_that_fits_in_no_way_says_what_does() -> None:
     )
     assert never is not None
     assert "all its activations kept" in never.found
-    assert never.hint.startswith("Set memory.recompute: auto, set dataset.max_length to 390 or less")
+    assert never.hint.startswith("Set memory.gradient_checkpointing: auto, set dataset.max_length to 390 or less")
     assert row_too_long(NEEDS, sizes, left=150, longest_row=9000, source="", mode=GradientCheckpointing.AUTO) is None, (
         "the rank"
     )

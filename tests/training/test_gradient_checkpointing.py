@@ -133,7 +133,7 @@ def test_a_row_that_does_not_fit_with_all_kept_trains_to_the_same_bits(
             GradientCheckpointing.NEVER,
             0.6,
             "a pass of its own,",
-            "Set memory.recompute: auto, set dataset.max_length below",
+            "Set memory.gradient_checkpointing: auto, set dataset.max_length below",
         ),
         (GradientCheckpointing.AUTO, -0.3, "with every layer recomputed", "Set dataset.max_length below"),
         (GradientCheckpointing.ALWAYS, -0.3, "with every layer recomputed", "Set dataset.max_length below"),

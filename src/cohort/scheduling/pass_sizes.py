@@ -153,7 +153,7 @@ def row_too_long(
     fitting = largest_that_fits(lambda tokens: takes(tokens) <= left, at_most=longest_row)
     if fitting < LEAST_TOKENS or fitting == longest_row:
         return None
-    first = "Set memory.recompute: auto, set" if mode is GradientCheckpointing.NEVER else "Set"
+    first = "Set memory.gradient_checkpointing: auto, set" if mode is GradientCheckpointing.NEVER else "Set"
     return Problem(
         where=Place(key=("dataset", "max_length")),
         found=f"a row of {longest_row:,} tokens ({source}), whose training takes {format_bytes(takes(longest_row))} "

@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import KeyPath, Place
+from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.not_built import unbuilt_in
 from cohort.tasks.origin import TaskOrigin
+from cohort.tasks.other_names import ACCEPTED, use_own_names
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
 from cohort.tasks.paths import from_working_directory, locate_data, locate_model
 from cohort.tasks.problems import problems_from
@@ -39,19 +40,13 @@ class TaskFileError(InputError):
         self.are_rows_readable = are_rows_readable
 
 
-def _rename_alias(data: dict[str, Any], lines: dict[KeyPath, int], name: str) -> list[Problem]:
-    """Turn ``base_model`` into its full name."""
-    if "base_model" not in data:
-        return []
-    if "model_name_or_path" in data:
-        where = TaskOrigin(name=name, lines=lines).where("base_model")
-        hint = "Remove base_model."
-        data.pop("base_model")
-        return [Problem(where=where, found="base_model and model_name_or_path", allowed="one of the two", hint=hint)]
-    data["model_name_or_path"] = data.pop("base_model")
-    if ("base_model",) in lines:
-        lines["model_name_or_path",] = lines["base_model",]
-    return []
+def _contradiction(other: KeyPath, key: KeyPath, origin: TaskOrigin) -> Problem:
+    return Problem(
+        where=origin.where(other),
+        found=f"{dotted(other)} and {dotted(key)}",
+        allowed="one of the two, which mean the same",
+        hint=f"Remove {dotted(other)}.",
+    )
 
 
 def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskOrigin) -> list[Problem]:
@@ -102,12 +97,13 @@ def task_from_mapping(
     """
     all_lines = dict(lines or {})
     written = dict(data)
-    alias_problems = _rename_alias(written, all_lines, name)
+    # before the command line is heard, which takes the place of what the file says under any name
+    contradictions = use_own_names(written, all_lines)
     written = apply_overrides(written, overrides)
     options = {override.path: override.option for override in overrides}
     origin = TaskOrigin(name=name, lines=all_lines, overrides=options)
     problems = [
-        *alias_problems,
+        *(_contradiction(other, key, origin) for other, key in contradictions),
         *unbuilt_in(written, where=origin.where),
         *locate_model(written, base_directory, origin),
         *locate_data(written, base_directory, origin),
@@ -212,8 +208,18 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
 def task_json_schema() -> dict[str, Any]:
     """Return the JSON schema of a task file, for editors and services."""
     schema = TaskFile.model_json_schema(mode="validation")
-    schema["properties"]["base_model"] = {"type": "string", "description": "alias of model_name_or_path"}
+    for written, key in ACCEPTED.items():
+        sections = [schema if len(path) == 1 else _definition(schema, str(path[0])) for path in (written, key)]
+        described = {**sections[1]["properties"][key[-1]], "description": f"alias of {dotted(key)}"}
+        sections[0]["properties"][written[-1]] = {name: described[name] for name in described if name != "default"}
     schema["properties"]["early_exit"] = {"anyOf": [{"const": "none"}, schema["properties"]["early_exit"]]}
     schema["required"] = [name for name in schema["required"] if name != "model_name_or_path"]
     schema["anyOf"] = [{"required": ["model_name_or_path"]}, {"required": ["base_model"]}]
     return schema
+
+
+def _definition(schema: dict[str, Any], section: str) -> dict[str, Any]:
+    model = TaskFile.model_fields[section].annotation
+    assert isinstance(model, type), "a section is a model"
+    found: dict[str, Any] = schema["$defs"][model.__name__]
+    return found

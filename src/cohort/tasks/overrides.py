@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place
 from cohort.tasks.hyperparameters import SEARCHABLE
+from cohort.tasks.other_names import ACCEPTED
 from cohort.tasks.problems import known_keys, unknown_key_hint
 from cohort.tasks.yaml_lines import parse_yaml_value
 
@@ -56,9 +57,12 @@ def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[
 def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
     """Return the key that an option means; None when there is none, or several."""
     key = option.removeprefix("--").replace("-", "_")
-    key = "model_name_or_path" if key == "base_model" else key
     keys = known_keys(model)
-    parts = tuple(key.split("."))
+    parts: KeyPath = tuple(key.split("."))
+    # by its full name, or by the last word of a name that is no key's of ours
+    for written, own in ACCEPTED.items():
+        if parts == written or (parts == written[-1:] and own[-1:] != parts):
+            return own
     is_below_space = parts[:2] == ("search", "space") and 3 <= len(parts) <= 4 and parts[2] in SEARCHABLE
     if key in keys or is_below_space or (parts[:2] == ("dataset", "columns") and len(parts) == 3):
         return parts

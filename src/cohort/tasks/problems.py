@@ -13,63 +13,10 @@ from pydantic_core import ErrorDetails
 from cohort.core.errors import Problem
 from cohort.core.place import KeyPath, dotted
 from cohort.tasks.origin import TaskOrigin
+from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
 from cohort.tasks.refusal import REFUSAL_TYPE, number_hint, refusals_of
 
 __all__ = ["known_keys", "problems_from", "unknown_key_hint"]
-
-# what the same thing is called elsewhere, by people who come from there
-_OTHER_WORDS = {
-    "model": "model_name_or_path",
-    "model_name": "model_name_or_path",
-    "base_model_name_or_path": "model_name_or_path",
-    "datasets": "dataset.train",
-    "train_file": "dataset.train",
-    "dataset_name": "dataset.train",
-    "val_file": "dataset.validation",
-    "eval_dataset": "dataset.validation",
-    "val_set_size": "dataset.validation",
-    "type": "dataset.format",
-    "sequence_len": "dataset.max_length",
-    "max_seq_length": "dataset.max_length",
-    "cutoff_len": "dataset.max_length",
-    "train_on_inputs": "dataset.completion_only_loss",
-    "lora_r": "lora.r",
-    "rank": "lora.r",
-    "lora_rank": "lora.r",
-    "alpha": "lora.lora_alpha",
-    "dropout": "lora.lora_dropout",
-    "lora_target_modules": "lora.target_modules",
-    "lora_target_linear": "lora.target_modules",
-    "lr": "training.learning_rate",
-    "epochs": "training.num_train_epochs",
-    "num_epochs": "training.num_train_epochs",
-    "steps": "training.max_steps",
-    "micro_batch_size": "training.batch_size",
-    "per_device_train_batch_size": "training.batch_size",
-    "train_batch_size": "training.batch_size",
-    "lr_scheduler": "training.lr_scheduler_type",
-    "scheduler": "training.lr_scheduler_type",
-    "gradient_clipping": "training.max_grad_norm",
-    "random_seed": "training.seed",
-    "n_trials": "search.trials",
-    "num_trials": "search.trials",
-    "search_space": "search.space",
-    "gpus": "num_gpus",
-}
-# settings that have no counterpart, and why
-_NOT_NEEDED = {
-    "gradient_accumulation_steps": "batch_size is the whole optimizer step; it is split to fit the memory by itself",
-    "per_device_eval_batch_size": "evaluation is packed to fit the memory by itself",
-    "sample_packing": "rows are always packed, and never see each other",
-    "packing": "rows are always packed, and never see each other",
-    "output_dir": "the run directory is given on the command line: -o RUN_DIR",
-    "flash_attention": "the attention is chosen for the machine; `cohort doctor` shows it",
-    "attn_implementation": "the attention is chosen for the machine; `cohort doctor` shows it",
-    "bf16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
-    "fp16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
-    "optim": "the optimizer is AdamW",
-    "optimizer": "the optimizer is AdamW",
-}
 
 
 def known_keys(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
@@ -103,8 +50,8 @@ def unknown_key_hint(model: type[BaseModel], path: KeyPath) -> str:
     """Return the advice for a key that does not exist: what it is called here, where it belongs, or what is nearest."""
     key, section = str(path[-1]), ".".join(str(part) for part in path[:-1])
     word = key.lower().replace("-", "_")
-    if word in _NOT_NEEDED:
-        return f"Remove it: {_NOT_NEEDED[word]}."
+    if word in NOT_NEEDED:
+        return f"Remove it: {NOT_NEEDED[word]}."
     keys = known_keys(model)
     prefix = f"{section}." if section else ""
     siblings = [name.removeprefix(prefix) for name in keys if name.startswith(prefix)]
@@ -114,8 +61,8 @@ def unknown_key_hint(model: type[BaseModel], path: KeyPath) -> str:
         return f"Did you mean {elsewhere[0]}? Move it there."
     if near:
         return f"Did you mean {prefix}{near[0]}? Rename it."
-    if word in _OTHER_WORDS:
-        return f"Did you mean {_OTHER_WORDS[word]}? Rename it."
+    if word in OTHER_WORDS:
+        return f"Did you mean {OTHER_WORDS[word]}? Rename it."
     by_leaf = {name.rsplit(".", 1)[-1]: name for name in keys}
     far = get_close_matches(word, by_leaf, n=1, cutoff=0.6)
     return f"Did you mean {by_leaf[far[0]]}? Rename it." if far else "Remove it."

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
 
+from cohort.tasks.other_names import OTHER_WORDS
+
 __all__ = ["REFUSAL_TYPE", "Refusal", "nearest_hint", "number_hint", "refusals_of", "refuse"]
 
 REFUSAL_TYPE = "cohort_refusal"
@@ -53,26 +55,11 @@ def refusals_of(context: Mapping[str, Any] | None) -> tuple[Refusal, ...]:
     return tuple((context or {}).get("refusals", ()))
 
 
-# what other tools call the hyperparameters
-_OTHER_NAMES = {
-    "lr": "learning_rate",
-    "lora_r": "r",
-    "lora_rank": "r",
-    "rank": "r",
-    "alpha": "lora_alpha",
-    "dropout": "lora_dropout",
-    "epochs": "num_train_epochs",
-    "num_epochs": "num_train_epochs",
-    "per_device_train_batch_size": "batch_size",
-    "micro_batch_size": "batch_size",
-    "lr_scheduler": "lr_scheduler_type",
-}
-
-
 def nearest_hint(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     """Return the advice for an unknown word: the nearest known one, or to remove it."""
     known = list(known)
-    near = [name for name in known if name == _OTHER_NAMES.get(word.lower())]
+    own = OTHER_WORDS.get(word.lower(), "").rpartition(".")[2]
+    near = [name for name in known if name == own]
     near = near or get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     return f"Did you mean {prefix}{near[0]}? Rename it, or remove it." if near else "Remove it."
 

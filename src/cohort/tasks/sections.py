@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.tasks.fields import Section, Whole, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, multiple_to_plain, parse_alpha
+from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.refusal import Refusal, refuse
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tuning.parameters import MultipleOf, Parameter
@@ -154,10 +155,14 @@ class MemorySection(Section):
         allowed="true | false",
         description="measure before training what passes take (GPU, or with limit); false: estimate it from above",
     )
-    recompute: Literal["auto", "always", "never"] = setting(
+    gradient_checkpointing: Annotated[
+        Literal["auto", "always", "never"],
+        BeforeValidator(checkpointing_word),
+        WithJsonSchema({"enum": ["auto", "always", "never", True, False]}),
+    ] = setting(
         "auto",
         allowed="auto | always | never",
-        description="work activations out a second time instead of keeping them; auto: only what does not fit",
+        description="recompute activations in the backward pass; auto: of passes that do not fit otherwise",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, WithJsonSchema
+from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, WithJsonSchema, model_validator
 from ruamel.yaml import YAML
 
 from cohort.core.errors import Problem
@@ -18,6 +18,7 @@ from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.fields import Section, Whole, setting
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.origin import TaskOrigin
+from cohort.tasks.other_names import use_own_names
 from cohort.tasks.refusal import Refusal, refuse
 from cohort.tasks.sections import (
     EarlyExitSection,
@@ -115,6 +116,14 @@ class TaskFile(Section):
     ] = setting(
         (), allowed="none, all, or a list of trackers", description="where metrics are sent besides the run directory"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_own_names(cls, data: Any) -> Any:
+        """The tasks of old runs, which are read without :func:`task_from_mapping`, have names of before."""
+        if isinstance(data, Mapping):
+            use_own_names(data := dict(data), {})
+        return data
 
     _origin: TaskOrigin = PrivateAttr(default_factory=lambda: TaskOrigin(name="task"))
 

@@ -175,7 +175,7 @@ def too_large(
     if mode in (GradientCheckpointing.AUTO, GradientCheckpointing.ALWAYS):
         how = " and with every layer recomputed"
     elif mode is GradientCheckpointing.NEVER:
-        first = "Set memory.recompute: auto, set"
+        first = "Set memory.gradient_checkpointing: auto, set"
     return SampleTooLargeError(
         Problem(
             where=source,

@@ -71,7 +71,7 @@ def test_a_base_model_that_fits_no_gpu_is_refused_in_the_file_s_words(folder: Pa
 def test_recomputing_every_pass_is_planned_with(folder: Path) -> None:
     gpu = KNOWN_GPUS["H200"]
     kept, recomputed = (
-        estimate_task(tiny_task(folder, num_gpus="auto", memory={"recompute": mode}), gpu).options[0]
+        estimate_task(tiny_task(folder, num_gpus="auto", memory={"gradient_checkpointing": mode}), gpu).options[0]
         for mode in ("auto", "always")
     )
     assert 1 < recomputed.time.training / kept.time.training <= 1.5

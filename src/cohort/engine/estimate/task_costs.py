@@ -153,7 +153,7 @@ class TaskCosts:
     @property
     def _recomputed(self) -> int:
         """Further forward passes of the layers in a training pass."""
-        return int(self.task.memory.recompute == GradientCheckpointing.ALWAYS.value)
+        return int(self.task.memory.gradient_checkpointing == GradientCheckpointing.ALWAYS.value)
 
     def sizes(self, num_gpus: int) -> Sizes:
         """Return sizes beside a base model that is spread over ``num_gpus`` GPUs.
@@ -186,7 +186,7 @@ class TaskCosts:
                 longest_row=int(self.inputs.data.train.lengths.max()),
                 request=SizeRequest(),
                 needs=needs,
-                gradient_checkpointing=GradientCheckpointing(self.task.memory.recompute),
+                gradient_checkpointing=GradientCheckpointing(self.task.memory.gradient_checkpointing),
             )
 
         if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):

@@ -129,7 +129,7 @@ def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str,
 
 
 def _used_memory(machine: Machine) -> str:
-    recomputed = "a row that does not fit with all activations kept is recomputed (memory.recompute)"
+    recomputed = "a row that does not fit with all activations kept is recomputed (memory.gradient_checkpointing)"
     if machine.device.type == "cpu":
         return f"as much as the trials need; memory.limit bounds base model, adapters and passes; {recomputed}"
     fits = format_bytes(machine.memory_bytes * (1 - MARGIN_SHARE))

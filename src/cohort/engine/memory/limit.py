@@ -73,7 +73,7 @@ def estimate_smallest_memory(
             longest_row=longest_row,
             request=SizeRequest(),
             needs=needs,
-            gradient_checkpointing=GradientCheckpointing(task.memory.recompute),
+            gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
         )
 
     needed = find_smallest_memory(sizes_of, taken=weight_bytes(config, machine))

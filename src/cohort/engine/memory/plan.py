@@ -155,7 +155,7 @@ def plan_memory(
             most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], int(lengths.max())),
             memory_limit_bytes=None if on_gpu else limit,
             known=read_passes(key),
-            gradient_checkpointing=GradientCheckpointing(task.memory.recompute),
+            gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
             clock=clock.monotonic,
         )
         if profile is not None and profile.num_passes:

@@ -268,7 +268,7 @@ def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
     kept = sizes.executor.keep_tokens
     cost = "such a pass takes about half as long again, and no result changes"
     if sizes.executor.gradient_checkpointing is GradientCheckpointing.ALWAYS:
-        return f"memory: every training pass is recomputed (memory.recompute: always); {cost}"
+        return f"memory: every training pass is recomputed (memory.gradient_checkpointing: always); {cost}"
     if kept is None:
         return None
     return (

@@ -235,7 +235,7 @@ def _sizes(
             longest_source=rows.sources[longest],
             request=request,
             needs=memory.needs,
-            gradient_checkpointing=GradientCheckpointing(task.memory.recompute),
+            gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
         )
 
     try:

@@ -1,0 +1,109 @@
+"""What the keys of a task file are called elsewhere: names that are accepted, and names that a hint translates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cohort.core.place import KeyPath
+
+__all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "use_own_names"]
+
+ACCEPTED: Mapping[KeyPath, KeyPath] = {
+    ("base_model",): ("model_name_or_path",),
+    # the key of the first versions: their task files, and the tasks recorded in their runs, still have it
+    ("memory", "recompute"): ("memory", "gradient_checkpointing"),
+    # where TRL has it, as a switch
+    ("training", "gradient_checkpointing"): ("memory", "gradient_checkpointing"),
+}
+"""Other names that mean exactly the same, with ours."""
+
+OTHER_WORDS = {
+    "model": "model_name_or_path",
+    "model_name": "model_name_or_path",
+    "base_model_name_or_path": "model_name_or_path",
+    "datasets": "dataset.train",
+    "train_file": "dataset.train",
+    "dataset_name": "dataset.train",
+    "val_file": "dataset.validation",
+    "eval_dataset": "dataset.validation",
+    "val_set_size": "dataset.validation",
+    "type": "dataset.format",
+    "sequence_len": "dataset.max_length",
+    "max_seq_length": "dataset.max_length",
+    "cutoff_len": "dataset.max_length",
+    "train_on_inputs": "dataset.completion_only_loss",
+    "lora_r": "lora.r",
+    "rank": "lora.r",
+    "lora_rank": "lora.r",
+    "alpha": "lora.lora_alpha",
+    "dropout": "lora.lora_dropout",
+    "lora_target_modules": "lora.target_modules",
+    "lora_target_linear": "lora.target_modules",
+    "lr": "training.learning_rate",
+    "epochs": "training.num_train_epochs",
+    "num_epochs": "training.num_train_epochs",
+    "steps": "training.max_steps",
+    "micro_batch_size": "training.batch_size",
+    "per_device_train_batch_size": "training.batch_size",
+    "train_batch_size": "training.batch_size",
+    "lr_scheduler": "training.lr_scheduler_type",
+    "scheduler": "training.lr_scheduler_type",
+    "gradient_clipping": "training.max_grad_norm",
+    "random_seed": "training.seed",
+    "n_trials": "search.trials",
+    "num_trials": "search.trials",
+    "search_space": "search.space",
+    "activation_checkpointing": "memory.gradient_checkpointing",
+    "gpus": "num_gpus",
+}
+"""Names of other tools, with our key. They are not accepted, because there the value may mean something else."""
+
+NOT_NEEDED = {
+    "gradient_accumulation_steps": "batch_size is the whole optimizer step; it is split to fit the memory by itself",
+    "per_device_eval_batch_size": "evaluation is packed to fit the memory by itself",
+    "sample_packing": "rows are always packed, and never see each other",
+    "packing": "rows are always packed, and never see each other",
+    "output_dir": "the run directory is given on the command line: -o RUN_DIR",
+    "flash_attention": "the attention is chosen for the machine; `cohort doctor` shows it",
+    "attn_implementation": "the attention is chosen for the machine; `cohort doctor` shows it",
+    "bf16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
+    "fp16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
+    "optim": "the optimizer is AdamW",
+    "optimizer": "the optimizer is AdamW",
+}
+"""Settings that have no counterpart, and why."""
+
+
+def use_own_names(data: dict[str, Any], lines: dict[KeyPath, int]) -> list[tuple[KeyPath, KeyPath]]:
+    """Give every accepted name its key of ours, in place; return the names that contradict a key that is there."""
+    for name, section in data.items():
+        # sections are the caller's: only their copies change
+        data[name] = dict(section) if isinstance(section, Mapping) else section
+    contradictions = []
+    for written, key in ACCEPTED.items():
+        source = _section(data, written)
+        if source is None or written[-1] not in source:
+            continue
+        if len(key) > 1 and data.get(str(key[0])) is None:
+            data[str(key[0])] = {}
+        target = _section(data, key)
+        if target is None:
+            continue
+        value = source.pop(str(written[-1]))
+        if checkpointing_word(target.setdefault(str(key[-1]), value)) != checkpointing_word(value):
+            contradictions.append((written, key))
+        elif written in lines:
+            lines.setdefault(key, lines[written])
+    return contradictions
+
+
+def checkpointing_word(value: object) -> object:
+    """Return the word for TRL's switch; any other value as it is."""
+    return ("always" if value else "never") if isinstance(value, bool) else value
+
+
+def _section(data: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
+    """Return the mapping that holds a key."""
+    section = data if len(path) == 1 else data.get(str(path[0]))
+    return section if isinstance(section, dict) else None
