@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cohort.cli.progress import watching
+from cohort.cli.progress import RUN_VIEW, watching
 from cohort.cli.run_results import print_results
 from cohort.core.units import format_duration
 from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
@@ -38,7 +38,7 @@ def main() -> None:
         shutil.rmtree(output / name, ignore_errors=True)
     task = load_task(HERE / "task.yaml")
     sweep = output / "sweep"
-    with watching() as watcher:
+    with watching(RUN_VIEW) as watcher:
         watcher.note(f"tuning {HERE / 'task.yaml'} into {sweep}")
         started = time.monotonic()
         tune(task, sweep, watcher=watcher)
@@ -47,7 +47,7 @@ def main() -> None:
     results = _results(sweep)
     worst = dict(results.ranked[-1].trial.parameters)
     default = {name: value for name, value in task.searchable_defaults().items() if name in SEARCHED}
-    with watching() as watcher:
+    with watching(RUN_VIEW) as watcher:
         for name, parameters in (("default", default), ("worst", worst)):
             watcher.note(f"training the {name} configuration alone and in full, to compare with")
             _train_alone(parameters, output / name, watcher=watcher)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cohort.cli.main import main
-from cohort.cli.override_arguments import take_overrides
 
 
 def run(*arguments: str) -> int:
@@ -73,45 +72,3 @@ def test_a_directory_without_a_run(verb: str, tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize("arguments", [["frobnicate"], ["tune"], ["export", "x", "--to", "gguf"], ["status"]])
 def test_words_that_make_no_command(arguments: list[str]) -> None:
     assert run(*arguments) == 2
-
-
-def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("check", "--schema") == 0
-    assert "model_name_or_path" in json.loads(capsys.readouterr().out)["properties"]
-
-
-def test_doctor_says_what_will_be_used(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("doctor") == 0
-    shown = capsys.readouterr().out
-    for words in ("will use", "kernels", "versions", "torch", "disk for runs"):
-        assert words in shown
-    assert run("doctor", "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["num_cpus"] >= 1
-    assert report["used_dtype"] in ("float32", "bfloat16")
-
-
-def test_doctor_tells_of_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("doctor", "--gpu", "NVIDIA H200") == 0
-    assert "measured on NVIDIA H200" in capsys.readouterr().out
-    assert run("doctor", "--gpu", "H200") == 0
-    assert "Nothing was measured on 'H200' (measured: NVIDIA H200)" in capsys.readouterr().out
-    assert run("doctor", "--gpu", "NVIDIA H200", "--json") == 0
-    assert list(json.loads(capsys.readouterr().out)) == ["2048", "8192"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "own", "overrides"),
-    [
-        (["tune", "t.yaml", "-o", "r"], ["tune", "t.yaml", "-o", "r"], []),
-        (["tune", "--seed", "3", "t.yaml"], ["tune", "t.yaml"], ["--seed", "3"]),
-        (["tune", "t.yaml", "--a.b=c", "--json"], ["tune", "t.yaml", "--json"], ["--a.b=c"]),
-        (["tune", "--output", "--x", "t.yaml"], ["tune", "--output", "--x", "t.yaml"], []),
-        (["tune", "t.yaml", "--lr", "-1"], ["tune", "t.yaml"], ["--lr", "-1"]),
-        (["tune", "t.yaml", "--a", "--b", "1"], ["tune", "t.yaml"], ["--a", "--b", "1"]),
-        (["status", "r", "--seed", "3"], ["status", "r", "--seed", "3"], []),
-        (["--help"], ["--help"], []),
-    ],
-)
-def test_overrides_may_stand_anywhere(arguments: list[str], own: list[str], overrides: list[str]) -> None:
-    assert take_overrides(arguments) == (own, overrides)

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from cohort.cli.main import main
+from tests.cli.command import cohort
 from tests.cli.tiny_task import TASK, write_tiny_task
-
-
-def cohort(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    shown = capsys.readouterr()
-    return int(caught.value.code or 0), shown.out, shown.err
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +56,7 @@ def test_the_plan_as_json_is_complete(folder: Path, capsys: pytest.CaptureFixtur
     tasks = [folder / f"{name}.yaml" for name in ("short", "long", "urgent")]
     found = planned(capsys, *tasks, "--workers", "2")
     by_name = {task["task"]: task for task in found["tasks"]}
-    assert by_name["urgent"]["start_seconds"] == 0, "the urgent one waits for nobody"
+    assert by_name["urgent"]["start_seconds"] == 0, "the urgent one does not wait"
     assert by_name["long"]["end_seconds"] == pytest.approx(found["makespan_seconds"])
     assert found["lower_bound_seconds"] <= found["makespan_seconds"] <= min(found["baselines"].values()) + 1e-9
     (option,) = by_name["short"]["options"]
@@ -164,7 +157,7 @@ def test_packs_are_what_several_gpus_could_do_for_one_task(
         (("gpu.yaml", "--workers", "1", "--simulate", "--exits", "train.jsonl"), "--exits", "curves"),
     ],
 )
-def test_wrong_input_is_named_with_its_mend(
+def test_wrong_input_is_named_with_its_hint(
     folder: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from cohort.cli.progress import LiveWatcher, PlainWatcher, progress_line, watching
+from cohort.cli.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_line, watching
 from cohort.core.clock import ManualClock
 from cohort.engine.train.progress import RunProgress, SilentWatcher, TrialProgress
 from cohort.runs.records import TrialStatus
@@ -44,7 +44,7 @@ PROGRESS = RunProgress(
 
 def test_a_line_says_everything() -> None:
     assert progress_line(PROGRESS) == (
-        "training | 1 running, 1 waiting, 3 stopped (2 diverging, 1 underperforming) | "
+        "[1m 05s] training | 1 running, 1 waiting, 3 stopped (2 diverging, 1 underperforming) | "
         "best validation loss 1.25 (trial 3) | 12.3k tokens/s | about 2m 05s left"
     )
 
@@ -60,7 +60,7 @@ def test_the_best_follows_the_metric() -> None:
 
 def test_plain_lines_come_now_and_then() -> None:
     stream, clock = io.StringIO(), ManualClock()
-    watcher = PlainWatcher(stream, clock=clock)
+    watcher = PlainWatcher(RUN_VIEW, stream, clock=clock)
     for _ in range(100):
         watcher.update(PROGRESS)
         clock.advance(0.25)
@@ -78,20 +78,20 @@ def test_plain_lines_come_now_and_then() -> None:
 
 
 def test_a_pipe_gets_plain_lines() -> None:
-    with watching(io.StringIO()) as watcher:
+    with watching(RUN_VIEW, io.StringIO()) as watcher:
         assert isinstance(watcher, PlainWatcher)
 
 
 def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with watching(io.StringIO()) as watcher:
+    with watching(RUN_VIEW, io.StringIO()) as watcher:
         assert isinstance(watcher, LiveWatcher)
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=160, height=50)
     with Live(console=console, auto_refresh=False) as live:
-        LiveWatcher(live).note("trial 2 stopped")
-        LiveWatcher(live).update(PROGRESS)
+        LiveWatcher(RUN_VIEW, live).note("trial 2 stopped")
+        LiveWatcher(RUN_VIEW, live).update(PROGRESS)
         live.refresh()
     shown = stream.getvalue()
     for words in (
@@ -110,7 +110,7 @@ def test_many_trials_do_not_flood_the_screen() -> None:
     console = Console(file=stream, force_terminal=True, width=160, height=60)
     many = RunProgress(phase="training", trials=tuple(trial(i, TrialStatus.WAITING) for i in range(60)))
     with Live(console=console, auto_refresh=False) as live:
-        LiveWatcher(live).update(many)
+        LiveWatcher(RUN_VIEW, live).update(many)
         live.refresh()
     assert "and 44 more" in stream.getvalue()
 
@@ -119,7 +119,7 @@ def test_one_trial_shows_all_its_hyperparameters_below_the_table() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=160, height=60)
     with Live(console=console, auto_refresh=False) as live:
-        LiveWatcher(live).update(RunProgress(phase="training", trials=(trial(0, TrialStatus.RUNNING),)))
+        LiveWatcher(RUN_VIEW, live).update(RunProgress(phase="training", trials=(trial(0, TrialStatus.RUNNING),)))
         live.refresh()
     assert "in every trial learning_rate 0.0001, r 8" in stream.getvalue()
 

@@ -1,4 +1,4 @@
-"""``cohort check``: validates everything, shows what is trained on, trains nothing."""
+"""``cohort check``: validates everything and trains nothing."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def check(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Validate a task, its model and every row; show three rows with the trained part marked; train nothing.
+    """Validate a task, its model and every row, and show three rows with the trained part marked. Nothing is trained.
 
-    Any key of the task file can be set on the command line, as in `cohort tune`.
+    Any key of the task file can be set on the command line, as for `cohort tune`.
     """
     with exits(as_json=as_json, debug=debug):
         if resolved:
@@ -74,4 +74,4 @@ def check(
         print_facts(Console(highlight=False, soft_wrap=True), facts)
         for note in report.notes:
             print(f"note: {note}")
-        print("the task is fine")
+        print("the task is valid")

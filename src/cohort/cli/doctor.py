@@ -1,4 +1,4 @@
-"""``cohort doctor``: what this machine has and what will be used."""
+"""``cohort doctor``: what this machine has and what Cohort will use."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ _GpuOption = Annotated[
     typer.Option(
         "--gpu",
         metavar="NAME",
-        help="Show instead what the packed linear's kernels choose for each shape of linear on this GPU, from the "
-        "tables that were measured; needs no GPU. NAME as torch gives it: 'NVIDIA H200'.",
+        help="Show the kernel settings of the packed linear for each layer shape on the named GPU instead, on any "
+        "machine. NAME is torch's name for it: 'NVIDIA H200'.",
     ),
 ]
 
 
 def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show what this machine has, what of it will be used, and which kernels run.
+    """Show what this machine has, what Cohort will use, and which kernels run.
 
-    Lines from "backend" on say which code computes: Triton's kernels on a GPU, plain torch elsewhere, and where the
-    kernels' tiles come from.
+    The lines from "backend" on name the kernels: Triton on a GPU, torch elsewhere, and where tile sizes come from.
     """
     with exits(as_json=as_json, debug=debug):
         if gpu is not None:
@@ -63,16 +62,11 @@ def _show_choices(gpu: str, *, as_json: bool) -> None:
         print(json.dumps(found, indent=2))
         return
     if gpu not in measured_gpus():
-        print(
-            f"Nothing was measured on {gpu!r} (measured: {', '.join(measured_gpus())}), so it runs with the defaults.\n"
-        )
+        print(f"Nothing was measured on {gpu!r} (measured: {', '.join(measured_gpus())}); it uses the defaults.\n")
     for num_rows, lines in found.items():
-        print(f"a stream of {num_rows} rows, input width -> output widths of siblings:")
+        print(f"{num_rows} rows, input width -> output widths of sibling layers:")
         print("".join(f"  {line}\n" for line in lines))
-    print(
-        "What each setting means: see TileChoice in src/cohort/kernels/packed_linear/choice/tiles.py and the README "
-        "of packed_linear."
-    )
+    print("The settings are explained at TileChoice in src/cohort/kernels/packed_linear/choice/tiles.py.")
 
 
 def _facts(report: MachineReport) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Exit codes: 0 done, 2 for the user to hint, 130 interrupted, 1 anything else; tracebacks only on ``--debug``."""
+"""Exit codes: 0 done, 2 wrong input or a full disk, 130 interrupted, 1 anything else; no traceback without --debug."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_INTERRUPTED", "exits", "format_inp
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
-# a model of other weights than its configuration says has a thousand problems
+# weights that do not match their configuration give a problem for each tensor: thousands
 _MOST_SHOWN = 50
 
 
@@ -55,14 +55,26 @@ def _error_json(error: BaseException, text: str, *, code: int) -> str:
     return json.dumps({"error": body}, indent=2)
 
 
-def _report(error: BaseException, text: str, *, code: int, as_json: bool, debug: bool) -> typer.Exit:
-    if debug:
-        traceback.print_exception(error, file=sys.stderr)
-    if as_json:
-        print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
-    else:
-        print(text, file=sys.stderr)
-    return typer.Exit(code)
+def _message(error: BaseException, *, resume: Path | None) -> tuple[str, int] | None:
+    """Return what to print for an error and the exit code; None for one of our own bugs."""
+    if isinstance(error, InputError):
+        return format_input_error(error), EXIT_INPUT
+    if isinstance(error, CohortError):
+        # a full disk is no fault of the program: the user can free space, and the run continues from its checkpoint
+        return f"error: {error}", EXIT_INPUT if isinstance(error, StorageFullError) else EXIT_FAILED
+    if isinstance(error, KeyboardInterrupt):
+        saved = resume is not None and any((resume / name).exists() for name in ("run.db", "queue.db"))
+        how = f"; the state is saved. To continue:\n\n    cohort resume {resume}\n" if saved else ""
+        return f"interrupted{how}", EXIT_INTERRUPTED
+    if not isinstance(error, OSError):
+        return None
+    place = f" at {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"error: no space is left{place}; free some, then continue with `cohort resume`", EXIT_INPUT
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "fix the permissions, or choose another directory"
+        return f"error: not allowed{place} ({error.strerror}); {fix}", EXIT_FAILED
+    return None
 
 
 @contextmanager
@@ -72,34 +84,24 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
     Args:
         as_json: Print errors as JSON on stdout.
         debug: Show tracebacks.
-        resume: The directory of the run or queue, for verbs that can be resumed: an interruption then names the line to
-            type.
+        resume: The run's or queue's directory, for verbs that can be resumed: an interruption then prints the command.
     """
     try:
         yield
-    except InputError as error:
-        raise _report(error, format_input_error(error), code=EXIT_INPUT, as_json=as_json, debug=debug) from None
-    except StorageFullError as error:
-        # no fault of the program: the user can fix it, and the run goes on after that
-        raise _report(error, f"error: {error}", code=EXIT_INPUT, as_json=as_json, debug=debug) from None
-    except CohortError as error:
-        raise _report(error, f"error: {error}", code=EXIT_FAILED, as_json=as_json, debug=debug) from None
-    except KeyboardInterrupt as error:
-        text = "interrupted"
-        if resume is not None and any((resume / name).exists() for name in ("run.db", "queue.db")):
-            text = f"interrupted; the state is saved. To go on:\n\n    cohort resume {resume}\n"
-        raise _report(error, text, code=EXIT_INTERRUPTED, as_json=as_json, debug=debug) from None
     except BrokenPipeError:
-        # the reader of our output has left (`| head`): nobody is there to be told
+        # The reader of our output has closed it (`| head`). Python would flush stdout once more at exit and print a
+        # traceback; writing to nowhere prevents that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_FAILED) from None
-    except OSError as error:
-        place, code = f" at {error.filename}" if error.filename else "", EXIT_INPUT
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            text = f"error: no space is left{place}; free some, then go on with `cohort resume`"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            text = f"error: not allowed{place} ({error.strerror}); fix the permissions, or choose another directory"
-            code = EXIT_FAILED
-        else:
+    except (CohortError, OSError, KeyboardInterrupt) as error:
+        found = _message(error, resume=resume)
+        if found is None:
             raise
-        raise _report(error, text, code=code, as_json=as_json, debug=debug) from None
+        text, code = found
+        if debug:
+            traceback.print_exception(error, file=sys.stderr)
+        if as_json:
+            print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
+        else:
+            print(text, file=sys.stderr)
+        raise typer.Exit(code) from None

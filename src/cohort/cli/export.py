@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunDirArgument
+from cohort.cli.options import DebugOption, JsonOption, RunDirArgument, TrialOption, report_so_far
 
 __all__ = ["export"]
 
@@ -18,34 +17,30 @@ __all__ = ["export"]
 def export(
     run_dir: RunDirArgument,
     to: Annotated[
-        Literal["peft", "merged"], typer.Option("--to", help="An adapter directory, or a merged model.")
+        Literal["peft", "merged"],
+        typer.Option("--to", help="peft: an adapter directory; merged: the base model with the adapter added in."),
     ] = "peft",
-    trial: Annotated[int | None, typer.Option("--trial", metavar="N", help="A trial.  [default: the best]")] = None,
+    trial: TrialOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="DIR", help="Where to write.  [default: RUN_DIR/export-peft or -merged]"
+            "-o", "--output", metavar="DIR", help="A new directory.  [default: RUN_DIR/export-peft or -merged]"
         ),
     ] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Take an adapter out of a run: as PEFT and vLLM load it, or merged into the base model.
+    """Write an adapter of a run in PEFT's format, or merge it into the base model.
 
-    Of a run that has not finished it is the best checkpoint so far, which is said.
+    Unfinished runs use the best checkpoint so far and say so.
     """
     with exits(as_json=as_json, debug=debug):
         from cohort.runs.directory import RunDirectory
 
+        # before the import below, which loads torch: a wrong path is answered at once
         RunDirectory.open(run_dir)
         from cohort.engine.adapter_files.export import ExportForm, export_adapter
 
         exported = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output)
-        so_far = exported.so_far
-        if so_far is not None:
-            print(f"note: {so_far.note}", file=sys.stderr)
-        if as_json:
-            best = None if so_far is None else {"trial_id": so_far.trial_id, "step": so_far.step}
-            print(json.dumps({"path": str(exported.path), "best_so_far": best}))
-        else:
-            print(exported.path)
+        best = report_so_far(exported.so_far)
+        print(json.dumps({"path": str(exported.path), "best_so_far": best}) if as_json else exported.path)

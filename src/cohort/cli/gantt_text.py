@@ -1,4 +1,4 @@
-"""A plan drawn in a terminal: a row a device, tasks as blocks, as wide as the terminal is."""
+"""Draws a plan in a terminal: a row for each device, tasks as blocks, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cohort.scheduling.placement.records import Placement
 __all__ = ["print_gantt"]
 
 _COLOURS = ("blue", "dark_orange3", "green4", "magenta", "gold3", "deep_sky_blue3", "slate_blue1", "grey50")
-# more rows than a screen has help nobody; the page draws them all
+# more rows do not fit on a screen; the page draws them all
 _MOST_ROWS = 32
 _MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -24,11 +24,11 @@ def print_gantt(
     """Draw ``placements``; without colours a block stands in brackets.
 
     Args:
-        console: Where, and how wide.
-        placements: Who holds what when.
-        gpu_ids: All devices, from the top.
+        console: The terminal, which gives the width.
+        placements: Which task holds which devices, from when to when.
+        gpu_ids: All devices, from top to bottom.
         names: Tasks in the order of their colours.
-        device: What a row is: GPU or worker.
+        device: The label of a row: GPU or worker.
     """
     end = max((placement.end_seconds for placement in placements), default=0.0)
     if end <= 0:
@@ -42,6 +42,7 @@ def print_gantt(
             (placement for placement in placements if gpu in placement.gpu_ids),
             key=lambda placement: placement.start_seconds,
         )
+        # rounding may let blocks touch or overlap by a column: each begins where the one before it ended
         column = 0
         for block in blocks:
             first = max(column, round(block.start_seconds / end * width))
@@ -52,9 +53,8 @@ def print_gantt(
         console.print(line, no_wrap=True, crop=True)
     if len(gpu_ids) > len(shown):
         console.print(f"{len(gpu_ids) - len(shown)} more {device}s are not drawn; -o PAGE.html draws all")
-    axis = f"{format_duration(end)}"
     console.print(" " * label_width + " └" + "─" * width)
-    console.print(" " * (label_width + 2) + "0s" + axis.rjust(width - 2), no_wrap=True, crop=True)
+    console.print(" " * (label_width + 2) + "0s" + format_duration(end).rjust(width - 2), no_wrap=True, crop=True)
 
 
 def _block(task: str, width: int, names: Sequence[str], *, coloured: bool) -> Text:

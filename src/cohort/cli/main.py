@@ -34,14 +34,13 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Train many LoRA adapters at once on one frozen language model and keep the best."""
 
 
 def build_app() -> typer.Typer:
-    """Return the command with all its verbs."""
     app = typer.Typer(
         name="cohort",
         no_args_is_help=True,
@@ -53,6 +52,7 @@ def build_app() -> typer.Typer:
     app.callback()(_root)
     for verb in (tune, run, plan, resume, status, report, export, generate, check, doctor):
         app.command()(verb)
+        # listed right after run, whose queue it changes
         if verb is run:
             app.add_typer(build_queue_app(), name="queue")
     return app

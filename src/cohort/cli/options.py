@@ -1,20 +1,43 @@
-"""Options and arguments that several verbs share."""
+"""Options and arguments that several verbs share, and the note that two of them print."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-__all__ = ["DebugOption", "JsonOption", "QueueDirOption", "RunDirArgument", "TaskArgument"]
+if TYPE_CHECKING:
+    from cohort.engine.adapter_files.choose import BestSoFar
+
+__all__ = [
+    "DebugOption",
+    "JsonOption",
+    "QueueDirOption",
+    "RunDirArgument",
+    "TaskArgument",
+    "TrialOption",
+    "report_so_far",
+]
 
 TaskArgument = Annotated[Path, typer.Argument(metavar="TASK.yaml", help="The task file.", show_default=False)]
 RunDirArgument = Annotated[
-    Path, typer.Argument(metavar="RUN_DIR", help="A run's directory, as `cohort tune -o` made it.", show_default=False)
+    Path, typer.Argument(metavar="RUN_DIR", help="The run's directory: the -o of `cohort tune`.", show_default=False)
 ]
 QueueDirOption = Annotated[
-    Path, typer.Option("-o", "--output", metavar="DIR", help="The queue, and the parent of its run directories.")
+    Path, typer.Option("-o", "--output", metavar="DIR", help="The queue's directory; each task's run is in DIR/TASK.")
+]
+TrialOption = Annotated[
+    int | None, typer.Option("--trial", metavar="N", help="The trial to take.  [default: the best]")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def report_so_far(so_far: BestSoFar | None) -> dict[str, int] | None:
+    """Print that the adapter is of an unfinished run, if it is; return the trial and step for JSON."""
+    if so_far is None:
+        return None
+    print(f"note: {so_far.note}", file=sys.stderr)
+    return {"trial_id": so_far.trial_id, "step": so_far.step}

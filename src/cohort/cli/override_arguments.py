@@ -1,4 +1,4 @@
-"""Takes ``--KEY VALUE`` pairs out of the command line, so that they may stand anywhere in it."""
+"""Takes ``--KEY VALUE`` pairs out of the command line, so that they can stand anywhere in it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["VERBS_WITH_OVERRIDES", "take_overrides"]
 
 VERBS_WITH_OVERRIDES = ("tune", "check", "resume")
 
-# the options of these verbs themselves; `--output` takes a value, the others are switches
+# Options of the verbs themselves. Typer cannot sort them out: it takes the value of an unknown option as an argument.
 _OWN_OPTIONS = ("--output", "--json", "--debug", "--help", "--resolved", "--schema")
 
 
 def take_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (what the verb's own parser reads, the overrides), each in its order.
+    """Return the arguments for the verb's own parser and the overrides, each in its order.
 
-    Everything that begins with two dashes and is no option of the verb is an override, with the word after it as its
-    value unless it holds an equals sign or the word begins with two dashes.
+    An override begins with two dashes and is no option of the verb. The word after it is its value, unless the override
+    contains an equals sign or the word begins with two dashes too.
     """
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
     if verb not in VERBS_WITH_OVERRIDES:

@@ -1,11 +1,12 @@
-"""Progress while a run goes on: a live table on a terminal, plain lines otherwise; never both. Always on stderr."""
+"""Progress while a verb works: a live table on a terminal, plain lines otherwise; never both. Always on stderr."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from dataclasses import dataclass
+from typing import Generic, TextIO, TypeVar
 
 from rich import box
 from rich.console import Console, Group
@@ -16,20 +17,79 @@ from rich.text import Text
 from cohort.cli.trial_table import STYLES, constant_text, format_value, parameter_text, varied_names
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
-from cohort.engine.train.progress import ProgressWatcher, RunProgress, TrialProgress
+from cohort.engine.train.progress import RunProgress, TrialProgress
 from cohort.runs.records import TrialStatus
 
-__all__ = ["LiveWatcher", "PlainWatcher", "progress_line", "watching"]
+__all__ = ["RUN_VIEW", "LiveWatcher", "PlainWatcher", "View", "progress_line", "watching"]
 
-# a log file stays readable, and a broken run is noticed within a coffee
-_PLAIN_INTERVAL_SECONDS = 10.0
+P = TypeVar("P")
 _BAR_WIDTH = 16
 _SHOWN_TRIALS = 16
 
 
+@dataclass(frozen=True, kw_only=True)
+class View(Generic[P]):
+    """How one kind of progress is shown.
+
+    Attributes:
+        line: Everything in one line.
+        tables: What a terminal shows below that line.
+        phase: A change of it is printed at once.
+        interval_seconds: Between plain lines.
+    """
+
+    line: Callable[[P], str]
+    tables: Callable[[P], Sequence[Text | Table]]
+    phase: Callable[[P], str]
+    interval_seconds: float
+
+
+class PlainWatcher(Generic[P]):
+    """Prints one line every few seconds, and one for every note."""
+
+    def __init__(self, view: View[P], stream: TextIO, *, clock: Clock | None = None) -> None:
+        self._view, self._stream, self._clock = view, stream, clock or SystemClock()
+        self._due = -1.0
+        self._phase = ""
+
+    def update(self, progress: P) -> None:
+        now, phase = self._clock.monotonic(), self._view.phase(progress)
+        if phase != self._phase or now >= self._due:
+            self._phase, self._due = phase, now + self._view.interval_seconds
+            self.note(self._view.line(progress))
+
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class LiveWatcher(Generic[P]):
+    """Redraws a table in place; notes scroll by above it."""
+
+    def __init__(self, view: View[P], live: Live) -> None:
+        self._view, self._live = view, live
+
+    def update(self, progress: P) -> None:
+        self._live.update(Group(Text(self._view.line(progress)), *self._view.tables(progress)))
+
+    def note(self, text: str) -> None:
+        self._live.console.print(Text(text))
+
+
+@contextmanager
+def watching(view: View[P], stream: TextIO | None = None) -> Iterator[PlainWatcher[P] | LiveWatcher[P]]:
+    """Yield a watcher that shows progress on ``stream`` (stderr when None): live on a terminal, else plain lines."""
+    stream = sys.stderr if stream is None else stream
+    console = Console(file=stream, highlight=False)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield PlainWatcher(view, stream)
+        return
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        yield LiveWatcher(view, live)
+
+
 def progress_line(progress: RunProgress) -> str:
     """Return a run at one moment in one line."""
-    parts = [progress.phase]
+    parts = [f"[{format_duration(progress.elapsed_seconds)}] {progress.phase}"]
     if progress.trials:
         counts = [
             f"{progress.count(status)} {status.value}"
@@ -52,35 +112,13 @@ def progress_line(progress: RunProgress) -> str:
     return " | ".join(parts)
 
 
-class PlainWatcher:
-    """One line every few seconds, and one for every note."""
-
-    def __init__(self, stream: TextIO, *, clock: Clock | None = None) -> None:
-        self._stream = stream
-        self._clock = clock or SystemClock()
-        self._due = -1.0
-        self._phase = ""
-
-    def update(self, progress: RunProgress) -> None:
-        """Print a line if the last one is old enough, or something new begins."""
-        now = self._clock.monotonic()
-        if progress.phase == self._phase and now < self._due:
-            return
-        self._phase, self._due = progress.phase, now + _PLAIN_INTERVAL_SECONDS
-        print(f"[{format_duration(progress.elapsed_seconds)}] {progress_line(progress)}", file=self._stream, flush=True)
-
-    def note(self, text: str) -> None:
-        """Print the line."""
-        print(text, file=self._stream, flush=True)
-
-
 def _bar(trial: TrialProgress) -> Text:
     share = trial.steps_done / trial.planned_steps if trial.planned_steps else 0.0
     filled = round(_BAR_WIDTH * min(1.0, share))
-    style = STYLES[trial.status]
-    return Text.assemble(("━" * filled, style), ("━" * (_BAR_WIDTH - filled), "dim"))
+    return Text.assemble(("━" * filled, STYLES[trial.status]), ("━" * (_BAR_WIDTH - filled), "dim"))
 
 
+# Trials that train come first, so that they stay on the screen when there are more than it shows.
 _ORDER = (
     TrialStatus.RUNNING,
     TrialStatus.COMPLETED,
@@ -91,16 +129,17 @@ _ORDER = (
 )
 
 
-def _live_table(progress: RunProgress) -> Table:
-    names = varied_names([trial.parameters for trial in progress.trials])
-    best = progress.best
+def _tables(progress: RunProgress) -> list[Text | Table]:
+    if not progress.trials:
+        return []
+    parameters = [trial.parameters for trial in progress.trials]
+    names, best = varied_names(parameters), progress.best
     sign = -1.0 if progress.maximize else 1.0
-    worst = float("inf")
     ordered = sorted(
         progress.trials,
         key=lambda trial: (
             _ORDER.index(trial.status),
-            worst if trial.best_value is None else sign * trial.best_value,
+            float("inf") if trial.best_value is None else sign * trial.best_value,
             trial.trial_id,
         ),
     )
@@ -118,39 +157,12 @@ def _live_table(progress: RunProgress) -> Table:
             Text(state, style=STYLES[trial.status]),
             parameter_text(trial.parameters, names),
         )
-    return table
+    hidden, same = len(ordered) - _SHOWN_TRIALS, constant_text(parameters)
+    below = ([f"and {hidden} more"] if hidden > 0 else []) + ([same] if same is not None else [])
+    return [table, *(Text(line, style="dim") for line in below)]
 
 
-class LiveWatcher:
-    """A table that is redrawn in place; notes scroll by above it."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-
-    def update(self, progress: RunProgress) -> None:
-        """Redraw."""
-        head = Text(f"{format_duration(progress.elapsed_seconds)}  {progress_line(progress)}")
-        parts: list[Text | Table] = [head]
-        if progress.trials:
-            parts.append(_live_table(progress))
-            if (hidden := len(progress.trials) - _SHOWN_TRIALS) > 0:
-                parts.append(Text(f"and {hidden} more", style="dim"))
-            if (same := constant_text([trial.parameters for trial in progress.trials])) is not None:
-                parts.append(Text(same, style="dim"))
-        self._live.update(Group(*parts))
-
-    def note(self, text: str) -> None:
-        """Print the line above the table."""
-        self._live.console.print(Text(text))
-
-
-@contextmanager
-def watching(stream: TextIO | None = None) -> Iterator[ProgressWatcher]:
-    """Yield what shows progress on ``stream`` (stderr when None): live on a terminal, plain lines otherwise."""
-    stream = sys.stderr if stream is None else stream
-    console = Console(file=stream, highlight=False)
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield PlainWatcher(stream)
-        return
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield LiveWatcher(live)
+# 10 seconds: a log file stays readable, and a stuck run is noticed soon
+RUN_VIEW: View[RunProgress] = View(
+    line=progress_line, tables=_tables, phase=lambda progress: progress.phase, interval_seconds=10.0
+)

@@ -1,4 +1,4 @@
-"""``cohort queue``: adds tasks to a queue, removes them, lists them, while it is worked off or not."""
+"""``cohort queue``: adds tasks to a queue, removes and lists them, whether or not the queue is running."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Check tasks and add them to a queue. A `cohort run` that works it off takes them in at once."""
+    """Check tasks and add them to a queue. A `cohort run` on this queue picks them up at once."""
     with exits(as_json=as_json, debug=debug):
         from cohort.task_queue.operations import add_to_queue, queue_holder
 
@@ -32,7 +32,7 @@ def add(
 
 
 def print_added(added: Sequence[QueuedTask], directory: Path, *, holder: str | None, as_json: bool) -> None:
-    """Say which tasks were added to the queue in ``directory``, and who works it off."""
+    """Print which tasks were added to the queue in ``directory``, and which process runs it."""
     if as_json:
         print(json.dumps({"added": [task.name for task in added], "holder": holder}))
         return
@@ -40,16 +40,16 @@ def print_added(added: Sequence[QueuedTask], directory: Path, *, holder: str | N
         print(f"added {task.name}" + (f", priority {task.priority}" if task.priority else ""))
     if not added:
         print("nothing to add: the queue has these tasks already")
-    print(f"{holder} works the queue off" if holder else f"to work it off: cohort run -o {directory}")
+    print(f"{holder} runs the queue" if holder else f"to run it: cohort run -o {directory}")
 
 
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tasks of the queue.", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Tasks in the queue.", show_default=False)],
     output: QueueDirOption = Path("runs"),
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Take tasks off a queue; one that runs saves its state and stops. Run directories stay."""
+    """Remove tasks from a queue. A running task saves its state and stops; run directories stay."""
     with exits(as_json=as_json, debug=debug):
         from cohort.task_queue.operations import remove_from_queue
 
@@ -58,7 +58,7 @@ def remove(
 
 
 def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the tasks of a queue and where they stand, as `cohort status` does."""
+    """Show the tasks of a queue and their state, like `cohort status`."""
     with exits(as_json=as_json, debug=debug):
         from cohort.cli.queue_table import print_queue
         from cohort.task_queue.status import read_queue_status
@@ -67,9 +67,8 @@ def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = Fals
 
 
 def build_queue_app() -> typer.Typer:
-    """Return the command with its verbs."""
     app = typer.Typer(
-        help="Add tasks to a queue, remove them, list them, while it is worked off or not.",
+        help="Add tasks to a queue, remove and list them, whether or not the queue is running.",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

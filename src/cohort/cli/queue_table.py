@@ -1,4 +1,4 @@
-"""Tables of a queue's tasks, for a terminal or for plain text."""
+"""Shows a queue: its tasks as a table, its progress as a line, and one task that has not begun."""
 
 from __future__ import annotations
 
@@ -9,36 +9,41 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cohort.cli.trial_table import format_value, print_facts
+from cohort.cli.progress import View
+from cohort.cli.trial_table import format_value, print_facts, wide_console
 from cohort.core.units import format_duration
 from cohort.task_queue.progress import QueueProgress, TaskView
 from cohort.task_queue.records import TaskState
 from cohort.task_queue.status import QueueStatus, queue_status_json
 from cohort.task_queue.unbegun_task import UnbegunTask, unbegun_task_json
 
-__all__ = ["STYLES", "count_states", "print_queue", "print_unbegun", "task_table"]
+__all__ = ["QUEUE_VIEW", "print_queue", "print_unbegun", "queue_line", "task_table"]
 
-STYLES = {
+# in the order in which they are counted
+_STYLES = {
     TaskState.RUNNING: "cyan",
+    TaskState.QUEUED: "dim",
     TaskState.DONE: "green",
     TaskState.FAILED: "red",
     TaskState.HELD: "yellow",
     TaskState.REMOVED: "dim",
-    TaskState.QUEUED: "dim",
 }
 
 
-def count_states(progress: QueueProgress) -> str:
-    """Return ``2 running, 3 queued, 1 done``."""
-    order = (
-        TaskState.RUNNING,
-        TaskState.QUEUED,
-        TaskState.DONE,
-        TaskState.FAILED,
-        TaskState.HELD,
-        TaskState.REMOVED,
-    )
-    return ", ".join(f"{progress.count(state)} {state.value}" for state in order if progress.count(state)) or "no tasks"
+def _count_states(progress: QueueProgress) -> str:
+    counts = ((progress.count(state), state.value) for state in _STYLES)
+    return ", ".join(f"{count} {name}" for count, name in counts if count) or "no tasks"
+
+
+def queue_line(progress: QueueProgress) -> str:
+    """Return a queue at one moment in one line."""
+    parts = [f"[{format_duration(progress.now_seconds)}] {_count_states(progress)}"]
+    busy = [f"{slot.device}: {slot.task or slot.state}" for slot in progress.slots]
+    if busy:
+        parts.append(", ".join(busy))
+    if progress.end_seconds is not None:
+        parts.append(f"about {format_duration(progress.end_seconds - progress.now_seconds)} left")
+    return " | ".join(parts)
 
 
 def _span(start: float | None, end: float | None) -> str:
@@ -55,17 +60,12 @@ def _trials(task: TaskView) -> str:
 
 
 def task_table(progress: QueueProgress) -> Table:
-    """Return the tasks in the order they were added, planned times beside actual ones."""
+    """Return the tasks in the order they were added, with planned and actual times."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    with_priority = any(task.priority for task in progress.tasks)
-    table.add_column("task", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    if with_priority:
-        table.add_column("priority", justify="right")
-    for heading in ("where", "trials", "steps", "best"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in ("steps", "best") else "left")
-    table.add_column("first planned", no_wrap=True)
-    table.add_column("actual", no_wrap=True)
+    priority = ["priority"] if any(task.priority for task in progress.tasks) else []
+    for heading in ("task", "state", *priority, "where", "trials", "steps", "best", "first planned", "actual"):
+        is_number = heading in ("priority", "steps", "best")
+        table.add_column(heading, no_wrap=True, justify="right" if is_number else "left")
     for task in progress.tasks:
         actual = (task.actual_start, task.actual_end)
         if not task.state.is_final and task.expected_end is not None:
@@ -73,8 +73,8 @@ def task_table(progress: QueueProgress) -> Table:
         expected = "" if actual[1] is None or task.state.is_final else "about "
         table.add_row(
             task.name,
-            Text(task.state.value, style=STYLES[task.state]),
-            *([str(task.priority)] if with_priority else []),
+            Text(task.state.value, style=_STYLES[task.state]),
+            *(str(task.priority) for _ in priority),
             task.device or "-",
             _trials(task),
             "-" if task.share_done is None else f"{100 * task.share_done:.0f} %",
@@ -85,17 +85,21 @@ def task_table(progress: QueueProgress) -> Table:
     return table
 
 
+# 30 seconds: several workers write their own logs as well
+QUEUE_VIEW: View[QueueProgress] = View(
+    line=queue_line, tables=lambda progress: [task_table(progress)], phase=lambda _: "", interval_seconds=30.0
+)
+
+
 def print_queue(status: QueueStatus, *, as_json: bool) -> None:
-    """Print where a queue stands, or what its tasks came to."""
+    """Print the state of a queue and of its tasks."""
     if as_json:
         print(json.dumps(queue_status_json(status), indent=2))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=180, no_color=True)
+    console = wide_console(180)
     progress = status.progress
     console.print(task_table(progress))
-    facts = {"queue": f"{count_states(progress)}" + (f" ({status.holder})" if status.holder else "")}
+    facts = {"queue": f"{_count_states(progress)}" + (f" ({status.holder})" if status.holder else "")}
     if status.holder and progress.end_seconds is not None:
         facts["left"] = f"about {format_duration(max(progress.end_seconds - progress.now_seconds, 0))}"
     planned = [task.planned_end for task in progress.tasks if task.planned_end is not None]
@@ -114,11 +118,11 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         if task.state in (TaskState.FAILED, TaskState.HELD):
             console.print(Text(f"\n{task.name} {task.state.value}: {task.reason}"), soft_wrap=True)
     if not status.holder and any(not task.state.is_final for task in progress.tasks):
-        console.print(Text(f"\nto go on: cohort resume {status.directory}"), soft_wrap=True)
+        console.print(Text(f"\nto continue: cohort resume {status.directory}"), soft_wrap=True)
 
 
 def print_unbegun(unbegun: UnbegunTask, *, as_json: bool) -> None:
-    """Print where a task of a queue stands whose run has not begun."""
+    """Print the state of a queued task whose run has not begun, and what it waits for."""
     if as_json:
         print(json.dumps(unbegun_task_json(unbegun), indent=2))
         return
@@ -132,15 +136,15 @@ def print_unbegun(unbegun: UnbegunTask, *, as_json: bool) -> None:
         facts["waits for"] = unbegun.waits_for
     if unbegun.begins_in_seconds is not None and task.state is TaskState.QUEUED:
         begins = f"in about {format_duration(unbegun.begins_in_seconds)}" if unbegun.begins_in_seconds else "at once"
-        facts["expected"] = f"to begin {begins}; early exits of others move it up"
+        facts["expected"] = f"to begin {begins}, or earlier if other tasks exit early"
     if task.expected_seconds is not None and not task.state.is_final:
         facts["takes"] = f"about {format_duration(task.expected_seconds)}, without early exit"
     if unbegun.ends_in_seconds is not None and not task.state.is_final:
-        facts["left"] = f"about {format_duration(unbegun.ends_in_seconds)} until its end, without early exit"
+        facts["left"] = f"about {format_duration(unbegun.ends_in_seconds)} until it ends, without early exit"
     if task.priority:
         facts["priority"] = str(task.priority)
     facts["queue"] = f"{unbegun.queue}" + (f" ({unbegun.holder})" if unbegun.holder else "")
     console = Console(highlight=False, soft_wrap=True)
     print_facts(console, facts)
     if not unbegun.holder and not task.state.is_final:
-        console.print(Text(f"\nto go on: cohort resume {unbegun.queue}"), soft_wrap=True)
+        console.print(Text(f"\nto continue: cohort resume {unbegun.queue}"), soft_wrap=True)

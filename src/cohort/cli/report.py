@@ -11,8 +11,9 @@ __all__ = ["report"]
 
 
 def report(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Write report.html (loss curves, exits, hyperparameters, slots, compute saved); it opens offline. Of a queue: what
-    was planned, and what happened.
+    """Write report.html, which opens offline.
+
+    It shows a run's loss curves, early exits, hyperparameters, slots and price, or a queue's plan and what happened.
     """
     with exits(as_json=as_json, debug=debug):
         from cohort.task_queue.operations import find_queue
@@ -21,13 +22,13 @@ def report(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOpt
             from cohort.task_queue.page import write_queue_page
 
             path = write_queue_page(run_dir)
-            print(json.dumps({"path": str(path)}) if as_json else path)
-            return
-        from cohort.runs.directory import RunDirectory
-        from cohort.runs.reader import RunReader
-        from cohort.runs.report import write_report
+        else:
+            from cohort.runs.directory import RunDirectory
+            from cohort.runs.reader import RunReader
+            from cohort.runs.report import write_report
 
-        directory = RunDirectory.open(run_dir)
-        with RunReader.open(directory.database) as reader:
-            write_report(directory.report, reader=reader)
-        print(json.dumps({"path": str(directory.report)}) if as_json else directory.report)
+            directory = RunDirectory.open(run_dir)
+            path = directory.report
+            with RunReader.open(directory.database) as reader:
+                write_report(path, reader=reader)
+        print(json.dumps({"path": str(path)}) if as_json else path)

@@ -1,4 +1,4 @@
-"""Prints what a run came to: after ``tune`` and ``resume``, and for ``status``."""
+"""Prints a run: its results after ``tune`` and ``resume``, its state for ``status``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from cohort.cli.trial_table import constant_text, format_value, parameter_text, print_facts, trial_table, varied_names
+from cohort.cli.trial_table import (
+    constant_text,
+    format_value,
+    parameter_text,
+    print_facts,
+    trial_table,
+    varied_names,
+    wide_console,
+)
 from cohort.core.units import format_count, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
@@ -19,14 +25,8 @@ from cohort.runs.status import RunStatus
 __all__ = ["print_results", "print_status"]
 
 
-def _console() -> Console:
-    # a pipe has no width of its own: without this, tables would be cut to 80 columns
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160, no_color=True)
-
-
 def _named(results: RunResults) -> list[str]:
-    """Names that the result is told with: all that the search chose, also where it chose the same for every trial."""
+    """Return the hyperparameters to show for the best trial: all searched ones, also those equal in every trial."""
     rows = [entry.trial.parameters for entry in results.ranked]
     shown = {*searched_names(results.facts), *varied_names(rows)}
     return [name for name in rows[0] if name in shown] if rows else []
@@ -67,7 +67,7 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run_directory": str(run_directory), **results_json(results)}, indent=2))
         return
-    console = _console()
+    console = wide_console(160)
     console.print(trial_table(results.ranked, metric_label=results.metric_label))
     facts = _not_in_table(results.ranked) | _outcome(results)
     if results.best is not None:
@@ -78,7 +78,7 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
 
 
 def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> None:
-    """Print where a run stands."""
+    """Print the state of a run and its trials."""
     if as_json:
         body = {
             "state": status.state,
@@ -91,7 +91,7 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         }
         print(json.dumps(body | results_json(status.results), indent=2))
         return
-    console = _console()
+    console = wide_console(160)
     console.print(trial_table(status.trials, metric_label=status.results.metric_label))
     facts = {"state": status.state + (f" ({status.holder})" if status.holder else "")}
     facts["trials"] = ", ".join(f"{count} {name.value}" for name, count in status.counts.items() if count)
@@ -103,6 +103,6 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         facts["left"] = f"about {format_duration(status.seconds_left)}"
     print_facts(console, _not_in_table(status.trials) | facts | _outcome(status.results))
     if status.state == "stopped":
-        # what came after the last checkpoint is trained again
-        line = f"\nto go on from the last checkpoint: cohort resume {run_directory}"
+        # steps after the last checkpoint are trained again, so the message names the checkpoint
+        line = f"\nto continue from the last checkpoint: cohort resume {run_directory}"
         console.print(line, soft_wrap=True, markup=False)

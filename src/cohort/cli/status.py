@@ -1,4 +1,4 @@
-"""``cohort status``: where a run or a queue stands, as a table."""
+"""``cohort status``: the state of a run or a queue, as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["status"]
 
 
 def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show where a run stands: its trials, best first, and what is left to do; or the tasks of a queue."""
+    """Show the state of a run, with its trials, best first, and the time left; or the tasks of a queue."""
     with exits(as_json=as_json, debug=debug):
         from cohort.task_queue.operations import find_queue
 

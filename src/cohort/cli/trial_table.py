@@ -1,4 +1,4 @@
-"""Tables of trials and of names and values, for a terminal or for plain text."""
+"""What several verbs print: a table of trials, names with values, and the console for both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from rich.text import Text
 from cohort.runs.records import JsonValue, TrialStatus
 from cohort.runs.results import RankedTrial
 
-__all__ = ["constant_text", "format_value", "parameter_text", "print_facts", "trial_table", "varied_names"]
+__all__ = [
+    "STYLES",
+    "constant_text",
+    "format_value",
+    "parameter_text",
+    "print_facts",
+    "trial_table",
+    "varied_names",
+    "wide_console",
+]
 
 STYLES = {
     TrialStatus.RUNNING: "cyan",
@@ -53,7 +62,7 @@ def constant_text(rows: Sequence[Mapping[str, JsonValue]]) -> str | None:
 
 
 def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str) -> Table:
-    """Return the trials, best first, with the hyperparameters in which they differ; print :func:`constant_text` too."""
+    """Return the trials, best first, with the hyperparameters that differ; print :func:`constant_text` below it."""
     names = varied_names([entry.trial.parameters for entry in ranked])
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("rank", justify="right")
@@ -75,6 +84,13 @@ def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str) -> Table:
             Text(state, style=STYLES[trial.status]),
         )
     return table
+
+
+def wide_console(width: int) -> Console:
+    """Return a console on stdout: as wide as the terminal, or ``width`` columns where it is none."""
+    console = Console(highlight=False)
+    # a pipe has no width of its own: without this, tables would be cut to 80 columns
+    return console if console.is_terminal else Console(highlight=False, width=width, no_color=True)
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ def tune(
     task: TaskArgument,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="RUN_DIR", help="Where the run goes.  [default: runs/TASK]"),
+        typer.Option("-o", "--output", metavar="RUN_DIR", help="The run's directory.  [default: runs/TASK]"),
     ] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -32,13 +32,14 @@ def tune(
         from cohort.engine.prepare.inputs import load_fitting_task
         from cohort.runs.directory import RunDirectory
 
+        # a directory that is taken is reported with the task's other problems, before anything is loaded
         occupied = RunDirectory.find_problem(run_directory)
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
-        from cohort.cli.progress import watching
+        from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.run_results import print_results
         from cohort.engine.tune import tune as tune_task
 
-        with watching() as watcher:
+        with watching(RUN_VIEW) as watcher:
             for note in loaded.notes():
                 watcher.note(f"note: {note}")
             tune_task(loaded, run_directory, watcher=watcher)

@@ -1,0 +1,165 @@
+"""Prints a plan: tasks, drawing, predicted times, packs and notes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from cohort.cli.gantt_text import print_gantt
+from cohort.cli.trial_table import print_facts, wide_console
+from cohort.core.units import format_bytes, format_duration
+from cohort.planning.packs import TaskPacks
+from cohort.planning.planning import TaskPlan
+from cohort.planning.simulation import PlanSimulation
+from cohort.scheduling.cost.model import CostSource
+
+__all__ = ["print_plan"]
+
+# more tasks do not fit on a screen; the page and --json list them all
+_MOST_ROWS = 40
+
+
+def print_plan(
+    planned: TaskPlan, simulation: PlanSimulation | None, packs: Sequence[TaskPacks], *, page: Path | None
+) -> None:
+    """Print a plan, with its simulation and packs where there are any.
+
+    Args:
+        planned: Which task runs where and when.
+        simulation: The plan in simulated time.
+        packs: How each task's trials could be divided.
+        page: Where the plan was written as a page.
+    """
+    console = wide_console(120)
+    console.print(_task_table(planned))
+    if len(planned.tasks) > _MOST_ROWS:
+        console.print(f"{len(planned.tasks) - _MOST_ROWS} more tasks are not listed; --json lists all\n")
+    device = "GPU" if planned.choice.hardware.is_gpu else "worker"
+    print_gantt(
+        console,
+        planned.plan.placements,
+        gpu_ids=planned.choice.cluster.gpu_ids,
+        names=[task.name for task in planned.tasks],
+        device=device,
+    )
+    console.print()
+    print_facts(console, _facts(planned, simulation, page=page))
+    if packs:
+        console.print()
+        console.print(_pack_table(packs, device=device))
+        print_facts(console, {own.task: _pack_summary(own, device=device) for own in packs})
+        console.print(
+            f"note: packs show what several {device}s could do for one task, with every trial trained in full; "
+            f"`cohort run` gives a task one {device}, and each free slot to the next trial",
+            soft_wrap=True,
+        )
+    for note in _notes(planned, simulation):
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _task_table(planned: TaskPlan) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("task", "trials", "priority", "where", "from", "to", "at worst", "memory", "costs"):
+        table.add_column(heading, no_wrap=True, justify="left" if heading in ("task", "where", "costs") else "right")
+    for task in planned.tasks[:_MOST_ROWS]:
+        placement, estimate = planned.placement(task.name), planned.estimates[task.name]
+        option = next(o for o in estimate.options if o.num_gpus == placement.num_gpus)
+        device = "GPU" if planned.choice.hardware.is_gpu else "worker"
+        table.add_row(
+            task.name,
+            str(estimate.num_trials),
+            str(estimate.priority),
+            f"{device} {', '.join(map(str, placement.gpu_ids))}",
+            format_duration(placement.start_seconds),
+            format_duration(placement.end_seconds),
+            format_duration(option.seconds),
+            format_bytes(option.memory_bytes),
+            option.step_source.value,
+        )
+    return table
+
+
+def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path | None) -> dict[str, str]:
+    plan = planned.plan
+    above = 100 * max(plan.gap, 0)
+    others = ", ".join(
+        f"{name} {format_duration(seconds)}"
+        for name, seconds in sorted(planned.baselines.items(), key=lambda item: item[1])
+    )
+    proof = {
+        "optimal": "no shorter plan exists (in the solver's time units)",
+        "feasible": f"the best found; at most {100 * plan.solver_gap:.1f} % above the shortest (solver's time units)",
+        "heuristic": "the best list order; the solver was not run",
+    }[plan.status.value]
+    facts = {
+        "hardware": planned.choice.label + (" (dry run)" if planned.choice.is_dry_run else ""),
+        "makespan": f"{format_duration(plan.makespan_seconds)} at worst, every trial trained in full",
+        "bound": f"{format_duration(plan.lower_bound_seconds)} at least; this plan is {above:.1f} % above",
+        "solver": f"{plan.status.value}: {proof}",
+        "other orders": others,
+    }
+    if simulation is not None:
+        report, first = simulation.planned, simulation.first_come
+        facts["simulated"] = (
+            f"{format_duration(report.makespan_seconds)}, trials train {100 * simulation.mean_share:.0f} % of their "
+            f"steps on average; devices busy {100 * report.utilisation:.0f} % of the time, "
+            f"{report.num_replans} plan{'' if report.num_replans == 1 else 's'}"
+        )
+        facts["first come"] = f"{format_duration(first.makespan_seconds)} simulated in the same way"
+    if page is not None:
+        facts["page"] = str(page)
+    return facts
+
+
+def _notes(planned: TaskPlan, simulation: PlanSimulation | None) -> list[str]:
+    found = []
+    used = [
+        option
+        for task in planned.tasks
+        for option in planned.estimates[task.name].options
+        if option.num_gpus == planned.placement(task.name).num_gpus
+    ]
+    if any(option.step_source is CostSource.ANALYTIC for option in used):
+        found.append("analytic costs come from sizes and data sheets; the first run of such a task measures them")
+    if any(option.num_gpus > 1 for option in used):
+        found.append("one task on several GPUs is only predicted; `cohort run` does not train it yet")
+    if simulation is not None and simulation.planned.unfinished:
+        found.append(f"{len(simulation.planned.unfinished)} tasks never ended in the simulation")
+    return found
+
+
+def _pack_table(packs: Sequence[TaskPacks], *, device: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("task", "pack on", "from", "to", "trials", "r x batch size"):
+        table.add_column(heading, justify="right" if heading in ("from", "to", "trials") else "left")
+    rows = [(own, job) for own in packs for job in own.plan.jobs]
+    for own, job in rows[:_MOST_ROWS]:
+        kinds = Counter(own.parameters[trial_id] for trial_id in job.trial_ids)
+        table.add_row(
+            own.task,
+            f"{device} {', '.join(map(str, job.gpu_ids))}",
+            format_duration(job.start_seconds),
+            format_duration(job.end_seconds),
+            str(len(job.trial_ids)),
+            ", ".join(
+                f"{f'{count} of ' if count > 1 else ''}{r} x {size}" for (r, size), count in sorted(kinds.items())
+            ),
+        )
+    if len(rows) > _MOST_ROWS:
+        table.add_row("...", "", "", "", "", f"{len(rows) - _MOST_ROWS} more; --json lists all")
+    return table
+
+
+def _pack_summary(own: TaskPacks, *, device: str) -> str:
+    plan, count = own.plan, len(own.plan.jobs)
+    above = 100 * (plan.makespan_seconds / own.bound_seconds - 1) if own.bound_seconds else 0.0
+    devices = f"{plan.num_gpus} {device}{'' if plan.num_gpus == 1 else 's'}"
+    return (
+        f"{count} pack{'' if count == 1 else 's'} on {devices} end in {format_duration(plan.makespan_seconds)}, "
+        f"{above:.1f} % above the bound over all packings; training on one {device} takes "
+        f"{format_duration(own.alone_seconds)}"
+    )

@@ -1,0 +1,60 @@
+"""``cohort check``: what it shows, and every problem at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.command import cohort
+
+
+def test_check_marks_what_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = cohort(capsys, "check", str(folder / "task.yaml"))
+    assert code == 0
+    assert out.count("⟦") == 3
+    assert "trials       4" in out
+    assert "the task is valid" in out
+    assert json.loads(cohort(capsys, "check", str(folder / "task.yaml"), "--json")[1])["num_trials"] == 4
+
+
+def test_check_collects_problems_of_model_and_rows(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = (folder / "train.jsonl").read_text().splitlines()
+    rows[16] = '{"prompt": "1+1=", '
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("\n".join(rows) + "\n")
+    words = ("--dataset.train", str(bad), "--lora.target_modules", "[q_prj]")
+    code, _, err = cohort(capsys, "check", str(folder / "task.yaml"), *words)
+    assert code == 2
+    assert "bad.jsonl:17" in err
+    assert "q_proj" in err
+    assert "command line --lora.target_modules" in err
+
+
+def test_check_looks_at_the_device(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "device       cpu (" in cohort(capsys, "check", str(folder / "task.yaml"))[1]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = ("--num_gpus", "1", "--lora.target_modules", "[q_prj]")
+    code, _, err = cohort(capsys, "check", str(folder / "task.yaml"), *words)
+    assert code == 2
+    assert "1 GPUs asked for, none that torch can use" in err
+    assert "q_proj" in err, "all problems at once"
+
+
+def test_check_prints_the_resolved_task(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = cohort(capsys, "check", str(folder / "task.yaml"), "--resolved", "--training.seed", "11")
+    assert code == 0
+    assert "seed: 11" in out
+    assert "select_fraction: 0.5" in out
+
+
+def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = cohort(capsys, "check", "--schema")
+    assert code == 0
+    assert "model_name_or_path" in json.loads(out)["properties"]

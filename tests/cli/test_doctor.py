@@ -1,0 +1,36 @@
+"""``cohort doctor``: this machine, and the kernels of a GPU that is not here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cohort.cli.main import main
+
+
+def run(*arguments: str) -> int:
+    """Return the exit code of ``cohort`` with these words."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    return int(caught.value.code or 0)
+
+
+def test_doctor_says_what_will_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor") == 0
+    shown = capsys.readouterr().out
+    for words in ("will use", "kernels", "versions", "torch", "disk for runs"):
+        assert words in shown
+    assert run("doctor", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["num_cpus"] >= 1
+    assert report["used_dtype"] in ("float32", "bfloat16")
+
+
+def test_doctor_tells_of_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", "--gpu", "NVIDIA H200") == 0
+    assert "measured on NVIDIA H200" in capsys.readouterr().out
+    assert run("doctor", "--gpu", "H200") == 0
+    assert "Nothing was measured on 'H200' (measured: NVIDIA H200)" in capsys.readouterr().out
+    assert run("doctor", "--gpu", "NVIDIA H200", "--json") == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["2048", "8192"]

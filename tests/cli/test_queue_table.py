@@ -1,0 +1,93 @@
+"""How a queue and its waiting tasks are shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from cohort.cli.queue_table import queue_line, task_table
+from cohort.runs.lock import RunLock
+from cohort.task_queue.operations import open_queue
+from cohort.task_queue.progress import QueueProgress, SlotView, TaskView
+from cohort.task_queue.records import RunStretch, TaskDecision, TaskState
+from tests.cli.command import cohort
+from tests.cli.tiny_task import TASK
+
+
+def test_the_status_of_a_task_that_waits_says_for_what_and_until_when(
+    task: Path, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["first", "second", "third", "late"]
+    files = [task.with_name(f"{name}.yaml") for name in names]
+    for file in files:
+        file.write_text(TASK)
+    cohort(capsys, "queue", "add", *map(str, files), "-o", queue)
+    code, out, err = cohort(capsys, "status", f"{queue}/third")
+    assert (code, err) == (0, "")
+    assert "state      queued, its run has not begun" in out
+    assert "waits for  somebody to work the queue off" in out
+    assert f"to continue: cohort resume {queue}" in out
+
+    began = datetime.now(UTC) - timedelta(seconds=100)
+    slots = {"first": (0, 50, 400), "second": (1, 60, 900), "third": (0, 400, 1000)}
+    placements = [
+        {"task": name, "slots": [slot], "start_seconds": start, "end_seconds": end}
+        for name, (slot, start, end) in slots.items()
+    ]
+    with RunLock(Path(queue) / ".queue.lock"):
+        with open_queue(queue) as store:
+            store.set_facts({"began_at": began.isoformat()})
+            store.update("first", state=TaskState.RUNNING)
+            store.update("third", expected_seconds=600.0)
+            store.begin_stretch(RunStretch(task="first", slot_id=0, device="gpu 0", start_seconds=50.0))
+            plan = TaskDecision(seconds=60.0, kind="plan", task="", text="", numbers={"placements": placements})
+            store.record(plan)
+        _, out, _ = cohort(capsys, "status", f"{queue}/third")
+        told = json.loads(cohort(capsys, "status", f"{queue}/third", "--json")[1])
+        _, late, _ = cohort(capsys, "status", f"{queue}/late")
+        _, beginning, _ = cohort(capsys, "status", f"{queue}/first")
+        code, _, err = cohort(capsys, "status", f"{queue}/missing")
+    assert "waits for  the end of first (runs on gpu 0)" in out
+    assert re.search(r"expected   to begin in about (5m 00s|4m 5\ds), or earlier if other tasks exit early", out)
+    assert "takes      about 10m 00s, without early exit" in out
+    assert told["ahead"] == ["first"]
+    assert 240 < told["begins_in_seconds"] <= 300
+    assert "waits for  the next plan" in late
+    assert re.search(r"state +beginning on gpu 0", beginning)
+    assert code == 2
+    assert "the queue beside it" in err
+
+
+PROGRESS = QueueProgress(
+    now_seconds=65.0,
+    tasks=(
+        TaskView(name="a", priority=0, state=TaskState.DONE, best_value=1.25, planned_start=0.0, planned_end=50.0),
+        TaskView(name="b", priority=0, state=TaskState.RUNNING, num_trials=8, num_ended=3, num_early=2, device="gpu 0"),
+        TaskView(name="c", priority=0, state=TaskState.QUEUED, expected_start=65.0, expected_end=125.0),
+    ),
+    slots=(SlotView(slot_id=0, device="gpu 0", state="busy", task="b"),),
+    end_seconds=125.0,
+)
+
+
+def test_a_line_of_a_queue_names_states_devices_and_the_time_left() -> None:
+    assert queue_line(PROGRESS) == "[1m 05s] 1 running, 1 queued, 1 done | gpu 0: b | about 1m 00s left"
+    assert queue_line(QueueProgress(now_seconds=0.0)) == "[0s] no tasks"
+
+
+def test_the_table_has_a_column_of_priorities_only_where_they_differ_from_none() -> None:
+    headings = [column.header for column in task_table(PROGRESS).columns]
+    assert headings == ["task", "state", "where", "trials", "steps", "best", "first planned", "actual"]
+    urgent = replace(PROGRESS, tasks=(replace(PROGRESS.tasks[0], priority=3), *PROGRESS.tasks[1:]))
+    assert "priority" in [column.header for column in task_table(urgent).columns]
+
+
+def test_a_queued_task_shows_when_it_is_expected() -> None:
+    rows = list(zip(*(column.cells for column in task_table(PROGRESS).columns), strict=True))
+    assert rows[1][3] == "3/8 ended, 2 early"
+    assert rows[2][-2:] == ("-", "about 1m 05s to 2m 05s")

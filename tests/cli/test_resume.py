@@ -1,0 +1,45 @@
+"""``cohort resume`` after an interruption, and of a finished run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import cohort
+
+
+def test_resuming_a_finished_run_shows_its_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = cohort(capsys, "resume", str(folder / "run"), "--json")
+    assert code == 0
+    assert json.loads(out)["best"]["trial"] in range(4)
+
+
+def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(run), "--max_steps", "400"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "training" in line and "running" in line:
+                break
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(timeout=60) == 130
+    assert f"cohort resume {run}" in rest
+    assert "Traceback" not in rest
+    code, out, _ = cohort(capsys, "status", str(run), "--json")
+    assert code == 0
+    assert json.loads(out)["state"] == "stopped"
+    _, out, _ = cohort(capsys, "status", str(run))
+    assert f"to continue from the last checkpoint: cohort resume {run}" in out
+    (run / "run.db").write_bytes(b"no database any more" * 100)
+    code, _, err = cohort(capsys, "status", str(run))
+    assert code != 0
+    assert f"`cohort resume {run}` puts the copy of the last checkpoint in its place" in err
