@@ -10,7 +10,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from benchmarks.measure import REPOSITORY, RESULTS, print_table, write_result
 from benchmarks.sweeps.curve_files import Grid, read_grids
 from benchmarks.sweeps.study_figures import draw_figures
 from benchmarks.sweeps.study_page import renew_page
-from cohort.tuning import DecisionKind, EarlyExitSettings, ReplayReport, RuleName
+from cohort.tuning import DecisionKind, EarlyExitSettings, ReplayReport
 
 CURVES = Path(__file__).parent / "curves"
 DOCS = REPOSITORY / "docs"
@@ -46,17 +45,17 @@ RULES: Mapping[str, EarlyExitSettings] = {
     "its selections alone": EarlyExitSettings(divergence_patience=NEVER, overfitting_patience=NEVER),
     "its detectors alone": EarlyExitSettings(select_fraction=1.0),
     "patterns (ALTO's settings)": PAPER,
-    "ALTO's selection alone": replace(PAPER, divergence_patience=NEVER, overfitting_patience=NEVER),
-    "ALTO's detectors alone": replace(PAPER, select_fraction=1.0),
-    "halving": EarlyExitSettings(rule=RuleName.HALVING),
-    "asha": EarlyExitSettings(rule=RuleName.ASHA),
-    "hyperband": EarlyExitSettings(rule=RuleName.HYPERBAND),
-    "median": EarlyExitSettings(rule=RuleName.MEDIAN),
-    "patience": EarlyExitSettings(rule=RuleName.PATIENCE),
-    "none": EarlyExitSettings(rule=RuleName.NONE),
+    "ALTO's selection alone": PAPER.with_keys(divergence_patience=NEVER, overfitting_patience=NEVER),
+    "ALTO's detectors alone": PAPER.with_keys(select_fraction=1.0),
+    "halving": EarlyExitSettings(rule="halving"),
+    "asha": EarlyExitSettings(rule="asha"),
+    "hyperband": EarlyExitSettings(rule="hyperband"),
+    "median": EarlyExitSettings(rule="median"),
+    "patience": EarlyExitSettings(rule="patience"),
+    "none": EarlyExitSettings(rule="none"),
 }
 # their decisions depend on who comes first, so every step is replayed
-IN_ORDER = (RuleName.ASHA, RuleName.MEDIAN)
+IN_ORDER = ("asha", "median")
 
 
 def outcome(grid: Grid, settings: EarlyExitSettings, *, coarse: bool = False) -> dict[str, Any]:
@@ -144,7 +143,7 @@ def settings_tried() -> dict[str, EarlyExitSettings]:
         )
     for warmup, factor in itertools.product((0.05, 0.1), (2, 3)):
         found[f"halving from {warmup:.0%} by {factor}"] = EarlyExitSettings(
-            rule=RuleName.HALVING, warmup_fraction=warmup, reduction_factor=factor
+            rule="halving", warmup_fraction=warmup, reduction_factor=factor
         )
     return found
 

@@ -79,7 +79,7 @@ def new_best(evaluated: Evaluated, *, metric: ObjectiveMetric = LOSS) -> Decisio
         trial_id=evaluated.trial_id,
         step=evaluated.step,
         kind=DecisionKind.NEW_BEST,
-        reason=Reason.IMPROVED,
+        reason=Reason("improved"),
         rule="study",
         numbers={metric.name: value, "validation_loss": evaluated.validation_loss},
     )
@@ -124,11 +124,11 @@ class _Writer:
         kept = sorted(parked, key=lambda trial: self.best[trial])[: math.ceil(len(parked) / 4)]
         for rank, trial in enumerate(sorted(parked, key=lambda trial: self.best[trial]), start=1):
             kind, reason = (
-                (DecisionKind.KEEP, Reason.SELECTED)
+                (DecisionKind.KEEP, Reason("selected"))
                 if trial in kept
                 else (
                     DecisionKind.STOP,
-                    Reason.UNDERPERFORMING,
+                    Reason("underperforming"),
                 )
             )
             numbers = {"rank": float(rank), "kept": float(len(kept)), "validation_loss": self.best[trial]}
@@ -201,7 +201,9 @@ class _Writer:
                 if self._stop_early(trial, step, *losses[trial], evaluated=trial in evaluated):
                     live.remove(trial)
         for trial in live:
-            kind, reason = (DecisionKind.PARK, Reason.WARMED_UP) if park else (DecisionKind.FINISH, Reason.COMPLETED)
+            kind, reason = (
+                (DecisionKind.PARK, Reason("warmed up")) if park else (DecisionKind.FINISH, Reason("completed"))
+            )
             if park or stop == self.plan.steps:
                 self._decide(trial, stop, kind, reason, "patterns", {})
                 store.trial_left(trial)
@@ -221,11 +223,11 @@ class _Writer:
             self.best[trial] = min(validation, self.best.get(trial, math.inf))
         reason = None
         if not math.isfinite(loss):
-            reason, numbers = Reason.NON_FINITE, {"loss": loss}
+            reason, numbers = Reason("non-finite"), {"loss": loss}
         elif evaluated and loss > 3.8:
-            reason, numbers = Reason.DIVERGING, {"train_slope": 0.12, "validation_slope": 0.13, "threshold": 0.001}
+            reason, numbers = Reason("diverging"), {"train_slope": 0.12, "validation_slope": 0.13, "threshold": 0.001}
         elif evaluated and step > 100 and validation - loss > 0.45:
-            reason, numbers = Reason.OVERFITTING, {"gap": validation - loss, "threshold": 0.1}
+            reason, numbers = Reason("overfitting"), {"gap": validation - loss, "threshold": 0.1}
         if reason is None:
             return False
         self._decide(trial, step, DecisionKind.STOP, reason, "patterns", numbers)

@@ -59,9 +59,9 @@ def run(tmp_path: Path) -> tuple[RunDirectory, RunStore, ManualClock]:
     store.append(
         [],
         [
-            Decision(trial_id=0, step=4, kind=finish, reason=Reason.COMPLETED, rule="study"),
-            Decision(trial_id=1, step=1, kind=stop, reason=Reason.UNDERPERFORMING, rule="patterns"),
-            Decision(trial_id=2, step=1, kind=stop, reason=Reason.NON_FINITE, rule="patterns"),
+            Decision(trial_id=0, step=4, kind=finish, reason=Reason("completed"), rule="study"),
+            Decision(trial_id=1, step=1, kind=stop, reason=Reason("underperforming"), rule="patterns"),
+            Decision(trial_id=2, step=1, kind=stop, reason=Reason("non-finite"), rule="patterns"),
         ],
     )
     return directory, store, clock

@@ -53,7 +53,7 @@ def store(tmp_path: Path, clock: ManualClock) -> RunStore:
 
 
 def test_what_is_written_is_read_back_exactly(store: RunStore) -> None:
-    stop = _decision(1, 2, DecisionKind.STOP, Reason.NON_FINITE, loss=math.nan, limit=math.inf, third=1 / 3)
+    stop = _decision(1, 2, DecisionKind.STOP, Reason("non-finite"), loss=math.nan, limit=math.inf, third=1 / 3)
     events: list[TrialEvent] = [
         _step(0, 1, 0.1),
         _step(1, 1, math.inf),
@@ -77,7 +77,7 @@ def test_what_is_written_is_read_back_exactly(store: RunStore) -> None:
 
 
 def test_appending_again_changes_nothing(store: RunStore) -> None:
-    keep = _decision(0, 1, DecisionKind.KEEP, Reason.SELECTED)
+    keep = _decision(0, 1, DecisionKind.KEEP, Reason("selected"))
     store.append([_step(0, 1, 1.0)], [keep])
     store.append([_step(0, 1, 99.0), _step(0, 2, 2.0)], [keep])
     assert [step.loss for step in store.steps(0)] == [1.0, 2.0]
@@ -115,14 +115,16 @@ def test_status_follows_from_decisions_and_residency(store: RunStore) -> None:
         store.trial_entered(trial, slot=trial)
     store.append([_step(trial, 1) for trial in range(3)])
     assert statuses() == [TrialStatus.RUNNING] * 3
-    store.append([], [_decision(0, 1, DecisionKind.PARK, Reason.WARMED_UP)])
+    store.append([], [_decision(0, 1, DecisionKind.PARK, Reason("warmed up"))])
     store.trial_left(0)
-    store.append([], [_decision(1, 1, DecisionKind.STOP, Reason.DIVERGING)])
+    store.append([], [_decision(1, 1, DecisionKind.STOP, Reason("diverging"))])
     store.append([], [new_best(_evaluated(2, 1, 1.0))])
     assert statuses() == [TrialStatus.PARKED, TrialStatus.STOPPED, TrialStatus.RUNNING]
     assert store.trial(1).reason == "diverging"
-    store.append([], [_decision(2, 2, DecisionKind.FINISH, Reason.COMPLETED)])
-    failed = Decision(trial_id=0, step=3, kind=DecisionKind.STOP, reason=Reason.FAILED, rule="study", message="broken")
+    store.append([], [_decision(2, 2, DecisionKind.FINISH, Reason("completed"))])
+    failed = Decision(
+        trial_id=0, step=3, kind=DecisionKind.STOP, reason=Reason("failed"), rule="study", message="broken"
+    )
     store.append([], [failed])
     assert statuses() == [TrialStatus.FAILED, TrialStatus.STOPPED, TrialStatus.COMPLETED]
     assert store.trial(0).message == "broken"
@@ -152,7 +154,7 @@ def test_truncation_returns_what_it_drops_and_keeps_the_rest(store: RunStore, cl
     position = store.append([_step(0, 1)])
     clock.advance(5)
     store.record_checkpoint("checkpoint-1", checksum="aa")
-    park = _decision(0, 2, DecisionKind.PARK, Reason.WARMED_UP, loss=1.0)
+    park = _decision(0, 2, DecisionKind.PARK, Reason("warmed up"), loss=1.0)
     store.append([_step(0, 2), _evaluated(0, 2, 1.0)], [park])
     store.trial_left(0)
     store.trial_entered(1, slot=0)

@@ -57,7 +57,7 @@ def advance(study: Study, recorded: RecordedCurve) -> list[StepDone | Evaluated]
 
 def endings(decisions: Sequence[Decision]) -> list[tuple[int, int, str, str]]:
     """(trial, step, kind, reason) of every decision but the new bests."""
-    return [(d.trial_id, d.step, d.kind.value, d.reason.value) for d in decisions if d.kind != DecisionKind.NEW_BEST]
+    return [(d.trial_id, d.step, d.kind.value, d.reason) for d in decisions if d.kind != DecisionKind.NEW_BEST]
 
 
 def ending(study: Study, trial_id: int = 0) -> tuple[int, str, str]:
@@ -65,4 +65,4 @@ def ending(study: Study, trial_id: int = 0) -> tuple[int, str, str]:
     (last,) = [
         d for d in study.decisions if d.trial_id == trial_id and d.kind in (DecisionKind.STOP, DecisionKind.FINISH)
     ]
-    return last.step, last.reason.value, last.rule
+    return last.step, last.reason, last.rule

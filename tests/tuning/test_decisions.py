@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.early_exit import reasons
 
 
 @given(
     numbers=st.dictionaries(st.text(max_size=5), st.floats(), max_size=4),
     kind=st.sampled_from(DecisionKind),
-    reason=st.sampled_from(Reason),
+    reason=st.sampled_from(reasons()),
     message=st.text(max_size=10),
 )
 def test_json_round_trip(numbers: dict[str, float], kind: DecisionKind, reason: Reason, message: str) -> None:

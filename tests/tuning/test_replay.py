@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cohort.tuning.decisions import Reason
-from cohort.tuning.early_exit import EarlyExitSettings, RuleName
+from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.replay import RecordedCurve, replay_curves
 from cohort.tuning.trajectory import Trajectory
@@ -58,13 +58,13 @@ def test_a_curve_of_points_alone_replays_to_the_recorded_smoothing() -> None:
             smoothed.append((step, trajectory.ema))
     assert [step for step, _ in smoothed] == [step for step, _, _ in points]
     assert [ema for _, ema in smoothed] == pytest.approx([ema for _, ema, _ in points], rel=1e-12)
-    assert replay_curves([found], EarlyExitSettings(rule=RuleName.NONE)).samples_full == 80
+    assert replay_curves([found], EarlyExitSettings(rule="none")).samples_full == 80
 
 
 def test_a_point_that_is_not_finite_ends_the_trial_at_it() -> None:
     candidate = plan_candidate(0, planned_steps=40, warmup_fraction=0.1, settings=EvaluationSettings())
     steps = candidate.evaluation_steps
     points = [(step, 2.0 if step < steps[5] else math.nan, 2.0) for step in steps]
-    report = replay_curves([RecordedCurve.from_points(candidate, points)], EarlyExitSettings(rule=RuleName.NONE))
+    report = replay_curves([RecordedCurve.from_points(candidate, points)], EarlyExitSettings(rule="none"))
     assert report.steps[0] == steps[5]
-    assert report.decisions[-1].reason is Reason.NON_FINITE
+    assert report.decisions[-1].reason == Reason("non-finite")

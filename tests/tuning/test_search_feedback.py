@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.early_exit.rule import UNDERPERFORMING
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.samplers import Proposal, Sampler, SamplerName, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
@@ -31,25 +32,25 @@ def decision(trial_id: int, kind: DecisionKind, reason: Reason, **numbers: float
 
 
 def best(trial_id: int, loss: float, **numbers: float) -> Decision:
-    return decision(trial_id, DecisionKind.NEW_BEST, Reason.IMPROVED, loss=loss, **numbers)
+    return decision(trial_id, DecisionKind.NEW_BEST, Reason("improved"), loss=loss, **numbers)
 
 
-KEEP = (DecisionKind.KEEP, Reason.SELECTED)
-WEAK = (DecisionKind.STOP, Reason.UNDERPERFORMING)
+KEEP = (DecisionKind.KEEP, Reason("selected"))
+WEAK = (DecisionKind.STOP, UNDERPERFORMING)
 LOG = (
-    decision(3, DecisionKind.STOP, Reason.NON_FINITE),
+    decision(3, DecisionKind.STOP, Reason("non-finite")),
     best(0, 2.0),
-    decision(0, DecisionKind.PARK, Reason.WARMED_UP),
+    decision(0, DecisionKind.PARK, Reason("warmed up")),
     best(1, 3.0),
     best(2, 1.0),
     decision(0, *KEEP),
     decision(1, *WEAK),
     decision(2, *KEEP),
     best(0, 1.5),
-    decision(2, DecisionKind.STOP, Reason.OVERFITTING),
+    decision(2, DecisionKind.STOP, Reason("overfitting")),
     decision(0, *KEEP),
     best(0, 1.25),
-    decision(0, DecisionKind.FINISH, Reason.COMPLETED),
+    decision(0, DecisionKind.FINISH, Reason("completed")),
 )
 
 

@@ -14,7 +14,7 @@ from cohort.core.errors import RunStateError
 from cohort.core.events import Evaluated, TrialEvent, TrialFailed
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
-from cohort.tuning.early_exit.settings import RuleName
+from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.replay import RecordedCurve
@@ -23,11 +23,11 @@ from cohort.tuning.trial_phase import TrialPhase
 from tests.tuning.loss_curves import advance, curve, endings, step_done
 
 ORDER_FREE_RULES = [
-    RuleName.PATTERNS,
-    RuleName.PATIENCE,
-    RuleName.HALVING,
-    RuleName.HYPERBAND,
-    RuleName.NONE,
+    "patterns",
+    "patience",
+    "halving",
+    "hyperband",
+    "none",
 ]
 
 
@@ -65,13 +65,11 @@ def curve_sets(draw: st.DrawFn) -> list[RecordedCurve]:
     return curves
 
 
-def early_exit(rule: RuleName) -> EarlyExitSettings:
+def early_exit(rule: str) -> EarlyExitSettings:
     return EarlyExitSettings(rule=rule, warmup_fraction=0.25, select_fraction=0.4, reduction_factor=2, patience=2)
 
 
-def run_in_order(
-    curves: Sequence[RecordedCurve], rule: RuleName, data: st.DataObject
-) -> tuple[Study, list[TrialEvent]]:
+def run_in_order(curves: Sequence[RecordedCurve], rule: str, data: st.DataObject) -> tuple[Study, list[TrialEvent]]:
     """Advance trials in an arbitrary order, at most ``num_slots`` of them begun and not parked at a time."""
     study = Study([c.candidate for c in curves], early_exit(rule))
     by_id = {c.candidate.trial_id: c for c in curves}
@@ -86,9 +84,7 @@ def run_in_order(
 @pytest.mark.parametrize("rule", ORDER_FREE_RULES)
 @settings(max_examples=60, deadline=None)
 @given(curves=curve_sets(), data=st.data())
-def test_order_and_pack_size_change_no_decision(
-    rule: RuleName, curves: list[RecordedCurve], data: st.DataObject
-) -> None:
+def test_order_and_pack_size_change_no_decision(rule: str, curves: list[RecordedCurve], data: st.DataObject) -> None:
     one, _ = run_in_order(curves, rule, data)
     other, _ = run_in_order(curves, rule, data)
     assert sorted(as_json(one.decisions)) == sorted(as_json(other.decisions))
@@ -99,10 +95,10 @@ def test_order_and_pack_size_change_no_decision(
         assert as_json(of_one) == as_json([d for d in other.decisions if d.trial_id == trial_id])
 
 
-@pytest.mark.parametrize("rule", list(RuleName))
+@pytest.mark.parametrize("rule", EXIT_RULES.names())
 @settings(max_examples=40, deadline=None)
 @given(curves=curve_sets(), data=st.data())
-def test_a_replayed_log_rebuilds_the_study(rule: RuleName, curves: list[RecordedCurve], data: st.DataObject) -> None:
+def test_a_replayed_log_rebuilds_the_study(rule: str, curves: list[RecordedCurve], data: st.DataObject) -> None:
     study, log = run_in_order(curves, rule, data)
     candidates = [c.candidate for c in curves]
 
@@ -124,9 +120,9 @@ def test_a_replayed_log_rebuilds_the_study(rule: RuleName, curves: list[Recorded
 @settings(max_examples=60, deadline=None)
 @given(curves=curve_sets(), data=st.data())
 def test_going_on_from_a_cut_log_is_going_on(curves: list[RecordedCurve], data: st.DataObject) -> None:
-    study, log = run_in_order(curves, RuleName.PATTERNS, data)
+    study, log = run_in_order(curves, "patterns", data)
     cut = data.draw(st.integers(0, len(log)))
-    resumed = Study([c.candidate for c in curves], early_exit(RuleName.PATTERNS))
+    resumed = Study([c.candidate for c in curves], early_exit("patterns"))
     resumed.replay(log[:cut])
     resumed.replay(log[cut:])
     assert snapshot(resumed) == snapshot(study)
@@ -135,7 +131,7 @@ def test_going_on_from_a_cut_log_is_going_on(curves: list[RecordedCurve], data: 
 @settings(max_examples=100, deadline=None)
 @given(curves=curve_sets(), data=st.data())
 def test_the_selection_keeps_its_share(curves: list[RecordedCurve], data: st.DataObject) -> None:
-    study, _ = run_in_order(curves, RuleName.PATTERNS, data)
+    study, _ = run_in_order(curves, "patterns", data)
     parked = {d.trial_id for d in study.decisions if d.kind is DecisionKind.PARK}
     kept = {d.trial_id for d in study.decisions if d.kind is DecisionKind.KEEP}
     assert kept <= parked
@@ -146,10 +142,10 @@ def test_the_selection_keeps_its_share(curves: list[RecordedCurve], data: st.Dat
     assert all((boundary[a], a) < (boundary[b], b) for a in kept for b in parked - kept)
 
 
-@pytest.mark.parametrize("rule", [RuleName.PATTERNS, RuleName.HALVING, RuleName.HYPERBAND])
+@pytest.mark.parametrize("rule", ["patterns", "halving", "hyperband"])
 @settings(max_examples=80, deadline=None)
 @given(curves=curve_sets(), data=st.data())
-def test_who_is_called_hopeless_is_never_kept(rule: RuleName, curves: list[RecordedCurve], data: st.DataObject) -> None:
+def test_who_is_called_hopeless_is_never_kept(rule: str, curves: list[RecordedCurve], data: st.DataObject) -> None:
     study = Study([c.candidate for c in curves], early_exit(rule))
     by_id = {c.candidate.trial_id: c for c in curves}
     certain_to_stop: set[int] = set()
@@ -224,7 +220,7 @@ def test_evaluations_without_the_metric_make_no_best() -> None:
 
 def test_ties_of_the_result_go_to_the_smaller_trial_id() -> None:
     curves = [curve(i, validation=[1.0, 0.5]) for i in (2, 0, 1)]
-    study = Study([c.candidate for c in curves], EarlyExitSettings(rule=RuleName.NONE))
+    study = Study([c.candidate for c in curves], EarlyExitSettings(rule="none"))
     for _ in range(2):
         for recorded in curves:
             advance(study, recorded)
@@ -267,7 +263,7 @@ def test_next_evaluation() -> None:
 
 def test_a_paused_trial_can_go_on() -> None:
     curves = [curve(i, validation=[1.0] * 3) for i in range(2)]
-    study = Study([c.candidate for c in curves], EarlyExitSettings(rule=RuleName.NONE))
+    study = Study([c.candidate for c in curves], EarlyExitSettings(rule="none"))
     advance(study, curves[0])
     study.pause(0)
     assert study.runnable() == (1, 0)

@@ -14,7 +14,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.early_exit.settings import EarlyExitSettings, RuleName
+from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.replay import RecordedCurve, replay_curves
 
 __all__ = ["exit_shares_of", "read_exit_shares", "selection_shares"]
@@ -45,7 +45,7 @@ def exit_shares_of(tasks: Sequence[NamedTask], text: str | None, *, where: str) 
 def selection_shares(task: TaskFile) -> tuple[float, ...]:
     """Return what the selection after the warm-up alone leaves of a task's trials; all of them without early exit."""
     settings = task.early_exit_settings()
-    if settings.rule is RuleName.NONE:
+    if settings.kept_share == 1:
         return (1.0,)
     kept = round(100 * settings.kept_share)
     return (1.0,) * kept + (settings.warmup_fraction,) * (100 - kept)

@@ -9,7 +9,7 @@ from cohort.core.errors import RunStateError
 from cohort.runs.log_reader import LogReader, number
 from cohort.runs.records import CheckpointRecord, EvaluationRecord, JsonValue, TrialRecord, TrialStatus
 from cohort.runs.schema import open_database
-from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.decisions import FAILED, Decision, DecisionKind
 from cohort.tuning.objective_metric import ObjectiveMetric
 
 __all__ = ["RunReader"]
@@ -148,10 +148,10 @@ class RunReader(LogReader):
 
 def _status(decision: Decision | None, *, resident: bool, steps_done: int) -> tuple[TrialStatus, str, str]:
     if decision is not None and decision.kind is DecisionKind.FINISH:
-        return TrialStatus.COMPLETED, decision.reason.value, ""
+        return TrialStatus.COMPLETED, str(decision.reason), ""
     if decision is not None and decision.kind is DecisionKind.STOP:
-        failed = decision.reason is Reason.FAILED
-        return (TrialStatus.FAILED if failed else TrialStatus.STOPPED), decision.reason.value, decision.message
+        failed = decision.reason == FAILED
+        return (TrialStatus.FAILED if failed else TrialStatus.STOPPED), str(decision.reason), decision.message
     if resident:
         return TrialStatus.RUNNING, "", ""
     # out of its slot with work behind it: its state is kept somewhere, whether by a rule or for want of a slot

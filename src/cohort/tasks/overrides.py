@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place
+from cohort.tasks.early_exit_section import is_plugin_key
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.other_names import ACCEPTED
 from cohort.tasks.problems import known_keys, unknown_key_hint
@@ -64,7 +65,8 @@ def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
         if parts == written or (parts == written[-1:] and own[-1:] != parts):
             return own
     is_below_space = parts[:2] == ("search", "space") and 3 <= len(parts) <= 4 and parts[2] in SEARCHABLE
-    if key in keys or is_below_space or (parts[:2] == ("dataset", "columns") and len(parts) == 3):
+    is_of_plugin = key not in keys and parts[:1] == ("early_exit",) and len(parts) == 2 and is_plugin_key(parts[1])
+    if key in keys or is_below_space or is_of_plugin or (parts[:2] == ("dataset", "columns") and len(parts) == 3):
         return parts
     by_leaf = [name for name in keys if name.rsplit(".", 1)[-1] == key]
     return tuple(by_leaf[0].split(".")) if len(by_leaf) == 1 else None

@@ -16,7 +16,7 @@ from cohort.tasks.refusal import Refusal, refuse
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tuning.parameters import MultipleOf, Parameter
 
-__all__ = ["EarlyExitSection", "EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
+__all__ = ["EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
 
 
 def _target_modules(value: object) -> object:
@@ -280,62 +280,3 @@ class SearchSection(Section):
                 )
             )
         return self
-
-
-_SHARE = "a share above 0, at most 1"
-_COUNT = "a whole number of at least 1"
-
-
-class EarlyExitSection(Section):
-    """When trials end early; ``early_exit: none`` means ``rule: none``."""
-
-    rule: Literal["patterns", "patience", "halving", "asha", "hyperband", "median", "none"] = setting(
-        "patterns",
-        allowed="patterns | patience | halving | asha | hyperband | median | none",
-        description="which trials end early, and by what; a non-finite loss ends a trial under each of them",
-    )
-    warmup_fraction: float = setting(
-        0.05, gt=0, le=1, allowed=_SHARE, description="warm-up in planned steps (not the learning rate's warm-up)"
-    )
-    select_fraction: float = setting(
-        0.5, gt=0, le=1, allowed=_SHARE, description="patterns: share of the warmed-up trials that go on"
-    )
-    reselect_at: float = setting(
-        0.2, gt=0, le=1, allowed=_SHARE, description="patterns: share of the steps at which those are compared again"
-    )
-    reselect_fraction: float = setting(
-        0.3, gt=0, le=1, allowed=_SHARE, description="patterns: share of them that goes on then; 1 compares only once"
-    )
-    window: Whole = setting(
-        2, ge=2, allowed="a whole number of at least 2", description="patterns: points the slopes are fitted on"
-    )
-    divergence_patience: Whole = setting(
-        2, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with both losses rising"
-    )
-    slope_threshold: float = setting(
-        0.001, ge=0, allowed="a number of at least 0", description="patterns: rising means so many nats per evaluation"
-    )
-    overfitting_patience: Whole = setting(
-        4, ge=1, allowed=_COUNT, description="patterns: evaluations in a row with too large a gap"
-    )
-    gap_threshold: float = setting(
-        0.3, ge=0, allowed="a number of at least 0", description="patterns: tolerated (validation - train) / train"
-    )
-    overfitting_ignores_new_best: bool = setting(
-        True, allowed="true | false", description="patterns: a new best validation loss is never overfitting"
-    )
-    ema_weight: float = setting(
-        0.1, gt=0, le=1, allowed=_SHARE, description="weight of the newest loss in the smoothed training loss"
-    )
-    patience: Whole = setting(
-        3, ge=1, allowed=_COUNT, description="patience: evaluations without improvement that end a trial"
-    )
-    min_improvement: float = setting(
-        0.0, ge=0, allowed="a number of at least 0", description="patience: nats that count as an improvement"
-    )
-    reduction_factor: Whole = setting(
-        3, ge=2, allowed="a whole number of at least 2", description="halving, asha, hyperband: one of so many goes on"
-    )
-    startup_trials: Whole = setting(
-        5, ge=1, allowed=_COUNT, description="median: other trials that must have come as far first"
-    )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.tasks.early_exit_section import early_exit_section
 from cohort.tasks.loading import TaskFile, task_from_mapping
-from cohort.tasks.sections import EarlyExitSection
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 __all__ = ["Task"]
@@ -74,9 +73,7 @@ class Task:
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         data |= {key: dict(value) for key, value in sections.items() if value is not None}
         if early_exit is not None:
-            data["early_exit"] = (
-                _plain_early_exit(early_exit) if isinstance(early_exit, EarlyExitSettings) else early_exit
-            )
+            data["early_exit"] = early_exit.keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
         if report_to is not None:
             data["report_to"] = report_to if isinstance(report_to, str) else list(report_to)
         shown = "Task" if name is None else f"Task {name!r}"
@@ -99,7 +96,7 @@ class Task:
         """Return the validated task with ``settings``, unless it has an ``early_exit`` of its own."""
         if "early_exit" in self.file.model_fields_set:
             return self.file
-        section = EarlyExitSection.model_validate(_plain_early_exit(settings))
+        section = early_exit_section(settings.keys())
         return self.file.model_copy(update={"early_exit": section})
 
     def __repr__(self) -> str:
@@ -117,10 +114,6 @@ def _require_folder_name(name: str) -> None:
                 hint="Write a plain name, and choose the place with Engine.run(run_directory=...).",
             )
         )
-
-
-def _plain_early_exit(settings: EarlyExitSettings) -> dict[str, Any]:
-    return {**asdict(settings), "rule": settings.rule.value}
 
 
 def _plain_paths(value: Any) -> Any:

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    PlainSerializer,
+    PrivateAttr,
+    SerializeAsAny,
+    WithJsonSchema,
+    model_validator,
+)
 from ruamel.yaml import YAML
 
 from cohort.core.errors import Problem
@@ -15,13 +22,13 @@ from cohort.core.place import Place
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection
+from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
 from cohort.tasks.fields import Section, Whole, setting
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.other_names import use_own_names
 from cohort.tasks.refusal import Refusal, refuse
 from cohort.tasks.sections import (
-    EarlyExitSection,
     EvaluationSection,
     LoraSection,
     MemorySection,
@@ -49,7 +56,7 @@ def _early_exit(value: object) -> object:
         refuse(
             Refusal(found=found, allowed=allowed, hint="Write early_exit: none, or remove the key for the defaults.")
         )
-    return {"rule": "none"} if value == "none" else value
+    return early_exit_section(value if isinstance(value, Mapping | EarlyExitSection) else {"rule": "none"})
 
 
 def _num_gpus(value: object) -> object:
@@ -96,7 +103,7 @@ class TaskFile(Section):
     search: Annotated[SearchSection, BeforeValidator(_empty_section)] = setting(
         SearchSection(), allowed="a section", description="which configurations are tried"
     )
-    early_exit: Annotated[EarlyExitSection, BeforeValidator(_early_exit)] = setting(
+    early_exit: Annotated[SerializeAsAny[EarlyExitSection], BeforeValidator(_early_exit)] = setting(
         EarlyExitSection(), allowed="none, or a section", description="when trials end early"
     )
     memory: Annotated[MemorySection, BeforeValidator(_empty_section)] = setting(
@@ -161,7 +168,7 @@ class TaskFile(Section):
 
     def early_exit_settings(self) -> EarlyExitSettings:
         """Return the ``early_exit`` section as the decisions read it."""
-        return EarlyExitSettings(**{name: getattr(self.early_exit, name) for name in EarlyExitSection.model_fields})
+        return self.early_exit.settings()
 
     def searchable_defaults(self) -> dict[str, Any]:
         """Return the value of every searchable key where ``search.space`` does not set it, by name."""

@@ -2,7 +2,7 @@
 
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
-from cohort.tuning.early_exit import EarlyExitSettings, RuleName
+from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationPlan, EvaluationSettings, plan_candidate, plan_evaluation_rows
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.replay import RecordedCurve, ReplayReport, replay_curves
@@ -26,7 +26,6 @@ __all__ = [
     "Reason",
     "RecordedCurve",
     "ReplayReport",
-    "RuleName",
     "Sampler",
     "SamplerName",
     "SearchFeedback",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Decision", "DecisionKind", "Reason"]
+__all__ = ["COMPLETED", "FAILED", "IMPROVED", "Decision", "DecisionKind", "Reason"]
 
 
 class DecisionKind(StrEnum):
@@ -26,20 +26,47 @@ class DecisionKind(StrEnum):
     """The trial has done all its planned steps."""
 
 
-class Reason(StrEnum):
-    """Why; the words that users see in the report."""
+class Reason(str):
+    """Why a decision was taken.
 
-    IMPROVED = "improved"
-    WARMED_UP = "warmed up"
-    RUNG_REACHED = "rung reached"
-    SELECTED = "selected"
-    NON_FINITE = "non-finite"
-    DIVERGING = "diverging"
-    OVERFITTING = "overfitting"
-    UNDERPERFORMING = "underperforming"
-    PATIENCE = "patience"
-    FAILED = "failed"
-    COMPLETED = "completed"
+    It equals its text and is stored as it, so records of other versions, or of a rule that is no longer installed, can
+    be read and compared. What goes with the text is for people.
+
+    Attributes:
+        label: How the report names trials that ended for this reason; the text itself unless given.
+        sentence: What happened, for the docs.
+        colours: Of its mark in the report, on light and on dark paper; the report chooses where none are given.
+        shape: Of its mark: circle, square, diamond, up, down, cross, plus or bar; the report chooses if empty.
+        is_comparison: Whether the trial was stopped because others were better. Its adapter is then not written out,
+            and a sampler learns that the trial lost a comparison.
+    """
+
+    label: str
+    sentence: str
+    colours: tuple[str, str] | None
+    shape: str
+    is_comparison: bool
+
+    def __new__(
+        cls,
+        text: str,
+        *,
+        label: str = "",
+        sentence: str = "",
+        colours: tuple[str, str] | None = None,
+        shape: str = "",
+        is_comparison: bool = False,
+    ) -> Reason:
+        """Return the reason; ``text`` is what records hold."""
+        reason = super().__new__(cls, text)
+        reason.label, reason.sentence = label or text, sentence
+        reason.colours, reason.shape, reason.is_comparison = colours, shape, is_comparison
+        return reason
+
+
+IMPROVED = Reason("improved", sentence="The trial's best value so far.")
+FAILED = Reason("failed", sentence="The trial could not go on because of an error.")
+COMPLETED = Reason("completed", sentence="The trial did all its planned steps.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +98,7 @@ class Decision:
             "trial_id": self.trial_id,
             "step": self.step,
             "kind": self.kind.value,
-            "reason": self.reason.value,
+            "reason": str(self.reason),
             "rule": self.rule,
             "numbers": numbers,
             "message": self.message,

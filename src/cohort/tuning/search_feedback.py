@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.samplers import Sampler
 
@@ -41,7 +41,7 @@ class SearchFeedback:
             if decision.kind is DecisionKind.NEW_BEST:
                 self._bests[trial_id] = decision.numbers[self._metric.name]
                 continue
-            was_compared = decision.kind is DecisionKind.KEEP or decision.reason is Reason.UNDERPERFORMING
+            was_compared = decision.kind is DecisionKind.KEEP or decision.reason.is_comparison
             if was_compared or decision.kind is DecisionKind.FINISH:
                 self._depths[trial_id] = self._depths.get(trial_id, 0) + 1
             is_end = decision.kind in (DecisionKind.STOP, DecisionKind.FINISH)

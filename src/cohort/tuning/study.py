@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from cohort.core.errors import CohortError, RunStateError
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, Decision, DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
-from cohort.tuning.early_exit.rules import build_rules
-from cohort.tuning.early_exit.settings import EarlyExitSettings
+from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_phase import TrialPhase, may_become
@@ -78,7 +77,7 @@ class Study:
         for candidate in candidates:
             if candidate.trial_id in self._trials:
                 raise StudyError(f"trial {candidate.trial_id} is in the study already; give each candidate its own id")
-            trajectory = Trajectory(ema_weight=self._settings.ema_weight)
+            trajectory = Trajectory(ema_weight=self._settings.common.ema_weight)
             self._trials[candidate.trial_id] = _Trial(candidate=candidate, trajectory=trajectory)
             for rule in self._rules:
                 rule.add(candidate)
@@ -175,7 +174,7 @@ class Study:
                 trial,
                 state=TrialPhase.FAILED,
                 decision=_study_decision(
-                    trial, kind=DecisionKind.STOP, reason=Reason.FAILED, numbers={}, message=event.message
+                    trial, kind=DecisionKind.STOP, reason=FAILED, numbers={}, message=event.message
                 ),
             )
         elif not self._take_in(trial, event):
@@ -270,7 +269,7 @@ class Study:
                 return decisions
         if is_end:
             numbers = {"validation_loss": trial.trajectory.validation[-1].value, "planned_steps": event.step}
-            done = _study_decision(trial, kind=DecisionKind.FINISH, reason=Reason.COMPLETED, numbers=numbers)
+            done = _study_decision(trial, kind=DecisionKind.FINISH, reason=COMPLETED, numbers=numbers)
             decisions.extend(self._end(trial, state=TrialPhase.FINISHED, decision=done))
         return decisions
 
@@ -285,7 +284,7 @@ class Study:
         numbers = {self._metric.name: value, "validation_loss": event.validation_loss}
         if best is not None:
             numbers |= {"previous": best.value, "previous_step": best.step}
-        return [_study_decision(trial, kind=DecisionKind.NEW_BEST, reason=Reason.IMPROVED, numbers=numbers)]
+        return [_study_decision(trial, kind=DecisionKind.NEW_BEST, reason=IMPROVED, numbers=numbers)]
 
     def _carry_out(self, rule: Rule, verdicts: Iterable[Verdict]) -> list[Decision]:
         """Turn a rule's verdicts into decisions and states, and what their endings lead to in turn."""

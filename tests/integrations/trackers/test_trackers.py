@@ -18,8 +18,8 @@ from cohort.integrations.trackers.hosted_tracker import trackio_tracker, wandb_t
 from cohort.integrations.trackers.mlflow_tracker import MlflowTracker
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 
-PARK = (DecisionKind.PARK, Reason.WARMED_UP)
-STOP = (DecisionKind.STOP, Reason.OVERFITTING)
+PARK = (DecisionKind.PARK, Reason("warmed up"))
+STOP = (DecisionKind.STOP, Reason("overfitting"))
 
 
 def _settings(tmp_path: Path) -> TrackerSettings:
@@ -42,7 +42,7 @@ def _train_two(tracker: Tracker) -> None:
         for trial in range(2):
             tracker.log_step(_step(trial, step))
     tracker.log_evaluation(Evaluated(trial_id=0, step=2, validation_loss=1.5, metrics={"exact_match": 0.5}))
-    tracker.log_decision(_decision(0, 2, DecisionKind.NEW_BEST, Reason.IMPROVED))
+    tracker.log_decision(_decision(0, 2, DecisionKind.NEW_BEST, Reason("improved")))
     tracker.log_decision(_decision(0, 2, *PARK))
     tracker.log_step(_step(0, 3))
     tracker.log_decision(_decision(0, 3, *STOP))

@@ -81,7 +81,7 @@ def test_pauses_and_ends_are_marked_and_named() -> None:
     ended = TaskBar(task="a", gpu_ids=(0,), start_seconds=0, end_seconds=100, ending="plus")
     pause = Pause(at_seconds=50, seconds=7200)
     drawing = gantt_drawing([], gpu_ids=(0,), actual=[ended], pauses=[pause])
-    assert drawing.count('class="mark on-bar"') == 1
+    assert drawing.count('class="mark line on-bar"') == 1
     assert "pause of 2h 00m" in drawing
     assert "pauses left out" in drawing
     legend = gantt_legend([f"task {n}" for n in range(30)], endings=[("plus", "failed")], pauses=True)

@@ -88,7 +88,7 @@ def test_the_page_needs_no_network(finished: str) -> None:
 def test_the_page_shows_every_trial_and_every_outcome(finished: str) -> None:
     page = _page(finished)
     assert page.trials == {str(number) for number in range(60)}
-    for words in ("underperforming", "diverging", "non-finite", "completed", "Slot timeline", "Compute saved"):
+    for words in ("underperforming", "diverging", "completed", "Slot timeline", "Compute saved"):
         assert words in page.text
     assert "train.jsonl:17" in page.text
     assert "9f2c9f2c" in page.text
@@ -170,7 +170,7 @@ def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
         trial_id=0,
         step=1,
         kind=DecisionKind.STOP,
-        reason=Reason.FAILED,
+        reason=Reason("failed"),
         rule=attack,
         numbers={attack: 1.0},
         message=attack,

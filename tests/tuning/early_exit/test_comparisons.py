@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -12,8 +11,8 @@ from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.early_exit.hyperband import HyperbandRule
+from cohort.tuning.early_exit.patterns import PatternsSettings
 from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
-from cohort.tuning.early_exit.settings import RuleName
 from cohort.tuning.replay import replay_curves
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
@@ -100,9 +99,9 @@ class TestWarmupSelection:
             curve(2, validation=[math.nan] * 5, warmup_steps=3),
             curve(3, validation=[4.0] * 5, warmup_steps=3),
         ]
-        report = replay_curves(curves, replace(SELECTION, ema_weight=1.0, select_fraction=0.5))
+        report = replay_curves(curves, SELECTION.with_keys(ema_weight=1.0, select_fraction=0.5))
         assert of_kind(report.decisions, DecisionKind.KEEP) == [0]
-        reasons = {d.trial_id: d.reason.value for d in report.decisions if d.kind is DecisionKind.STOP}
+        reasons = {d.trial_id: d.reason for d in report.decisions if d.kind is DecisionKind.STOP}
         assert reasons == {1: "diverging", 2: "non-finite", 3: "underperforming"}
         assert report.best is not None
         assert (report.best.trial_id, report.best.step, report.best.value) == (1, 1, 0.5), "its best still competes"
@@ -121,7 +120,7 @@ class TestWarmupSelection:
             curve(0, validation=[2.0] * 4, train=[1.0] * 4),
             curve(1, validation=[9.0] * 4, train=[9.0] * 4),
         ]
-        report = replay_curves(curves, replace(SELECTION, ema_weight=1.0, select_fraction=0.5))
+        report = replay_curves(curves, SELECTION.with_keys(ema_weight=1.0, select_fraction=0.5))
         stopped = next(d for d in report.decisions if d.trial_id == 0 and d.kind is DecisionKind.STOP)
         assert (stopped.reason, stopped.step) == ("overfitting", 2)
 
@@ -185,7 +184,7 @@ class TestWarmupSelection:
 
 class TestHalving:
     def test_a_third_passes_each_rung(self) -> None:
-        settings = EarlyExitSettings(rule=RuleName.HALVING, warmup_fraction=0.1, reduction_factor=3)
+        settings = EarlyExitSettings(rule="halving", warmup_fraction=0.1, reduction_factor=3)
         curves = [curve(i, validation=[1.0 + i] * 10) for i in range(9)]
         # rungs at 10 %, 30 %, 90 %: 9 -> 3 -> 1 -> 1
         report = replay_curves(curves, settings)
@@ -194,13 +193,13 @@ class TestHalving:
         assert kept == [(0, 1), (1, 1), (2, 1), (0, 3), (0, 9)]
 
     def test_trials_of_different_length_meet_at_shares(self) -> None:
-        settings = EarlyExitSettings(rule=RuleName.HALVING, warmup_fraction=0.25, reduction_factor=2)
+        settings = EarlyExitSettings(rule="halving", warmup_fraction=0.25, reduction_factor=2)
         curves = [curve(0, validation=[1.0] * 4), curve(1, validation=[2.0] * 8, warmup_steps=2)]
         report = replay_curves(curves, settings)
         assert report.steps == {0: 4, 1: 2}
 
     def test_an_ending_opens_the_rungs_it_held_up(self) -> None:
-        settings = EarlyExitSettings(rule=RuleName.HALVING, warmup_fraction=0.25, reduction_factor=2)
+        settings = EarlyExitSettings(rule="halving", warmup_fraction=0.25, reduction_factor=2)
         curves = [curve(i, validation=[1.0 + i] * 4) for i in range(4)]
         curves[1] = curve(1, validation=[2.0, math.nan, 2.0, 2.0])
         report = replay_curves(curves, settings)
@@ -215,7 +214,7 @@ class TestHalving:
 
 
 class TestAsha:
-    SETTINGS = EarlyExitSettings(rule=RuleName.ASHA, warmup_fraction=0.5, reduction_factor=2)
+    SETTINGS = EarlyExitSettings(rule="asha", warmup_fraction=0.5, reduction_factor=2)
 
     def test_arrivals_are_judged_against_those_before_them(self) -> None:
         # one at a time: kept when among the best max(1, n // 2) at the rung
@@ -231,7 +230,7 @@ class TestAsha:
 
 
 class TestMedian:
-    SETTINGS = EarlyExitSettings(rule=RuleName.MEDIAN, startup_trials=3)
+    SETTINGS = EarlyExitSettings(rule="median", startup_trials=3)
 
     def test_worse_than_the_median_of_those_who_came_as_far(self) -> None:
         losses = [1.0, 2.0, 3.0, 2.0, 2.5, 1.75]
@@ -298,7 +297,7 @@ class TestHyperband:
     @pytest.mark.parametrize("num_slots", [1, 4, None])
     def test_a_run_ends_and_keeps_the_best(self, num_slots: int | None) -> None:
         curves = [curve(i, validation=[2.0 - 0.01 * i] * 9) for i in range(30)]
-        settings = EarlyExitSettings(rule=RuleName.HYPERBAND, warmup_fraction=0.11)
+        settings = EarlyExitSettings(rule="hyperband", warmup_fraction=0.11)
         report = replay_curves(curves, settings, num_slots=num_slots)
         assert report.steps[29] == 9
         assert 0.2 < report.saved_share < 0.8
@@ -315,20 +314,21 @@ class TestSecondSelection:
         assert of_kind(report.decisions, DecisionKind.KEEP) == [0, 1, 2, 3, 3, 2]
         assert of_kind(report.decisions, DecisionKind.STOP) == [4, 5, 6, 7, 1, 0]
         assert report.steps == {0: 3, 1: 3, 2: 10, 3: 10, 4: 1, 5: 1, 6: 1, 7: 1}
-        parked = [d.reason.value for d in report.decisions if d.kind is DecisionKind.PARK]
+        parked = [d.reason for d in report.decisions if d.kind is DecisionKind.PARK]
         assert parked == ["warmed up"] * 8 + ["rung reached"] * 4
 
     @pytest.mark.parametrize(
         "settings",
         [
-            replace(SETTINGS, reselect_at=0.1),
-            replace(SETTINGS, reselect_at=1.0),
-            replace(SETTINGS, reselect_fraction=1.0),
-            replace(SETTINGS, select_fraction=1.0),
+            SETTINGS.with_keys(reselect_at=0.1),
+            SETTINGS.with_keys(reselect_at=1.0),
+            SETTINGS.with_keys(reselect_fraction=1.0),
+            SETTINGS.with_keys(select_fraction=1.0),
         ],
     )
     def test_there_is_none_where_it_would_decide_nothing(self, settings: EarlyExitSettings) -> None:
-        assert not settings.reselects
+        assert isinstance(settings.options, PatternsSettings)
+        assert not settings.options.reselects(settings.common)
         report = replay_curves([curve(i, validation=[1.0 + i] * 10) for i in range(8)], settings)
         assert set(report.steps.values()) <= {1, 10}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,7 @@ from cohort.core.events import Evaluated
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
-from cohort.tuning.early_exit.settings import RuleName
+from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
 from tests.tuning.loss_curves import curve, ending, run_alone, step_done
@@ -52,30 +51,30 @@ class TestDivergence:
         dented = [1.0, 1.25, 1.25, 1.5, 1.75, 2.0]
         series = {"validation": rising, "train": rising} | {resetting: dented}
         # counts at evaluations 2, 3, 4, 5: 1, 0, 1, 2; the gap must not act, so it is allowed to be anything
-        settings = replace(PATTERNS, gap_threshold=1e9)
+        settings = PATTERNS.with_keys(gap_threshold=1e9)
         study = run_alone(curve(0, validation=series["validation"], train=series["train"]), settings)
         assert ending(study) == (5, "diverging", "divergence")
 
     def test_a_rising_validation_loss_alone_is_no_divergence(self) -> None:
-        settings = replace(PATTERNS, gap_threshold=1e9)
+        settings = PATTERNS.with_keys(gap_threshold=1e9)
         study = run_alone(curve(0, validation=[1.0, 1.5, 2.0, 2.5], train=[1.0, 0.9, 0.8, 0.7]), settings)
         assert ending(study) == (4, "completed", "study")
 
     @pytest.mark.parametrize(("threshold", "step"), [(0.25, 3), (0.2500001, 4)])
     def test_a_slope_equal_to_the_threshold_counts(self, threshold: float, step: int) -> None:
-        settings = replace(PATTERNS, slope_threshold=threshold)
+        settings = PATTERNS.with_keys(slope_threshold=threshold)
         assert ending(run_alone(curve(0, validation=[1.0, 1.25, 1.5, 1.75]), settings))[0] == step
 
     def test_a_wider_window_fits_a_line_and_waits_for_its_points(self) -> None:
         # least squares over 3 points is (last - first) / 2: 0.25 at evaluation 3, 0.0 at 4, 0.5 at 5, 0.5 at 6
         losses = [1.0, 1.75, 1.5, 1.75, 2.5, 2.75, 9.0]
-        settings = replace(PATTERNS, window=3, slope_threshold=0.1)
+        settings = PATTERNS.with_keys(window=3, slope_threshold=0.1)
         study = run_alone(curve(0, validation=losses), settings)
         assert ending(study) == (6, "diverging", "divergence")
         assert stop_of(study).numbers["train_slope"] == 0.5
 
     def test_patience_one_stops_at_the_first(self) -> None:
-        settings = replace(PATTERNS, divergence_patience=1)
+        settings = PATTERNS.with_keys(divergence_patience=1)
         assert ending(run_alone(curve(0, validation=[1.0, 1.25, 1.5]), settings)) == (2, "diverging", "divergence")
 
     def test_it_acts_within_warmup(self) -> None:
@@ -91,7 +90,7 @@ class TestOverfitting:
         # gaps: 0, 0.25, 1.0, 2.0 against 0.5; count 1 at evaluation 3, 2 at 4
         study = run_alone(
             curve(0, validation=[1.0, 0.625, 0.75, 0.75, 0.7], train=[1.0, 0.5, 0.375, 0.25, 0.2]),
-            replace(PATTERNS, gap_threshold=0.5),
+            PATTERNS.with_keys(gap_threshold=0.5),
         )
         assert ending(study) == (4, "overfitting", "overfitting")
         numbers = stop_of(study).numbers
@@ -107,7 +106,7 @@ class TestOverfitting:
         assert ending(study) == (4, "overfitting", "overfitting")
 
     def test_a_gap_equal_to_the_threshold_does_not_count(self) -> None:
-        settings = replace(PATTERNS, gap_threshold=0.5)
+        settings = PATTERNS.with_keys(gap_threshold=0.5)
         study = run_alone(curve(0, validation=[1.5] * 4, train=[1.0] * 4), settings)
         assert ending(study) == (4, "completed", "study")
 
@@ -118,7 +117,7 @@ class TestOverfitting:
 
     def test_the_train_point_is_the_moving_average(self) -> None:
         # ema: 2, 0.5 * 1 + 0.5 * 2 = 1.5, 0.5 * 0.5 + 0.5 * 1.5 = 1.0; gaps of the raw losses would be 0, 0.5, 2
-        settings = replace(PATTERNS, ema_weight=0.5, overfitting_patience=1, gap_threshold=0.4)
+        settings = PATTERNS.with_keys(ema_weight=0.5, overfitting_patience=1, gap_threshold=0.4)
         study = run_alone(curve(0, validation=[2.0, 1.5, 1.5, 1.5], train=[2.0, 1.0, 0.5, 0.5]), settings)
         assert ending(study) == (3, "overfitting", "overfitting")
         assert (stop_of(study).numbers["train_ema"], stop_of(study).numbers["gap"]) == (1.0, 0.5)
@@ -128,7 +127,7 @@ class TestOverfitting:
         losses = [2.0, 1.8, 1.6, 1.7, 1.6, 1.5, 1.5, 1.6, 1.7, 1.4]
         train = [2.0, *(1 - place / 100 for place in range(9))]
         assert ending(run_alone(curve(0, validation=losses, train=train), PATTERNS))[0] == 3
-        settings = replace(PATTERNS, overfitting_patience=3, overfitting_ignores_new_best=True)
+        settings = PATTERNS.with_keys(overfitting_patience=3, overfitting_ignores_new_best=True)
         study = run_alone(curve(0, validation=losses, train=train), settings)
         assert ending(study) == (9, "overfitting", "overfitting")
         assert stop_of(study).numbers["best_validation_step"] == 6
@@ -136,7 +135,7 @@ class TestOverfitting:
     def test_divergence_is_asked_first(self) -> None:
         study = run_alone(curve(0, validation=[2.0, 4.0, 6.0], train=[1.0, 2.0, 3.0], warmup_steps=3), PATTERNS)
         assert ending(study) == (2, "overfitting", "overfitting")
-        slow = replace(PATTERNS, overfitting_patience=3)
+        slow = PATTERNS.with_keys(overfitting_patience=3)
         study = run_alone(curve(0, validation=[2.0, 4.0, 6.0], train=[1.0, 2.0, 3.0], warmup_steps=3), slow)
         assert ending(study) == (3, "diverging", "divergence")
 
@@ -151,18 +150,18 @@ class TestPatience:
         ],
     )
     def test_three_without_improvement(self, losses: list[float], step: int, reason: str) -> None:
-        study = run_alone(curve(0, validation=losses), EarlyExitSettings(rule=RuleName.PATIENCE))
+        study = run_alone(curve(0, validation=losses), EarlyExitSettings(rule="patience"))
         assert ending(study)[:2] == (step, reason)
 
     def test_improvements_must_reach_the_minimum_but_may_add_up(self) -> None:
         # against the best 2.0: 1.8 and 1.6 are no improvement by 0.5, 1.4 is
-        settings = EarlyExitSettings(rule=RuleName.PATIENCE, patience=3, min_improvement=0.5)
+        settings = EarlyExitSettings(rule="patience", patience=3, min_improvement=0.5)
         study = run_alone(curve(0, validation=[2.0, 1.8, 1.6, 1.4, 1.3, 1.2, 1.1, 1.0]), settings)
         assert ending(study) == (7, "patience", "patience")
         assert stop_of(study).numbers["best_validation_loss"] == 1.4
 
     def test_it_brings_no_other_rule(self) -> None:
-        settings = EarlyExitSettings(rule=RuleName.PATIENCE, patience=9, ema_weight=1.0)
+        settings = EarlyExitSettings(rule="patience", patience=9, ema_weight=1.0)
         study = run_alone(curve(0, validation=[1.0, 2.0, 3.0, 4.0]), settings)
         assert ending(study) == (4, "completed", "study")
 
@@ -170,9 +169,9 @@ class TestPatience:
 class TestNonFinite:
     CANDIDATE = Candidate(trial_id=0, planned_steps=4, warmup_steps=2, evaluation_steps=(2, 4))
 
-    @pytest.mark.parametrize("rule", list(RuleName))
+    @pytest.mark.parametrize("rule", EXIT_RULES.names())
     @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-    def test_a_loss_at_the_first_step_stops_at_once_under_every_rule(self, rule: RuleName, loss: float) -> None:
+    def test_a_loss_at_the_first_step_stops_at_once_under_every_rule(self, rule: str, loss: float) -> None:
         study = Study([self.CANDIDATE], EarlyExitSettings(rule=rule))
         study.start(0)
         (decision,) = study.observe(step_done(0, 1, loss))
@@ -217,7 +216,7 @@ class TestNonFinite:
 
 
 def test_none_trains_everything_to_the_end() -> None:
-    study = run_alone(curve(0, validation=[1.0, 2.0, 3.0, 4.0, 5.0]), EarlyExitSettings(rule=RuleName.NONE))
+    study = run_alone(curve(0, validation=[1.0, 2.0, 3.0, 4.0, 5.0]), EarlyExitSettings(rule="none"))
     assert ending(study) == (5, "completed", "study")
 
 

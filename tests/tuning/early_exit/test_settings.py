@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
 
 from cohort.core.errors import InputError
 from cohort.tuning.early_exit import EarlyExitSettings, build_rules
-from cohort.tuning.early_exit.settings import RuleName
+from cohort.tuning.early_exit.rules import EXIT_RULES
 
 
 def test_the_defaults_of_the_paper() -> None:
@@ -18,11 +20,29 @@ def test_the_defaults_of_the_paper() -> None:
     assert (settings.reselect_at, settings.reselect_fraction, settings.overfitting_ignores_new_best) == (0.2, 0.3, True)
     assert (settings.divergence_patience, settings.overfitting_patience) == (2, 4)
     assert (settings.gap_threshold, settings.slope_threshold, settings.ema_weight) == (0.3, 0.001, 0.1)
-    assert settings.rule is RuleName.PATTERNS
+    assert settings.rule == "patterns"
 
 
-def test_a_rule_may_be_given_by_name() -> None:
-    assert EarlyExitSettings(rule="asha").rule is RuleName.ASHA  # type: ignore[arg-type]
+def test_other_keys_of_the_same_rule_or_of_another() -> None:
+    settings = EarlyExitSettings(window=4, ema_weight=0.5)
+    assert settings.with_keys(gap_threshold=1.0) == EarlyExitSettings(window=4, ema_weight=0.5, gap_threshold=1.0)
+    assert settings.with_keys(rule="asha") == EarlyExitSettings(rule="asha", ema_weight=0.5)
+
+
+def test_a_key_of_a_rule_that_is_not_active_is_checked_and_has_no_effect() -> None:
+    assert EarlyExitSettings(rule="none", window=5) == EarlyExitSettings(rule="none")
+    with pytest.raises(AttributeError, match="the rule 'none' has no setting 'window'"):
+        _ = EarlyExitSettings(rule="none", window=5).window
+
+
+def test_settings_survive_a_copy_and_a_process_border() -> None:
+    settings = EarlyExitSettings(rule="halving", reduction_factor=4)
+    assert copy.deepcopy(settings) == pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_an_unknown_key_is_named() -> None:
+    with pytest.raises(InputError, match=r"early_exit\.windows: found an unknown key; allowed: rule, warmup_fraction"):
+        EarlyExitSettings(windows=2)
 
 
 @pytest.mark.parametrize(
@@ -65,17 +85,17 @@ def test_all_problems_come_at_once() -> None:
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        EarlyExitSettings().window = 3  # type: ignore[misc]
+        EarlyExitSettings().rule = "none"  # type: ignore[misc]
 
 
 def test_rules_by_name_in_the_order_they_are_asked() -> None:
-    names = {rule: [r.name for r in build_rules(EarlyExitSettings(rule=rule))] for rule in RuleName}
+    names = {rule: [r.name for r in build_rules(EarlyExitSettings(rule=rule))] for rule in EXIT_RULES.names()}
     assert names == {
-        RuleName.PATTERNS: ["non_finite", "divergence", "overfitting", "warmup_selection"],
-        RuleName.PATIENCE: ["non_finite", "patience"],
-        RuleName.HALVING: ["non_finite", "halving"],
-        RuleName.ASHA: ["non_finite", "asha"],
-        RuleName.HYPERBAND: ["non_finite", "hyperband"],
-        RuleName.MEDIAN: ["non_finite", "median"],
-        RuleName.NONE: ["non_finite"],
+        "patterns": ["non_finite", "divergence", "overfitting", "warmup_selection"],
+        "patience": ["non_finite", "patience"],
+        "halving": ["non_finite", "halving"],
+        "asha": ["non_finite", "asha"],
+        "hyperband": ["non_finite", "hyperband"],
+        "median": ["non_finite", "median"],
+        "none": ["non_finite"],
     }

@@ -16,13 +16,10 @@ from cohort.runs.report import write_report
 from cohort.runs.results import read_results, write_metrics_jsonl, write_results_csv
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialSpec
-from cohort.tuning.decisions import Reason
+from cohort.tuning.decisions import FAILED, Reason
 from cohort.tuning.study import Study
 
 __all__ = ["finish_run", "is_complete", "write_tables"]
-
-# what the selection sorted out keeps its best checkpoint as state only
-_NOT_KEPT = (Reason.UNDERPERFORMING, Reason.FAILED)
 
 
 def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, TrialSpec], study: Study) -> None:
@@ -47,7 +44,8 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
     results = read_results(store)
     for trial_id in study.trial_ids:
         kept = run.state_store.best(trial_id)
-        if kept is None or (study.reason(trial_id) in _NOT_KEPT and (best is None or trial_id != best.trial_id)):
+        is_best = best is not None and trial_id == best.trial_id
+        if kept is None or not (is_best or _is_written(study.reason(trial_id))):
             continue
         content = AdapterContent(
             weights_rD=kept[0],
@@ -61,13 +59,18 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
         folder = directory.trial(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
         write_adapter_files(folder, content)
-        if best is not None and trial_id == best.trial_id:
+        if is_best:
             write_adapter_directory(directory.best, content)
     store.set_facts({"state": "done", "run_seconds": store.seconds})
     write_tables(store, directory=directory)
     keep_last_checkpoint(store, run.state_store, directory=directory)
     store.set_facts({"are_results_written": True})
     _require_success(store, directory=directory)
+
+
+def _is_written(reason: Reason | None) -> bool:
+    # A trial that lost a comparison or failed keeps its best checkpoint as state only, for `cohort export`.
+    return reason is None or not (reason.is_comparison or reason == FAILED)
 
 
 def _record_default(store: RunStore) -> None:

@@ -137,7 +137,7 @@ class ProgressTracker:
             status=_STATUS[self._study.state(trial_id)],
             steps_done=trajectory.num_steps,
             planned_steps=planned.spec.num_steps,
-            reason="" if reason is None else reason.value,
+            reason="" if reason is None else str(reason),
             train_loss=trajectory.last_loss,
             best_value=None if best is None else best.value,
         )

@@ -62,7 +62,7 @@ class HostedTracker:
     def log_decision(self, decision: Decision) -> None:
         """Log the decision, and finish the run of a trial that leaves its slot."""
         if leaves_its_slot(decision):
-            outcome = {"decision/kind": decision.kind.value, "decision/reason": decision.reason.value}
+            outcome = {"decision/kind": decision.kind.value, "decision/reason": str(decision.reason)}
             self._log(decision.trial_id, outcome, step=decision.step)
             self._finish(decision.trial_id)
 

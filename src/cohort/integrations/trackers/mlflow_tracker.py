@@ -8,7 +8,7 @@ from typing import Any
 
 from cohort.core.events import Evaluated, StepDone
 from cohort.integrations.trackers.tracker import TrackerSettings, evaluation_scalars, leaves_its_slot, step_scalars
-from cohort.tuning.decisions import Decision, DecisionKind, Reason
+from cohort.tuning.decisions import FAILED, Decision, DecisionKind
 
 __all__ = ["MlflowTracker"]
 
@@ -86,10 +86,10 @@ class MlflowTracker:
             return
         self._send(decision.trial_id)
         run_id = self._run(decision.trial_id)
-        self._client.set_tag(run_id, "cohort.decision", f"{decision.kind.value}: {decision.reason.value}")
+        self._client.set_tag(run_id, "cohort.decision", f"{decision.kind.value}: {decision.reason}")
         if decision.kind is not DecisionKind.PARK:
             # a trial stopped by a rule did its work; only a failed one failed
-            status = "FAILED" if decision.reason is Reason.FAILED else "FINISHED"
+            status = "FAILED" if decision.reason == FAILED else "FINISHED"
             self._client.set_terminated(run_id, status=status)
 
     def close(self) -> None:

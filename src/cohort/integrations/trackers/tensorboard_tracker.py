@@ -72,7 +72,7 @@ class TensorBoardTracker:
         """Write the decision as text; close the files of a trial that leaves its slot."""
         if leaves_its_slot(decision):
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in decision.numbers.items())
-            line = f"step {decision.step}: {decision.kind.value}, {decision.reason.value} ({decision.rule}) {numbers}"
+            line = f"step {decision.step}: {decision.kind.value}, {decision.reason} ({decision.rule}) {numbers}"
             # a parked trial that is stopped opens its files again for this line alone: its last step's numbers stay
             self._of(decision.trial_id, step=decision.step + 1).add_text("decision", line, decision.step)
             self._open.pop(decision.trial_id).close()

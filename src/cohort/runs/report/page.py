@@ -238,7 +238,7 @@ def decision_rows(decisions: Sequence[LoggedDecision]) -> tuple[list[dict[str, A
             "trial_id": entry.decision.trial_id,
             "step": entry.decision.step,
             "kind": entry.decision.kind.value,
-            "reason": entry.decision.reason.value,
+            "reason": str(entry.decision.reason),
             "rule": entry.decision.rule,
             "numbers": "; ".join(f"{name} {value:.4g}" for name, value in entry.decision.numbers.items())
             + entry.decision.message,
@@ -246,7 +246,7 @@ def decision_rows(decisions: Sequence[LoggedDecision]) -> tuple[list[dict[str, A
         for entry in decisions
         if entry.decision.kind is not DecisionKind.NEW_BEST
     ]
-    stops = Counter(e.decision.reason.value for e in decisions if e.decision.kind is DecisionKind.STOP)
+    stops = Counter(str(e.decision.reason) for e in decisions if e.decision.kind is DecisionKind.STOP)
     new_bests = len(decisions) - len(rows)
     parts = [f"{count} stopped as {reason}" for reason, count in stops.most_common()]
     if new_bests:

@@ -53,14 +53,15 @@ _SHAPES = {
     "bar": "M0 -5V5",
     "star": "M0 -7.5L2.1 -2.6L7.2 -2.3L3.2 1L4.6 6.1L0 3.2L-4.6 6.1L-3.2 1L-7.2 -2.3L-2.1 -2.6z",
 }
+# shapes with nothing to fill: report.css draws them by their stroke
+_LINES = ("cross", "plus", "bar")
 
 
 def mark(shape: str, x: float, y: float, *, classes: str, title: str = "") -> str:
     """Return a mark of a named shape at (x, y), with a tooltip."""
     tooltip = f"<title>{escape(title)}</title>" if title else ""
-    return (
-        f'<path d="{_SHAPES[shape]}" transform="translate({_at(x)} {_at(y)})" class="mark {classes}">{tooltip}</path>'
-    )
+    named = f"mark line {classes}" if shape in _LINES else f"mark {classes}"
+    return f'<path d="{_SHAPES[shape]}" transform="translate({_at(x)} {_at(y)})" class="{named}">{tooltip}</path>'
 
 
 @dataclass(frozen=True, kw_only=True)

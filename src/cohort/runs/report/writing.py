@@ -13,6 +13,7 @@ from cohort.runs.reader import RunReader
 from cohort.runs.report import page
 from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.runs.report.loss_curves import loss_curves
+from cohort.runs.report.outcomes import outcome_styles
 from cohort.runs.report.parallel_coordinates import parallel_coordinates
 from cohort.runs.report.searched_parameters import followed_parameters
 from cohort.runs.report.slot_timeline import slot_timeline
@@ -43,7 +44,7 @@ def _ema_weight(results: RunResults) -> float:
     task = results.facts.get("task")
     early_exit = task.get("early_exit") if isinstance(task, dict) else None
     weight = early_exit.get("ema_weight") if isinstance(early_exit, dict) else None
-    return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().ema_weight
+    return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().common.ema_weight
 
 
 def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
@@ -125,7 +126,7 @@ def _render(reader: RunReader) -> str:
         compute_rows=page.compute_rows(results),
         data=page.data_notes(results.facts),
         facts=page.fact_rows(results.facts),
-        css=_resource("report.css"),
+        css=_resource("report.css") + outcome_styles(entry.trial for entry in results.ranked),
         js=_resource("report.js"),
         version=__version__,
         **page.headline(results),

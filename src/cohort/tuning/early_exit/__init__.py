@@ -1,7 +1,18 @@
-"""Early exit: one rule per file behind one interface (see ``rule.py``)."""
+"""Early exit: one rule per file behind one interface (see ``rule.py``), found by its ``EXIT_RULE``."""
 
-from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
-from cohort.tuning.early_exit.rules import build_rules
-from cohort.tuning.early_exit.settings import EarlyExitSettings, RuleName
+from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Observation, Rule, RuleSettings, Verdict
+from cohort.tuning.early_exit.rules import reason_of, reasons
+from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
 
-__all__ = ["EarlyExitSettings", "Observation", "Rule", "RuleName", "Verdict", "build_rules"]
+__all__ = [
+    "CommonSettings",
+    "EarlyExitSettings",
+    "ExitRule",
+    "Observation",
+    "Rule",
+    "RuleSettings",
+    "Verdict",
+    "build_rules",
+    "reason_of",
+    "reasons",
+]

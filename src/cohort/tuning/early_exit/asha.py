@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cohort.core.events import StepDone
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.decisions import DecisionKind, Reason
-from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
-from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
+from cohort.tuning.decisions import DecisionKind
+from cohort.tuning.early_exit.rule import SELECTED, UNDERPERFORMING, ExitRule, Observation, Rule, Verdict
+from cohort.tuning.early_exit.rungs import RungSettings, rung_shares, rung_steps_at
 
-__all__ = ["AshaRule"]
+__all__ = ["EXIT_RULE", "AshaRule"]
 
 
 class AshaRule(Rule):
@@ -52,7 +52,18 @@ class AshaRule(Rule):
             "reduction_factor": self._reduction_factor,
         }
         if rank > num_kept:
-            kind, reason = DecisionKind.STOP, Reason.UNDERPERFORMING
+            kind, reason = DecisionKind.STOP, UNDERPERFORMING
         else:
-            kind, reason = DecisionKind.KEEP, Reason.SELECTED
+            kind, reason = DecisionKind.KEEP, SELECTED
         return (Verdict(trial_id=trial_id, kind=kind, reason=reason, numbers=numbers),)
+
+
+EXIT_RULE = ExitRule(
+    name="asha",
+    summary="Asynchronous successive halving: a trial is judged on arrival at a rung, against those before it.",
+    settings=RungSettings,
+    build=lambda settings, common: (
+        AshaRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
+    ),
+    reasons=(SELECTED, UNDERPERFORMING),
+)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from cohort.core.events import StepDone
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
-from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, Observation, Rule, Verdict
 from cohort.tuning.shares import ceil_share
 
 __all__ = ["BarrierRule"]
@@ -58,7 +58,7 @@ class BarrierRule(Rule):
 
     def reason_to_park(self, index: int) -> Reason:  # noqa: ARG002
         """Return what the record says about a trial that waits at a rung."""
-        return Reason.RUNG_REACHED
+        return RUNG_REACHED
 
     def add(self, candidate: Candidate) -> None:
         """Expect the trial at its first rung."""
@@ -151,7 +151,7 @@ class BarrierRule(Rule):
             "judged_on_arrival": float(judged_on_arrival),
         }
         if rank > num_kept:
-            return Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.UNDERPERFORMING, numbers=numbers)
+            return Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=UNDERPERFORMING, numbers=numbers)
         self._next_rung_of[trial_id] = index + 1
         self._expect(trial_id)
-        return Verdict(trial_id=trial_id, kind=DecisionKind.KEEP, reason=Reason.SELECTED, numbers=numbers)
+        return Verdict(trial_id=trial_id, kind=DecisionKind.KEEP, reason=SELECTED, numbers=numbers)

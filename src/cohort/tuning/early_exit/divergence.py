@@ -8,7 +8,14 @@ from cohort.core.events import StepDone
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 
-__all__ = ["DivergenceRule"]
+__all__ = ["DIVERGING", "DivergenceRule"]
+
+DIVERGING = Reason(
+    "diverging",
+    sentence="Training and validation loss both rose at several evaluations in a row.",
+    colours=("#d55e00", "#f08040"),
+    shape="up",
+)
 
 
 class DivergenceRule(Rule):
@@ -46,4 +53,4 @@ class DivergenceRule(Rule):
             "count": self._counts[trial_id],
             "patience": self._patience,
         }
-        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.DIVERGING, numbers=numbers),)
+        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=DIVERGING, numbers=numbers),)

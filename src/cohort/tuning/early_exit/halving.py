@@ -6,9 +6,10 @@ from fractions import Fraction
 
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
-from cohort.tuning.early_exit.rungs import rung_shares, rung_steps_at
+from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, ExitRule
+from cohort.tuning.early_exit.rungs import RungSettings, rung_shares, rung_steps_at
 
-__all__ = ["HalvingRule"]
+__all__ = ["EXIT_RULE", "HalvingRule"]
 
 
 class HalvingRule(BarrierRule):
@@ -23,3 +24,14 @@ class HalvingRule(BarrierRule):
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
         """Return the steps of all rungs."""
         return rung_steps_at(candidate, self._shares)
+
+
+EXIT_RULE = ExitRule(
+    name="halving",
+    summary="Synchronous successive halving: all trials meet at each rung, and the best share goes on.",
+    settings=RungSettings,
+    build=lambda settings, common: (
+        HalvingRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
+    ),
+    reasons=(RUNG_REACHED, SELECTED, UNDERPERFORMING),
+)

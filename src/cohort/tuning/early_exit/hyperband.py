@@ -8,10 +8,11 @@ from fractions import Fraction
 from cohort.core.seeds import derive_seed
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
-from cohort.tuning.early_exit.rungs import rung_steps_at
+from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, ExitRule
+from cohort.tuning.early_exit.rungs import RungSettings, rung_steps_at
 from cohort.tuning.shares import exact_fraction
 
-__all__ = ["HyperbandRule"]
+__all__ = ["EXIT_RULE", "HyperbandRule"]
 
 
 class HyperbandRule(BarrierRule):
@@ -49,3 +50,14 @@ class HyperbandRule(BarrierRule):
         bracket = self.group(candidate)
         shares = tuple(Fraction(1, self._reduction_factor**power) for power in range(bracket, 0, -1))
         return rung_steps_at(candidate, shares)
+
+
+EXIT_RULE = ExitRule(
+    name="hyperband",
+    summary="Brackets of synchronous halving that begin at different rungs.",
+    settings=RungSettings,
+    build=lambda settings, common: (
+        HyperbandRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
+    ),
+    reasons=(RUNG_REACHED, SELECTED, UNDERPERFORMING),
+)

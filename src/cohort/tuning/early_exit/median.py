@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass
 from fractions import Fraction
 
 from cohort.core.events import StepDone
-from cohort.tuning.decisions import DecisionKind, Reason
-from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+from cohort.core.setting_fields import whole
+from cohort.tuning.decisions import DecisionKind
+from cohort.tuning.early_exit.rule import UNDERPERFORMING, ExitRule, Observation, Rule, RuleSettings, Verdict
 
-__all__ = ["MedianRule"]
+__all__ = ["EXIT_RULE", "MedianRule", "MedianSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedianSettings(RuleSettings):
+    """How much must be known before the median says anything.
+
+    Attributes:
+        startup_trials: Other trials that must have come as far before one is judged.
+    """
+
+    startup_trials: int = whole(5, "other trials that must have come as far first")
 
 
 class MedianRule(Rule):
@@ -51,7 +64,7 @@ class MedianRule(Rule):
             "startup_trials": self._startup_trials,
             "share_of_steps": float(share),
         }
-        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.UNDERPERFORMING, numbers=numbers),)
+        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=UNDERPERFORMING, numbers=numbers),)
 
     def _losses_of_others(self, trial_id: int, *, share: Fraction) -> list[float]:
         """Return the loss at ``share`` of every other trial that has come as far and was evaluated before it."""
@@ -63,3 +76,13 @@ class MedianRule(Rule):
             if until:
                 losses.append(until[-1])
         return losses
+
+
+EXIT_RULE = ExitRule(
+    name="median",
+    summary="A trial worse than the median of the other trials at the same share of training.",
+    settings=MedianSettings,
+    # warm-up comes with the candidates, whose first judged evaluation it is
+    build=lambda settings, common: (MedianRule(startup_trials=settings.startup_trials),),  # noqa: ARG005
+    reasons=(UNDERPERFORMING,),
+)

@@ -8,7 +8,15 @@ from cohort.core.events import StepDone
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 
-__all__ = ["NonFiniteRule"]
+__all__ = ["NON_FINITE", "NonFiniteRule"]
+
+NON_FINITE = Reason(
+    "non-finite",
+    label="non-finite loss",
+    sentence="A loss or gradient norm was NaN or infinite.",
+    colours=("#b0568c", "#dd8fbc"),
+    shape="cross",
+)
 
 
 class NonFiniteRule(Rule):
@@ -29,4 +37,4 @@ class NonFiniteRule(Rule):
         if all(math.isfinite(value) for value in numbers.values()):
             return ()
         trial_id = observation.trial_id
-        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.NON_FINITE, numbers=numbers),)
+        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=NON_FINITE, numbers=numbers),)

@@ -8,7 +8,15 @@ from cohort.core.events import StepDone
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 
-__all__ = ["OverfittingRule"]
+__all__ = ["OVERFITTING", "OverfittingRule"]
+
+OVERFITTING = Reason(
+    "overfitting",
+    sentence="The validation loss stayed far above the smoothed training loss, without a new best.",
+    colours=("#b87a00", "#e69f00"),
+    shape="diamond",
+)
+
 
 _SMALLEST_TRAIN_LOSS = 1e-8
 
@@ -55,4 +63,4 @@ class OverfittingRule(Rule):
         }
         if best is not None:
             numbers |= {"best_validation_loss": best.value, "best_validation_step": best.step}
-        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.OVERFITTING, numbers=numbers),)
+        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=OVERFITTING, numbers=numbers),)

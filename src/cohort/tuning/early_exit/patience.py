@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from cohort.core.events import StepDone
+from cohort.core.setting_fields import number, whole
 from cohort.tuning.decisions import DecisionKind, Reason
-from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
+from cohort.tuning.early_exit.rule import ExitRule, Observation, Rule, RuleSettings, Verdict
 
-__all__ = ["PatienceRule"]
+__all__ = ["EXIT_RULE", "PatienceRule", "PatienceSettings"]
+
+OUT_OF_PATIENCE = Reason(
+    "patience",
+    label="out of patience",
+    sentence="The validation loss did not improve for several evaluations.",
+    colours=("#2f8fc4", "#8fd0f5"),
+    shape="square",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatienceSettings(RuleSettings):
+    """When a trial's own validation loss has stopped falling.
+
+    Attributes:
+        patience: Evaluations without improvement that end a trial.
+        min_improvement: Nats by which the loss must fall below the best to count as an improvement.
+    """
+
+    patience: int = whole(3, "evaluations without improvement that end a trial")
+    min_improvement: float = number(0.0, "nats that count as an improvement")
 
 
 class PatienceRule(Rule):
@@ -47,4 +70,15 @@ class PatienceRule(Rule):
             "count": self._counts[trial_id],
             "patience": self._patience,
         }
-        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=Reason.PATIENCE, numbers=numbers),)
+        return (Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=OUT_OF_PATIENCE, numbers=numbers),)
+
+
+EXIT_RULE = ExitRule(
+    name="patience",
+    summary="A trial without a better validation loss for some evaluations; each is judged alone.",
+    settings=PatienceSettings,
+    build=lambda settings, common: (  # noqa: ARG005 - this rule knows no warm-up
+        PatienceRule(patience=settings.patience, min_improvement=settings.min_improvement),
+    ),
+    reasons=(OUT_OF_PATIENCE,),
+)

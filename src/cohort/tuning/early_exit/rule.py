@@ -1,18 +1,40 @@
-"""The interface of all early-exit rules: what a rule is shown and what it may answer."""
+"""The interface of all early-exit rules: what a rule sees, what it may answer, and how a task file chooses it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cohort.core.events import Evaluated, StepDone
+from cohort.core.setting_fields import check_settings, share
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
 from cohort.tuning.trajectory import Trajectory
 
-__all__ = ["Observation", "Rule", "Verdict"]
+__all__ = [
+    "RUNG_REACHED",
+    "SELECTED",
+    "UNDERPERFORMING",
+    "CommonSettings",
+    "ExitRule",
+    "Observation",
+    "Rule",
+    "RuleSettings",
+    "Verdict",
+]
+
+# What rules that compare trials have to say is the same for all of them, and is one outcome in the report.
+RUNG_REACHED = Reason("rung reached", sentence="The trial waits for the others that are compared here.")
+SELECTED = Reason("selected", sentence="The trial is among the best that were compared, and goes on.")
+UNDERPERFORMING = Reason(
+    "underperforming",
+    sentence="Too many of the compared trials were better.",
+    colours=("#8b929c", "#7d8591"),
+    shape="down",
+    is_comparison=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +61,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A rule's word on a trial: PARK, KEEP or STOP, why, and every number that was compared."""
+    """A rule's answer about a trial: PARK, KEEP or STOP, why, and every number that was compared."""
 
     trial_id: int
     kind: DecisionKind
@@ -50,7 +72,7 @@ class Verdict:
 class Rule(ABC):
     """Decides from events which trials end early. One instance serves all trials of one study.
 
-    A rule is a pure function of the events it was shown, in their order: no clock, no randomness, no I/O, so that
+    A rule is a pure function of the events it has seen, in their order: no clock, no randomness, no I/O, so that
     showing it a log again rebuilds its state. Counters are kept by trial id.
     """
 
@@ -76,5 +98,56 @@ class Rule(ABC):
         return frozenset()
 
     def leave(self, trial_id: int) -> tuple[Verdict, ...]:  # noqa: ARG002
-        """Learn that a trial ended (stopped, failed, finished), by whomever; may settle what waited for it."""
+        """Learn that a trial ended (stopped, failed, finished), for any reason; may settle what waited for it."""
         return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleSettings:
+    """Base of every rule's settings, and the settings of a rule that has none.
+
+    A subclass is a frozen keyword-only dataclass whose fields are made by :mod:`cohort.core.setting_fields`; each is a
+    key of ``early_exit`` in the task file. Two rules may share a key if they declare it in a common base.
+    """
+
+    def __post_init__(self) -> None:
+        check_settings(self, where="early_exit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonSettings(RuleSettings):
+    """The settings that all rules share.
+
+    Attributes:
+        warmup_fraction: Length of warm-up in shares of the planned steps; also the first rung of halving and ASHA, and
+            where the median rule begins.
+        ema_weight: Weight of the newest loss in the smoothed training loss (a; ours, the paper gives none).
+    """
+
+    warmup_fraction: float = share(0.05, "warm-up in planned steps (not the learning rate's warm-up)")
+    ema_weight: float = share(0.1, "weight of the newest loss in the smoothed training loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitRule:
+    """One choice of ``early_exit.rule``. A module of this folder offers it as ``EXIT_RULE``.
+
+    Another package offers it by an entry point of the group ``cohort.exit_rules``, named as the rule is.
+
+    Attributes:
+        name: The word in the task file.
+        summary: Which trials it ends, for the schema and the docs.
+        settings: The class of its settings.
+        build: Returns fresh rules for one study, in the order in which they are asked.
+        reasons: Why it parks, keeps or stops trials.
+        kept_share: Returns the share of the work after warm-up that it leaves, as far as that is known beforehand; for
+            predictions of cost and time. 1.0 predicts no early exit.
+    """
+
+    name: str
+    summary: str
+    # Any: each rule's functions take its own settings class, which only the registry's caller knows to belong to it
+    build: Callable[[Any, CommonSettings], tuple[Rule, ...]]
+    settings: type[RuleSettings] = RuleSettings
+    reasons: tuple[Reason, ...] = ()
+    kept_share: Callable[[Any, CommonSettings], float] = lambda settings, common: 1.0  # noqa: ARG005

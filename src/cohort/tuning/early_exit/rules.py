@@ -1,81 +1,75 @@
-"""From the settings to the rules that are active, in the order in which they are asked."""
+"""The exit rules there are, with their settings and reasons: Cohort's own, and those of installed packages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import cache
 
-from cohort.tuning.early_exit.asha import AshaRule
-from cohort.tuning.early_exit.divergence import DivergenceRule
-from cohort.tuning.early_exit.halving import HalvingRule
-from cohort.tuning.early_exit.hyperband import HyperbandRule
-from cohort.tuning.early_exit.median import MedianRule
-from cohort.tuning.early_exit.non_finite import NonFiniteRule
-from cohort.tuning.early_exit.overfitting import OverfittingRule
-from cohort.tuning.early_exit.patience import PatienceRule
-from cohort.tuning.early_exit.rule import Rule
-from cohort.tuning.early_exit.settings import EarlyExitSettings, RuleName
-from cohort.tuning.early_exit.warmup_selection import WarmupSelectionRule
+from cohort.core.setting_fields import SettingField, setting_fields
+from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, Reason
+from cohort.tuning.early_exit.non_finite import NON_FINITE
+from cohort.tuning.early_exit.rule import CommonSettings, ExitRule
+from cohort.tuning.registry import Registry
 
-__all__ = ["build_rules"]
+__all__ = ["DEFAULT_RULE", "EXIT_RULES", "built_in_keys", "reason_of", "reasons"]
+
+DEFAULT_RULE = "patterns"
 
 
-def build_rules(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    """Return fresh rules for one study. Non-finite comes first and is always there, also under ``none``."""
-    return (NonFiniteRule(), *_BUILDERS[settings.rule](settings))
+def _conflict(entry: ExitRule) -> str | None:
+    """Return why another package's rule cannot stand with ours: keys and reasons are one flat space each."""
+    own_keys, own_reasons = built_in_keys(), _own_reasons()
+    for name, field in setting_fields(entry.settings).items():
+        if name == "rule" or own_keys.get(name, field) != field:
+            return f"its setting {name!r} means something else in Cohort"
+    for reason in entry.reasons:
+        if own_reasons.get(reason, reason) is not reason:
+            return f"its reason {str(reason)!r} means something else in Cohort"
+    return None
 
 
-def _patterns(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    detectors: tuple[Rule, ...] = (
-        DivergenceRule(
-            window=settings.window, patience=settings.divergence_patience, threshold=settings.slope_threshold
-        ),
-        OverfittingRule(
-            patience=settings.overfitting_patience,
-            threshold=settings.gap_threshold,
-            ignores_new_best=settings.overfitting_ignores_new_best,
-        ),
-    )
-    # Selecting all is no selection: parking every trial only to call it back would cost transfers and decide nothing.
-    if settings.select_fraction == 1:
-        return detectors
-    selection = WarmupSelectionRule(
-        select_fraction=settings.select_fraction,
-        reselect_at=settings.reselect_at if settings.reselects else None,
-        reselect_fraction=settings.reselect_fraction,
-    )
-    return (*detectors, selection)
+EXIT_RULES = Registry(
+    kind=ExitRule,
+    noun="exit rule",
+    package="cohort.tuning.early_exit",
+    constant="EXIT_RULE",
+    group="cohort.exit_rules",
+    default=DEFAULT_RULE,
+    conflict=_conflict,
+)
 
 
-def _patience(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    return (PatienceRule(patience=settings.patience, min_improvement=settings.min_improvement),)
+def built_in_keys() -> dict[str, SettingField]:
+    """Return all settings of Cohort's own rules by their key in the task file."""
+    classes = (CommonSettings, *(entry.settings for entry in EXIT_RULES.built_in()))
+    return {name: field for settings in classes for name, field in setting_fields(settings).items()}
 
 
-def _halving(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    return (HalvingRule(first_share=settings.warmup_fraction, reduction_factor=settings.reduction_factor),)
+def reasons() -> tuple[Reason, ...]:
+    """Return every reason of Cohort's own rules and of those of installed packages.
+
+    Raises:
+        InputError: a package's rule cannot be used.
+    """
+    found = (*_own_reasons().values(), *(reason for entry in EXIT_RULES.plugins() for reason in entry.reasons))
+    return tuple(dict.fromkeys(found))
 
 
-def _asha(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    return (AshaRule(first_share=settings.warmup_fraction, reduction_factor=settings.reduction_factor),)
+def reason_of(text: str) -> Reason:
+    """Return the reason that a record names; a plain one if no rule declares it any more."""
+    return _own_reasons().get(text) or next((reason for reason in _of_plugins() if reason == text), Reason(text))
 
 
-def _hyperband(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    return (HyperbandRule(first_share=settings.warmup_fraction, reduction_factor=settings.reduction_factor),)
+@cache
+def _own_reasons() -> dict[str, Reason]:
+    ours = (reason for entry in EXIT_RULES.built_in() for reason in entry.reasons)
+    return {str(reason): reason for reason in (IMPROVED, COMPLETED, FAILED, NON_FINITE, *ours)}
 
 
-def _median(settings: EarlyExitSettings) -> tuple[Rule, ...]:
-    return (MedianRule(startup_trials=settings.startup_trials),)
-
-
-def _none(settings: EarlyExitSettings) -> tuple[Rule, ...]:  # noqa: ARG001
-    return ()
-
-
-_BUILDERS: dict[RuleName, Callable[[EarlyExitSettings], tuple[Rule, ...]]] = {
-    RuleName.PATTERNS: _patterns,
-    RuleName.PATIENCE: _patience,
-    RuleName.HALVING: _halving,
-    RuleName.ASHA: _asha,
-    RuleName.HYPERBAND: _hyperband,
-    RuleName.MEDIAN: _median,
-    RuleName.NONE: _none,
-}
+def _of_plugins() -> Iterator[Reason]:
+    try:
+        for entry in EXIT_RULES.plugins():
+            yield from entry.reasons
+    # A finished run is still shown where the rule that ended its trials is gone or broken: only the look is lost.
+    except Exception:
+        return

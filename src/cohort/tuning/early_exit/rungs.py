@@ -6,12 +6,26 @@ of batch size 8 on the same data.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 
+from cohort.core.setting_fields import whole
 from cohort.tuning.candidate import Candidate
+from cohort.tuning.early_exit.rule import RuleSettings
 from cohort.tuning.shares import exact_fraction
 
-__all__ = ["rung_shares", "rung_steps_at"]
+__all__ = ["RungSettings", "rung_shares", "rung_steps_at"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungSettings(RuleSettings):
+    """Settings of all rules with rungs; the first rung is where warm-up ends.
+
+    Attributes:
+        reduction_factor: One of this many trials passes a rung, and rungs are this factor apart (eta).
+    """
+
+    reduction_factor: int = whole(3, "one of this many trials passes a rung", minimum=2)
 
 
 def rung_shares(first: float, *, reduction_factor: int) -> tuple[Fraction, ...]:

@@ -1,138 +1,106 @@
-"""Every threshold of early exit. Defaults are ALTO's (section 5, appendix A.2) unless measured otherwise.
-
-Selection and overfitting differ from the paper: see docs/decisions/0011-selection-in-two-rounds.md.
-"""
+"""The settings of early exit as a whole: which rule, its own settings, and those all rules share."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.setting_fields import SettingField, problems_of, setting_fields
+from cohort.tuning.early_exit.non_finite import NonFiniteRule
+from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Rule, RuleSettings
+from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys
 
-__all__ = ["EarlyExitSettings", "RuleName"]
+__all__ = ["EarlyExitSettings", "build_rules"]
 
-
-class RuleName(StrEnum):
-    """Which trials end early, and by what. A non-finite loss ends a trial under each of them."""
-
-    PATTERNS = "patterns"
-    """Divergence, overfitting, and one selection at the end of warm-up (ALTO)."""
-    PATIENCE = "patience"
-    """Each trial alone: no better validation loss for some evaluations (as transformers' EarlyStoppingCallback)."""
-    HALVING = "halving"
-    """Synchronous successive halving: all trials meet at each rung."""
-    ASHA = "asha"
-    """Asynchronous successive halving: judged on arrival against those that came before."""
-    HYPERBAND = "hyperband"
-    """Brackets of synchronous halving that begin at different rungs."""
-    MEDIAN = "median"
-    """Worse than the median of the other trials at the same share of training."""
-    NONE = "none"
-    """All trials train to the end."""
+SettingsT = TypeVar("SettingsT", bound=RuleSettings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False)
 class EarlyExitSettings:
-    """When trials end early. Each field is a key of ``early_exit`` in the task file.
+    """When trials end early. Keys are flat, as in ``early_exit`` of the task file: ``EarlyExitSettings(patience=5)``.
+
+    Keys of built-in rules that are not active are checked and have no effect, so that ``rule`` can be changed alone.
 
     Attributes:
-        rule: Which rules are active.
-        warmup_fraction: Length of warm-up in shares of the planned steps; also the first rung of halving and ASHA, and
-            where the median rule begins.
-        select_fraction: ``patterns``: share of the warmed-up trials that go on, rounded up. 1.0 makes no selection,
-            neither this one nor the second.
-        reselect_at: ``patterns``: share of the planned steps at which those that went on are compared once more. Not
-            later than the warm-up's end, there is no second selection.
-        reselect_fraction: ``patterns``: share of them that goes on then, rounded up. 1.0 makes no second selection.
-        window: ``patterns``: points the slopes are fitted on (w), >= 2.
-        divergence_patience: ``patterns``: consecutive evaluations with both slopes rising (p_div).
-        slope_threshold: ``patterns``: a slope counts as rising from here, in nats per evaluation (tau_slope).
-        overfitting_patience: ``patterns``: consecutive evaluations with too large a gap (p_ovf).
-        gap_threshold: ``patterns``: largest tolerated (validation - train) / train (tau_gap).
-        overfitting_ignores_new_best: ``patterns``: whether an evaluation that is the trial's best so far never counts
-            as overfitting, however large the gap. The paper's rule is False.
-        ema_weight: Weight of the newest loss in the smoothed training loss (a; ours, the paper gives none).
-        patience: ``patience``: evaluations without improvement that end a trial.
-        min_improvement: ``patience``: nats by which the loss must fall below the best to count as an improvement.
-        reduction_factor: ``halving``, ``asha``, ``hyperband``: one of so many trials passes a rung (eta); rungs are
-            this factor apart.
-        startup_trials: ``median``: other trials that must have come as far before one is judged.
+        rule: Which trials end early, and why. A non-finite loss ends a trial under each rule.
+        common: What all rules share.
+        options: The rule's own settings. They can also be read from this object: ``settings.select_fraction``.
+
+    Raises:
+        InputError: there is no such rule or key, or a value is not accepted; all problems at once.
     """
 
-    rule: RuleName = RuleName.PATTERNS
-    warmup_fraction: float = 0.05
-    select_fraction: float = 0.5
-    reselect_at: float = 0.2
-    reselect_fraction: float = 0.3
-    window: int = 2
-    divergence_patience: int = 2
-    slope_threshold: float = 0.001
-    overfitting_patience: int = 4
-    gap_threshold: float = 0.3
-    overfitting_ignores_new_best: bool = True
-    ema_weight: float = 0.1
-    patience: int = 3
-    min_improvement: float = 0.0
-    reduction_factor: int = 3
-    startup_trials: int = 5
+    rule: str
+    common: CommonSettings
+    options: RuleSettings
 
-    def __post_init__(self) -> None:
-        problems = []
-        try:
-            object.__setattr__(self, "rule", RuleName(self.rule))
-        except ValueError:
-            names = ", ".join(name.value for name in RuleName)
-            problems.append(_problem("rule", self.rule, allowed=names, hint="Choose one of these rules."))
-        for name in ("warmup_fraction", "select_fraction", "reselect_at", "reselect_fraction", "ema_weight"):
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 < value <= 1:
-                problems.append(_problem(name, value, allowed="a share in (0, 1]", hint="Write 0.05 for 5 %."))
-        for name in ("slope_threshold", "gap_threshold", "min_improvement"):
-            value = getattr(self, name)
-            if not _is_number(value) or value < 0:
-                problems.append(_problem(name, value, allowed="a finite number >= 0", hint="Set it to 0 or more."))
-        least = {
-            "window": 2,
-            "divergence_patience": 1,
-            "overfitting_patience": 1,
-            "patience": 1,
-            "reduction_factor": 2,
-            "startup_trials": 1,
-        }
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-                hint = f"Set it to {smallest} or more."
-                problems.append(_problem(name, value, allowed=f"an integer >= {smallest}", hint=hint))
-        for name in ("overfitting_ignores_new_best",):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                problems.append(_problem(name, value, allowed="true or false", hint="Write true or false."))
+    def __init__(self, *, rule: str = DEFAULT_RULE, **keys: float) -> None:
+        """Set ``keys``, which are settings of the rule or common to all rules."""
+        entry = _entry(rule)
+        known = {**built_in_keys(), **setting_fields(entry.settings)}
+        problems = [_unknown(key, known) for key in keys if key not in known]
+        problems += problems_of({key: keys[key] for key in keys if key in known}, known, where="early_exit")
         if problems:
             raise InputError(problems)
+        object.__setattr__(self, "rule", entry.name)
+        object.__setattr__(self, "common", _made(CommonSettings, keys))
+        object.__setattr__(self, "options", _made(entry.settings, keys))
 
-    @property
-    def reselects(self) -> bool:
-        """Whether there is a second selection."""
-        return self.warmup_fraction < self.reselect_at < 1 and max(self.select_fraction, self.reselect_fraction) < 1
+    def __getattr__(self, name: str) -> Any:
+        # called only where there is no attribute of that name; a copy in the making has no parts to look into yet
+        for part in ("options", "common"):
+            if part in self.__dict__ and name in setting_fields(self.__dict__[part]):
+                return getattr(self.__dict__[part], name)
+        raise AttributeError(f"the rule {self.__dict__.get('rule')!r} has no setting {name!r}")
+
+    def keys(self) -> dict[str, Any]:
+        """Return the rule and its settings as they stand in a task file."""
+        return {"rule": self.rule, **asdict(self.common), **asdict(self.options)}
+
+    def with_keys(self, **keys: Any) -> EarlyExitSettings:
+        """Return the same settings with other values of some keys; ``rule`` is one of them."""
+        # another rule has keys of its own, so only what all rules share goes with it
+        kept = self.keys() if keys.get("rule", self.rule) == self.rule else asdict(self.common)
+        return EarlyExitSettings(**{**kept, **keys})
 
     @property
     def kept_share(self) -> float:
-        """Share of the work after warm-up that the selections leave, for predictions of cost and time."""
-        if self.rule is not RuleName.PATTERNS:
-            return 1.0
-        if not self.reselects:
-            return self.select_fraction
-        between, after = self.reselect_at - self.warmup_fraction, 1 - self.reselect_at
-        return self.select_fraction * (between + self.reselect_fraction * after) / (between + after)
+        """Share of the work after warm-up that the rule leaves, for predictions of cost and time."""
+        return _entry(self.rule).kept_share(self.options, self.common)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def build_rules(settings: EarlyExitSettings) -> tuple[Rule, ...]:
+    """Return fresh rules for one study, in the order in which they are asked."""
+    # Non-finite comes first, also under `none`: the other rules compare numbers, and NaN compares false with all.
+    return (NonFiniteRule(), *_entry(settings.rule).build(settings.options, settings.common))
 
 
-def _problem(name: str, value: object, *, allowed: str, hint: str) -> Problem:
-    return Problem(where=Place(key=("early_exit", name)), found=repr(value), allowed=allowed, hint=hint)
+def _entry(rule: str) -> ExitRule:
+    entry = EXIT_RULES.find(rule)
+    if entry is None:
+        names = ", ".join(EXIT_RULES.names())
+        raise InputError(
+            Problem(
+                where=Place(key=("early_exit", "rule")),
+                found=repr(rule),
+                allowed=names,
+                hint="Choose one of these rules.",
+            )
+        )
+    return entry
+
+
+def _made(settings: type[SettingsT], keys: Mapping[str, float]) -> SettingsT:
+    return settings(**{name: keys[name] for name in setting_fields(settings) if name in keys})
+
+
+def _unknown(key: str, known: Mapping[str, SettingField]) -> Problem:
+    return Problem(
+        where=Place(key=("early_exit", key)),
+        found="an unknown key",
+        allowed=", ".join(("rule", *known)),
+        hint="Remove it.",
+    )

@@ -7,9 +7,12 @@ from fractions import Fraction
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.barrier import BarrierRule
+from cohort.tuning.early_exit.rule import RUNG_REACHED
 from cohort.tuning.shares import exact_fraction
 
-__all__ = ["WarmupSelectionRule"]
+__all__ = ["WARMED_UP", "WarmupSelectionRule"]
+
+WARMED_UP = Reason("warmed up", sentence="The trial has done its warm-up and waits for the others.")
 
 
 class WarmupSelectionRule(BarrierRule):
@@ -47,4 +50,4 @@ class WarmupSelectionRule(BarrierRule):
 
     def reason_to_park(self, index: int) -> Reason:
         """Return that the trial has warmed up, or reached the second selection."""
-        return Reason.WARMED_UP if index == 0 else Reason.RUNG_REACHED
+        return WARMED_UP if index == 0 else RUNG_REACHED

@@ -1,0 +1,130 @@
+"""The ``early_exit`` section, made from the exit rules: their names, settings and descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, GetJsonSchemaHandler, ValidationError, WrapValidator, create_model
+from pydantic_core import CoreSchema
+
+from cohort.core.setting_fields import SettingField, setting_fields
+from cohort.tasks.fields import Section, Whole, setting
+from cohort.tasks.refusal import Refusal, refuse
+from cohort.tuning.early_exit.rule import ExitRule
+from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.settings import EarlyExitSettings
+
+__all__ = ["EarlyExitSection", "early_exit_section", "is_plugin_key"]
+
+
+def _known_rule(name: str) -> str:
+    names = EXIT_RULES.names()
+    if name not in names:
+        near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+        hint = f"Did you mean rule: {near[0]}?" if near else "Choose one of these."
+        refuse(Refusal(found=repr(name), allowed=" | ".join(names), hint=hint))
+    return name
+
+
+def _described(name: str, field: SettingField) -> str:
+    """Return a key's description after the names of the rules that read it."""
+    readers = [entry.name for entry in EXIT_RULES.built_in() if name in setting_fields(entry.settings)]
+    return f"{', '.join(readers)}: {field.description}" if readers else field.description
+
+
+def _built_in_fields() -> dict[str, Any]:
+    """Return the fields of all built-in rules, so that ``rule`` can be changed without removing keys."""
+    return {
+        name: (
+            Whole if field.kind is int else field.kind,
+            setting(field.default, allowed=field.allowed, description=_described(name, field), **field.bounds),
+        )
+        for name, field in built_in_keys().items()
+    }
+
+
+if TYPE_CHECKING:
+
+    class _RuleKeys(Section):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _RuleKeys = create_model("_RuleKeys", __base__=Section, **_built_in_fields())
+
+
+class EarlyExitSection(_RuleKeys):
+    """When trials end early; ``early_exit: none`` means ``rule: none``."""
+
+    rule: Annotated[str, AfterValidator(_known_rule)] = setting(
+        DEFAULT_RULE,
+        allowed=" | ".join(entry.name for entry in EXIT_RULES.built_in()),
+        description="which trials end early, and why; a non-finite loss ends a trial under each rule",
+    )
+
+    def settings(self) -> EarlyExitSettings:
+        """Return the section as the decisions read it."""
+        return EarlyExitSettings(**self.model_dump())
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema: dict[str, Any] = handler.resolve_ref_schema(handler(core_schema))
+        plugins = tuple(EXIT_RULES.plugins())
+        schema["properties"]["rule"]["enum"] = list(EXIT_RULES.names())
+        for entry in plugins:
+            own = section_of(entry).model_json_schema()["properties"]
+            schema["properties"] |= {name: own[name] for name in _own_fields(entry)}
+        return schema
+
+
+def early_exit_section(value: Mapping[Any, Any] | EarlyExitSection) -> EarlyExitSection:
+    """Return the section of what a task file holds; a rule of another package has its keys in it as well.
+
+    Raises:
+        pydantic.ValidationError: keys or values that are not accepted; pydantic adds them to the whole task's.
+        InputError: the package's rule cannot be used.
+    """
+    if isinstance(value, EarlyExitSection):
+        return value
+    name = value.get("rule")
+    entry = EXIT_RULES.find(name) if isinstance(name, str) else None
+    return (EarlyExitSection if entry is None else section_of(entry)).model_validate(value)
+
+
+def is_plugin_key(key: str | int) -> bool:
+    """Return whether ``early_exit.KEY`` is a setting of another package's rule."""
+    return any(key in setting_fields(entry.settings) for entry in EXIT_RULES.plugins())
+
+
+def _own_fields(entry: ExitRule) -> dict[str, SettingField]:
+    built_in = built_in_keys()
+    return {name: field for name, field in setting_fields(entry.settings).items() if name not in built_in}
+
+
+@cache
+def section_of(entry: ExitRule) -> type[EarlyExitSection]:
+    """Return the section's class where ``entry`` is the rule: with its keys, if Cohort's own rules lack them."""
+    own = _own_fields(entry)
+    if not own:
+        return EarlyExitSection
+    fields: dict[str, Any] = {
+        name: (
+            Annotated[Whole if field.kind is int else field.kind, WrapValidator(_refusing(field))],
+            setting(field.default, allowed=field.allowed, description=field.description, **field.bounds),
+        )
+        for name, field in own.items()
+    }
+    return create_model("EarlyExitSection", __base__=EarlyExitSection, **fields)
+
+
+def _refusing(field: SettingField) -> Any:
+    # Messages look keys up in EarlyExitSection, which lacks another package's: so its refusals bring their own words.
+    def check(value: object, handler: Any) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            refuse(Refusal(found=repr(value), allowed=field.allowed, hint=field.hint))
+
+    return check
