@@ -28,7 +28,7 @@ from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, facts_of
+from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, size_facts
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows
@@ -208,7 +208,9 @@ def main() -> None:
     settings = sizes.executor
     if arguments.without_graphs:
         settings = type(settings)(**{**asdict(settings), "graph_tokens": 0})
-    print(facts_of(sizes), "graphs below", settings.graph_tokens, "state_store", sizes.device_state_bytes >> 30, "GiB")
+    print(
+        size_facts(sizes), "graphs below", settings.graph_tokens, "state_store", sizes.device_state_bytes >> 30, "GiB"
+    )
     plan = _evaluation_plan(planned, rows=rows, validation=validation)
     executor = TimedExecutor(
         decoder,
@@ -233,7 +235,7 @@ def main() -> None:
                 "mean_tokens": float(rows.lengths.mean()),
                 "epochs": 1,
                 "peft": {f"batch_{batch_size}": times for batch_size, times in peft.items()},
-                "sizes": {**facts_of(sizes), "graph_tokens": settings.graph_tokens},
+                "sizes": {**asdict(size_facts(sizes)), "graph_tokens": settings.graph_tokens},
                 "device_state_bytes": sizes.device_state_bytes,
                 "evaluation": asdict(plan),
                 "load_seconds": load_seconds,

@@ -9,6 +9,7 @@ import pytest
 from cohort.cli.run_results import print_results, print_status
 from cohort.core.events import Evaluated
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import TaskFacts
 from cohort.runs.records import JsonValue, NewTrial
 from cohort.runs.status import read_status
 from cohort.runs.store import RunStore
@@ -23,10 +24,10 @@ SPACE: dict[str, JsonValue] = {
 WITH = "with   learning_rate 0.0001, batch_size 4, lr_scheduler_type cosine, warmup_ratio 0.1"
 
 
-def _run(folder: Path, *, rates: tuple[float, ...], facts: dict[str, JsonValue]) -> Path:
+def _run(folder: Path, *, rates: tuple[float, ...], task: TaskFacts) -> Path:
     directory = RunDirectory.create(folder / "run")
     store = RunStore.create(directory.database)
-    store.set_facts(facts)
+    store.set_facts(task=task)
     same: dict[str, JsonValue] = {"batch_size": 4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "r": 8}
     store.add_trials(
         [
@@ -48,12 +49,12 @@ def _lines(shown: str) -> list[str]:
 def test_every_searched_hyperparameter_is_named(
     rates: tuple[float, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_results(_run(tmp_path, rates=rates, facts={"task": {"search": {"space": SPACE}}}), as_json=False)
+    print_results(_run(tmp_path, rates=rates, task=TaskFacts(document={"search": {"space": SPACE}})), as_json=False)
     assert " ".join(WITH.split()) in _lines(capsys.readouterr().out)
 
 
 def test_columns_that_are_left_out_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = _run(tmp_path, rates=(1e-4, 3e-4), facts={"task": {"search": {"space": SPACE}}})
+    run = _run(tmp_path, rates=(1e-4, 3e-4), task=TaskFacts(document={"search": {"space": SPACE}}))
     same = "in every trial batch_size 4, lr_scheduler_type cosine, warmup_ratio 0.1, r 8 (no column above)"
     print_results(run, as_json=False)
     print_status(read_status(RunDirectory.open(run)), run_directory=run, as_json=False)
@@ -66,5 +67,5 @@ def test_columns_that_are_left_out_are_told_in_one_line(tmp_path: Path, capsys: 
 def test_a_run_without_a_recorded_task_is_told_by_what_varies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_results(_run(tmp_path, rates=(1e-4, 3e-4), facts={}), as_json=False)
+    print_results(_run(tmp_path, rates=(1e-4, 3e-4), task=TaskFacts()), as_json=False)
     assert "with learning_rate 0.0001" in _lines(capsys.readouterr().out)

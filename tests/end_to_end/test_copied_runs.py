@@ -69,7 +69,7 @@ def test_with_its_inputs_moved_along_it_goes_on(elsewhere: Path, expected: Outco
     assert outcome_of(run) == expected
     assert str(elsewhere / "train.jsonl") in (run / "task.yaml").read_text()
     with RunReader.open(run / "run.db") as reader:
-        assert reader.facts()["base_model"] == str(elsewhere / "model")
+        assert reader.facts().places.base_model == str(elsewhere / "model")
     # and once more from yet another place, now that it is done
     moved = elsewhere.rename(elsewhere.with_name("yet elsewhere")) / "runs" / "stopped"
     (moved.parent.parent / "train.jsonl").unlink()

@@ -11,12 +11,13 @@ import pytest
 
 import cohort.engine.memory.plan as memory_plan
 from cohort.core.errors import InputError
+from cohort.core.memory_records import GradientCheckpointing
 from cohort.engine.memory.profile import MemoryProfile, profile_memory
 from cohort.engine.memory.sizes import rank_row_bytes
 from cohort.engine.train.progress import RunProgress, SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
-from cohort.runs.records import JsonValue
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.loading import TaskFile
 from tests.cli.tiny_task import write_rows, write_tiny_model
@@ -74,7 +75,7 @@ def expected(roomy: Path) -> Outcome:
     return outcome_of(roomy)
 
 
-def facts_of(run: Path) -> dict[str, JsonValue]:
+def facts_of(run: Path) -> RunFacts:
     with RunReader.open(run / "run.db") as reader:
         return reader.facts()
 
@@ -120,17 +121,18 @@ def test_a_row_that_fits_only_recomputed_trains_to_the_same_bits(
     tune(task_for(folder, limit=limits["recomputed"]), tmp_path / "run", watcher=watcher)
     assert outcome_of(tmp_path / "run") == expected
     facts = facts_of(tmp_path / "run")
-    assert facts["memory_shortages"] == 0, "it was planned, not found out"
-    above, num_passes = int(str(facts["recomputed_above_tokens"])), int(str(facts["recomputed_passes"]))
+    assert facts.passes.num_shortages == 0, "it was planned, not found out"
+    above = facts.passes.recomputed_above_tokens
+    assert above is not None
     assert 64 <= above < LONG
-    assert num_passes > 0
+    assert (facts.passes.num_recomputed or 0) > 0
     assert watcher.recomputed > 0
     assert [note for note in watcher.notes if f"of more than {above} tokens do not fit" in note]
     assert any("1 of 25 rows are longer" in note for note in watcher.notes)
     before = facts_of(roomy)
-    assert before["recomputed_passes"] == 0
-    assert before["recomputed_above_tokens"] is None
-    assert before["memory_recompute"] == "auto"
+    assert before.passes.num_recomputed == 0
+    assert before.passes.recomputed_above_tokens is None
+    assert before.sizes.gradient_checkpointing is GradientCheckpointing.AUTO
 
 
 @pytest.mark.slow  # the first test here has the same bits to show, where it is needed
@@ -147,8 +149,8 @@ def test_always_recomputes_every_pass_and_changes_no_bit(
     )
     assert outcome_of(tmp_path / "run") == expected
     facts = facts_of(tmp_path / "run")
-    assert facts["recomputed_above_tokens"] == 0
-    assert int(str(facts["recomputed_passes"])) >= 5
+    assert facts.passes.recomputed_above_tokens == 0
+    assert (facts.passes.num_recomputed or 0) >= 5
     assert any("every training pass is recomputed" in note for note in watcher.notes)
     tight = {
         mode: _prepare(
@@ -196,10 +198,10 @@ def test_a_row_that_was_thought_to_fit_is_recomputed_when_it_does_not(
     tune(task, tmp_path / "run", watcher=watcher, options=RunOptions(token_budget=64, checkpoint_seconds=0))
     assert outcome_of(tmp_path / "run") == expected
     assert any("with its layers recomputed" in note for note in watcher.notes)
-    facts = facts_of(tmp_path / "run")
-    assert int(str(facts["memory_shortages"])) > 0
-    assert int(str(facts["recomputed_passes"])) > 0
-    assert int(str(facts["kept_tokens_after_shortage"])) >= 64
+    passes = facts_of(tmp_path / "run").passes
+    assert (passes.num_shortages or 0) > 0
+    assert (passes.num_recomputed or 0) > 0
+    assert (passes.kept_tokens_after_shortage or 0) >= 64
     resume(tmp_path / "run")
     assert outcome_of(tmp_path / "run") == expected
 

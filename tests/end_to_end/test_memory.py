@@ -14,12 +14,11 @@ import torch
 import cohort.engine.memory.plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import PassKind
-from cohort.engine.memory.watch import lowered_budgets
 from cohort.engine.prepare.check import check_task
 from cohort.engine.train.progress import SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
-from cohort.runs.records import JsonValue
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.loading import load_task
 from cohort.tasks.task_file import TaskFile
@@ -51,7 +50,7 @@ def expected(folder: Path) -> Outcome:
     return outcome_of(folder / "undisturbed")
 
 
-def facts_of(run: Path) -> dict[str, JsonValue]:
+def facts_of(run: Path) -> RunFacts:
     with RunReader.open(run / "run.db") as reader:
         return reader.facts()
 
@@ -73,12 +72,16 @@ def test_a_limit_changes_no_result_and_is_recorded(limited: tuple[Path, Watcher]
     run, watcher = limited
     assert outcome_of(run) == expected
     facts = facts_of(run)
-    assert facts["memory_of_a_pass"] == "measured"
-    assert facts["memory_shortages"] == 0
+    assert facts.memory.of_a_pass == "measured"
+    assert facts.passes.num_shortages == 0
     assert any("passes measured in" in note for note in watcher.notes)
-    assert int(str(facts["memory_passes_observed"])) > 0
-    assert float(str(facts["memory_prediction_error_percent"])) < 20
-    assert 0 < int(str(facts["memory_pass_observed_bytes"])) < 12 << 20
+    passes = facts.passes
+    assert passes.num_observed is not None
+    assert passes.error_percent is not None
+    assert passes.observed_bytes is not None
+    assert passes.num_observed > 0
+    assert passes.error_percent < 20
+    assert 0 < passes.observed_bytes < 12 << 20
 
 
 def test_a_second_run_measures_nothing_and_ends_as_the_first(
@@ -89,9 +92,10 @@ def test_a_second_run_measures_nothing_and_ends_as_the_first(
     tune(task, tmp_path / "run", watcher=watcher)
     assert any("passes were measured by an earlier run" in note for note in watcher.notes)
     facts, before = facts_of(tmp_path / "run"), facts_of(limited[0])
-    assert facts["memory_profile_passes"] == 0
-    for name in ("memory_of_a_pass", "memory_profile_largest_tokens", "token_budget", "rank_rows"):
-        assert facts[name] == before[name], name
+    assert facts.memory.profile_passes == 0
+    assert facts.memory.of_a_pass == before.memory.of_a_pass
+    assert facts.memory.profile_largest_tokens == before.memory.profile_largest_tokens
+    assert facts.sizes == before.sizes
     assert outcome_of(tmp_path / "run") == expected
 
 
@@ -105,17 +109,21 @@ def test_passes_that_were_thought_to_fit_are_made_smaller(
     """Nothing is measured, and what is assumed is wrong: it is learnt, recorded, kept over a stop, and harmless."""
     monkeypatch.setattr(memory_plan, "estimate_passes", lambda *_, **__: MemoryNeeds(pass_bytes=lambda tokens: 0.0))
     facts = facts_of(limited[0])
-    sizes = [int(str(facts[name])) for name in ("memory_limit_bytes", "memory_available_bytes", "rank_rows")]
-    bank = sizes[2] * 6144
-    limit = sizes[0] - sizes[1] + bank + int(0.7 * int(str(facts["memory_pass_observed_bytes"])))
+    assert facts.memory.limit_bytes is not None
+    assert facts.memory.available_bytes is not None
+    assert facts.sizes.rank_rows is not None
+    assert facts.passes.observed_bytes is not None
+    bank = facts.sizes.rank_rows * 6144
+    limit = facts.memory.limit_bytes - facts.memory.available_bytes + bank + int(0.7 * facts.passes.observed_bytes)
     sections = {**SECTIONS, "memory": {"limit": limit, "profile": False, "margin": 0}}
     watcher = Watcher()
     tune(tiny_task(folder, **sections), tmp_path / "run", watcher=watcher, options=RunOptions(token_budget=4096))
     assert outcome_of(tmp_path / "run") == expected
     facts = facts_of(tmp_path / "run")
-    assert facts["memory_of_a_pass"] == "estimated"
-    assert int(str(facts["memory_shortages"])) > 0
-    assert lowered_budgets(facts)[PassKind.TRAIN] < 4096
+    assert facts.memory.of_a_pass == "estimated"
+    assert (facts.passes.num_shortages or 0) > 0
+    assert facts.passes.token_budgets is not None
+    assert facts.passes.token_budgets[PassKind.TRAIN] < 4096
     warnings = [note for note in watcher.notes if note.startswith("warning: out of memory in a training pass")]
     assert warnings
     assert "changes no result" in warnings[0]

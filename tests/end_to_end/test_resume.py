@@ -9,6 +9,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from cohort.core.errors import InputError, RunStateError
 from cohort.engine.machine.machine import package_versions
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.store import RunStore
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_data, tiny_task, write_inputs
@@ -63,7 +65,7 @@ def go_on(run: Path) -> list[str]:
 
 def test_an_interrupted_run_says_so_and_goes_on_bit_for_bit(stopped: Path, expected: Outcome) -> None:
     with RunReader.open(stopped / "run.db") as reader:
-        assert reader.facts()["state"] == "interrupted"
+        assert reader.facts().state is RunState.INTERRUPTED
         assert 0 < len(reader.steps()) < len(expected["steps"])
     assert [note for note in go_on(stopped) if "warning" in note] == []
     assert outcome_of(stopped) == expected
@@ -198,7 +200,8 @@ def test_a_changed_model_is_refused(own: Path) -> None:
 
 def test_another_version_of_torch_is_told_not_refused(stopped: Path, expected: Outcome) -> None:
     with contextlib.closing(RunStore.resume(stopped / "run.db")) as store:
-        store.set_facts({"versions": {**package_versions(), "torch": "2.0.1"}})
+        machine = store.facts().machine
+        store.set_facts(machine=replace(machine, versions={**package_versions(), "torch": "2.0.1"}))
     (warning,) = (note for note in go_on(stopped) if "warning" in note)
     assert "(was 2.0.1): the bits of the results may differ" in warning
     assert outcome_of(stopped) == expected
@@ -239,8 +242,8 @@ def test_resuming_a_finished_run_changes_nothing(folder: Path, tmp_path: Path, e
 
 def test_the_thread_count_is_kept(stopped: Path, expected: Outcome) -> None:
     with RunReader.open(stopped / "run.db") as reader:
-        recorded = reader.facts()["threads"]
-    assert isinstance(recorded, int)
+        recorded = reader.facts().machine.threads
+    assert recorded is not None
     assert recorded == torch.get_num_threads()
     torch.set_num_threads(recorded + 1)
     try:

@@ -196,7 +196,7 @@ def test_a_validation_file(folder: Path, tmp_path: Path) -> None:
     dataset = {"validation": str(tmp_path / "validation.jsonl")}
     run = run_of(folder, tmp_path, dataset=dataset, training={"max_steps": 2})
     with RunReader.open(run / "run.db") as reader:
-        assert reader.facts()["num_train_rows"] == 24
+        assert reader.facts().inputs.num_train_rows == 24
 
 
 def _without(outcome: Outcome, trial_id: int) -> dict[tuple[int, int], object]:

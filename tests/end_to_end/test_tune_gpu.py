@@ -27,8 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_runs_on_the_gpu_and_says_so(folder: Path) -> None:
     with RunReader.open(folder / "run" / "run.db") as reader:
         facts, trials = reader.facts(), reader.trials()
-    assert str(facts["device"]).startswith("cuda")
-    assert str(facts["precision"]).startswith("bfloat16")
+    assert str(facts.machine.device).startswith("cuda")
+    assert str(facts.machine.precision).startswith("bfloat16")
     assert len(trials) == 6
     assert all(trial.is_over for trial in trials)
 
@@ -54,7 +54,9 @@ def test_validation_losses_are_those_of_peft(folder: Path) -> None:
         total += float(losses[trained[1:]].sum())
         count += int(trained[1:].sum())
     with RunReader.open(folder / "run" / "run.db") as reader:
-        best = reader.trial(int(str(reader.facts()["best_trial_id"])))
+        best_trial_id = reader.facts().best_trial_id
+        assert best_trial_id is not None
+        best = reader.trial(best_trial_id)
     assert best.best_loss is not None
     # the run read the model in bfloat16, PEFT in float32
     assert best.best_loss == pytest.approx(total / count, rel=0.01)

@@ -74,7 +74,7 @@ def outcome_of(run: Path) -> Outcome:
             for entry in reader.log()
             if isinstance(entry, LoggedDecision)
         ]
-        best = reader.facts()["best_trial_id"]
+        best = reader.facts().best_trial_id
     adapters = {
         path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(run.glob("**/adapter_model.safetensors"))

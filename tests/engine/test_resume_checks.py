@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -14,12 +14,10 @@ from cohort.core.errors import InputError
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.machine.machine import cpu_name
 from cohort.engine.prepare.preparation import Preparation, prepare
-from cohort.engine.resume_checks import identity_facts, require_same_inputs, surroundings_warning
-from cohort.runs.records import JsonValue
+from cohort.engine.resume_checks import require_same_inputs, surroundings_warning
+from cohort.runs.facts import InputFacts, RunFacts
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
-
-INPUTS = ("train_input", "validation_input")
 
 
 @pytest.fixture(scope="module")
@@ -27,32 +25,30 @@ def preparation(tmp_path_factory: pytest.TempPathFactory) -> Preparation:
     return prepare(tiny_task(write_inputs(tmp_path_factory.mktemp("same"))), clock=SystemClock())
 
 
-def recorded(preparation: Preparation, **changed: JsonValue) -> dict[str, JsonValue]:
-    return {**preparation.facts, **identity_facts(preparation), **changed}
-
-
 def test_the_same_machine_is_not_worth_a_word(preparation: Preparation) -> None:
-    require_same_inputs(recorded(preparation), preparation)
-    assert surroundings_warning(recorded(preparation), preparation.facts) is None
-    assert preparation.facts["device"] == f"cpu ({cpu_name()})"
+    require_same_inputs(preparation.facts, preparation)
+    assert surroundings_warning(preparation.facts.machine, preparation.facts.machine) is None
+    assert preparation.facts.machine.device == f"cpu ({cpu_name()})"
 
 
 def test_other_versions_are_told(preparation: Preparation) -> None:
-    now = cast("dict[str, JsonValue]", preparation.facts["versions"])
-    facts = recorded(preparation, versions={**now, "torch": "2.0.1", "triton": "9.9", "numpy": "1.0"})
-    require_same_inputs(facts, preparation)
-    warning = surroundings_warning(facts, preparation.facts)
+    machine = preparation.facts.machine
+    now = machine.versions or {}
+    then = replace(machine, versions={**now, "torch": "2.0.1", "triton": "9.9", "numpy": "1.0"})
+    require_same_inputs(replace(preparation.facts, machine=then), preparation)
+    warning = surroundings_warning(then, machine)
     assert warning is not None
     assert f"torch {now['torch']} (was 2.0.1), triton {now.get('triton', 'nothing')} (was 9.9): the bits" in warning
     assert "numpy" not in warning
 
 
 def test_another_processor_is_told_and_another_kind_of_device_refused(preparation: Preparation) -> None:
-    facts = recorded(preparation, device="cpu (Elder One)")
-    require_same_inputs(facts, preparation)
-    assert f"device cpu ({cpu_name()}) (was cpu (Elder One))" in str(surroundings_warning(facts, preparation.facts))
+    facts = preparation.facts
+    elder = replace(facts.machine, device="cpu (Elder One)")
+    require_same_inputs(replace(facts, machine=elder), preparation)
+    assert f"device cpu ({cpu_name()}) (was cpu (Elder One))" in str(surroundings_warning(elder, facts.machine))
     with pytest.raises(InputError, match="the device changed"):
-        require_same_inputs(recorded(preparation, device="cuda (Elder One)"), preparation)
+        require_same_inputs(replace(facts, machine=replace(elder, device="cuda (Elder One)")), preparation)
 
 
 @pytest.fixture
@@ -77,7 +73,7 @@ def changed_rows(path: Path) -> None:
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_only_the_file_that_changed_is_named_with_rows_and_size_of_it(folder: Path, split: str) -> None:
-    before, path = recorded(prepared(folder)), folder / f"{split}.jsonl"
+    before, path = prepared(folder).facts, folder / f"{split}.jsonl"
     then = f"{len(path.read_text().splitlines())} rows read in {path.stat().st_size:,} bytes (SHA-256 "
     changed_rows(path)
     with pytest.raises(InputError) as caught:
@@ -91,7 +87,7 @@ def test_only_the_file_that_changed_is_named_with_rows_and_size_of_it(folder: Pa
 
 
 def test_both_files_are_named_where_both_changed(folder: Path) -> None:
-    before = recorded(prepared(folder))
+    before = prepared(folder).facts
     for name in ("train", "validation"):
         changed_rows(folder / f"{name}.jsonl")
     with pytest.raises(InputError) as caught:
@@ -107,18 +103,34 @@ def test_spaces_and_empty_lines_are_no_other_rows(folder: Path) -> None:
     path = folder / "validation.jsonl"
     path.write_text("\n\n".join(f"  {line} " for line in path.read_text().splitlines()))
     now = prepared(folder)
-    assert now.facts["validation_fingerprint"] != before.facts["validation_fingerprint"]
-    require_same_inputs(recorded(before), now)
-    assert rewritten_note(recorded(before), now.facts) == (
+    assert now.facts.inputs.validation_fingerprint != before.facts.inputs.validation_fingerprint
+    require_same_inputs(before.facts, now)
+    assert rewritten_note(before.facts.inputs, now.facts.inputs) == (
         "dataset.validation changed since the run began; the rows it uses are the same"
     )
-    assert rewritten_note(recorded(now), now.facts) is None
+    assert rewritten_note(now.facts.inputs, now.facts.inputs) is None
+
+
+def other_rows(inputs: InputFacts) -> InputFacts:
+    """Return a record of other rows in the same files."""
+    assert inputs.train_input is not None
+    assert inputs.validation_input is not None
+    return replace(
+        inputs,
+        train_input=replace(inputs.train_input, rows_hash="other"),
+        validation_input=replace(inputs.validation_input, rows_hash="other"),
+    )
 
 
 def test_another_tokenizer_is_named_and_no_file(folder: Path) -> None:
     now = prepared(folder)
-    rows = {name: {**cast("dict[str, JsonValue]", now.facts[name]), "rows_hash": "other"} for name in INPUTS}
-    facts = recorded(now, tokenizer_hash="0" * 64, train_fingerprint="other", validation_fingerprint="other", **rows)
+    inputs = replace(
+        other_rows(now.facts.inputs),
+        tokenizer_hash="0" * 64,
+        train_fingerprint="other",
+        validation_fingerprint="other",
+    )
+    facts = replace(now.facts, inputs=inputs)
     with pytest.raises(InputError) as caught:
         require_same_inputs(facts, now)
     (problem,) = caught.value.problems
@@ -128,24 +140,25 @@ def test_another_tokenizer_is_named_and_no_file(folder: Path) -> None:
 
 def test_other_tokens_of_the_same_file_are_refused(folder: Path) -> None:
     now = prepared(folder)
-    read = {**cast("dict[str, JsonValue]", now.facts["train_input"]), "rows_hash": "other"}
+    read = other_rows(now.facts.inputs).train_input
+    inputs = replace(now.facts.inputs, train_fingerprint="other", train_input=read)
     with pytest.raises(InputError, match=r"dataset\.train: .*neither the file nor the tokenizer did"):
-        require_same_inputs(recorded(now, train_fingerprint="other", train_input=read), now)
+        require_same_inputs(replace(now.facts, inputs=inputs), now)
 
 
-def of_an_older_version(facts: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def of_an_older_version(facts: RunFacts) -> RunFacts:
     """Return a record that has one hash of everything that shaped the rows."""
-    return {key: value for key, value in facts.items() if key not in (*INPUTS, "tokenizer_hash")}
+    return replace(facts, inputs=replace(facts.inputs, train_input=None, validation_input=None, tokenizer_hash=None))
 
 
 def test_an_older_record_accepts_the_same_rows_and_does_not_say_which_file_changed(folder: Path) -> None:
     began = prepared(folder)
-    before = of_an_older_version(recorded(began))
+    before = of_an_older_version(began.facts)
     require_same_inputs(before, began)
-    assert rewritten_note(before, began.facts) is None
+    assert rewritten_note(before.inputs, began.facts.inputs) is None
     changed_rows(folder / "validation.jsonl")
     with pytest.raises(InputError, match="the training rows, the validation rows or both changed") as caught:
         require_same_inputs(before, prepared(folder))
     assert len(caught.value.problems) == 1
     with pytest.raises(InputError, match="other tokens of the same files"):
-        require_same_inputs({**before, "train_fingerprint": "other"}, began)
+        require_same_inputs(replace(before, inputs=replace(before.inputs, train_fingerprint="other")), began)

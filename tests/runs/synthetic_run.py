@@ -11,6 +11,17 @@ import numpy as np
 
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone
+from cohort.runs.facts import (
+    Activity,
+    DataProblem,
+    FactUpdates,
+    InputFacts,
+    MachineFacts,
+    RunPlaces,
+    RunState,
+    SizeFacts,
+    TaskFacts,
+)
 from cohort.runs.records import JsonValue, NewTrial
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
@@ -18,44 +29,48 @@ from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
 __all__ = ["SyntheticRun", "new_best", "write_synthetic_run"]
 
-FACTS: dict[str, JsonValue] = {
+FACTS: FactUpdates = {
     "task_name": "gsm8k",
-    "base_model": "meta-llama/Llama-3.2-1B",
-    "state": "done",
-    "task": {
-        "lora": {"r": 16, "lora_alpha": 32.0},
-        "search": {
-            "space": {
-                "learning_rate": [1e-5, 5e-5, 2e-4, 5e-4, 3e-3],
-                "r": [16, 32, 64],
-                "lora_alpha": "2r",
-                "batch_size": [1, 2, 4, 8],
-            }
+    "state": RunState.DONE,
+    "places": RunPlaces(base_model="meta-llama/Llama-3.2-1B"),
+    "task": TaskFacts(
+        document={
+            "lora": {"r": 16, "lora_alpha": 32.0},
+            "search": {
+                "space": {
+                    "learning_rate": [1e-5, 5e-5, 2e-4, 5e-4, 3e-3],
+                    "r": [16, 32, 64],
+                    "lora_alpha": "2r",
+                    "batch_size": [1, 2, 4, 8],
+                }
+            },
         },
-    },
-    "num_slots": 8,
-    "warmup_fraction": 0.05,
-    "backend": "torch (per sample)",
-    "precision": "float32",
-    "attention": "sdpa",
-    "device": "cpu",
-    "threads": 2,
-    "versions": {"cohort": "0.1.0", "torch": "2.13.0", "transformers": "5.17.0"},
-    "data_hash": "9f2c" * 16,
-    "model_hash": "17ab" * 16,
-    "tokenise_seconds": 0.4,
-    "load_seconds": 0.2,
-    "train_seconds": 18.0,
-    "evaluate_seconds": 4.6,
-    "data_counts": {"train rows": 934, "validation rows": 64, "too_long": 11, "duplicate": 2},
-    "data_problems": [
-        {
-            "where": "train.jsonl:17",
-            "found": "1,204 tokens",
-            "allowed": "at most 1,024 (max_length)",
-            "hint": "Raise max_length, or leave the row out as now.",
-        }
-    ],
+        default_trial_id=0,
+        warmup_fraction=0.05,
+    ),
+    "sizes": SizeFacts(num_slots=8),
+    "machine": MachineFacts(
+        backend="torch (per sample)",
+        precision="float32",
+        attention="sdpa",
+        device="cpu",
+        threads=2,
+        versions={"cohort": "0.1.0", "torch": "2.13.0", "transformers": "5.17.0"},
+    ),
+    "seconds": {Activity.TOKENISE: 0.4, Activity.LOAD: 0.2, Activity.TRAIN: 18.0, Activity.EVALUATE: 4.6},
+    "inputs": InputFacts(
+        data_hash="9f2c" * 16,
+        model_hash="17ab" * 16,
+        data_counts={"train rows": 934, "validation rows": 64, "too_long": 11, "duplicate": 2},
+        data_problems=(
+            DataProblem(
+                where="train.jsonl:17",
+                found="1,204 tokens",
+                allowed="at most 1,024 (max_length)",
+                hint="Raise max_length, or leave the row out as now.",
+            ),
+        ),
+    ),
 }
 
 
@@ -103,8 +118,8 @@ class _Writer:
 
     def run(self) -> None:
         plan, store = self.plan, self.store
-        store.set_facts(FACTS)
-        store.set_facts({"base_metrics": {"loss": 3.6, "exact_match": 0.01}, "default_trial_id": 0})
+        store.set_facts(**FACTS)
+        store.set_facts(base_metrics={"loss": 3.6, "exact_match": 0.01})
         store.add_trials(
             [
                 NewTrial(
@@ -138,9 +153,9 @@ class _Writer:
             self._train(kept[first : first + plan.slots], start=self.warmup, stop=stop, park=False)
         if plan.finished:
             best = min(self.best, key=lambda trial: self.best[trial])
-            store.set_facts({"best_trial_id": best})
+            store.set_facts(best_trial_id=best)
         else:
-            store.set_facts({"state": "running"})
+            store.set_facts(state=RunState.RUNNING)
         store.close()
 
     def _decide(

@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> RunDirectory:
     directory = RunDirectory.create(tmp_path / "run")
     store = RunStore.create(directory.database)
     copy_database(directory, position=1)
-    store.set_facts({"later": True})
+    store.set_facts(task_name="later")
     store.close()
     return directory
 
@@ -34,9 +34,9 @@ def directory(tmp_path: Path) -> RunDirectory:
     ("text", "kind", "message"),
     [
         ("database or disk is full", StorageFullError, "no space left"),
-        ("attempt to write a readonly database", RunStateError, "hint the disk or its permissions"),
-        ("unable to open database file", RunStateError, "hint the disk or its permissions"),
-        ("disk I/O error", RunStateError, "hint the disk or its permissions"),
+        ("attempt to write a readonly database", RunStateError, "fix the disk or its permissions"),
+        ("unable to open database file", RunStateError, "fix the disk or its permissions"),
+        ("disk I/O error", RunStateError, "fix the disk or its permissions"),
         ("database is locked", RunStateError, "locked by another process"),
     ],
 )
@@ -91,9 +91,9 @@ def torn(tmp_path: Path) -> RunDirectory:
     """A run whose newest records are in the write-ahead log alone, as a kill leaves it, with a copy of the first."""
     directory = RunDirectory.create(tmp_path / "run")
     store = RunStore.create(directory.database)
-    store.set_facts({"first": True})
+    store.set_facts(task_name="first")
     copy_database(directory, position=1)
-    store.set_facts({"second": True})
+    store.set_facts(run_id="second")
     killed = tmp_path / "killed"
     shutil.copytree(directory.root, killed)
     store.close()
@@ -115,8 +115,8 @@ def test_a_kill_while_a_copy_takes_the_place_leaves_the_old_one_or_the_copy(
     assert repair_database(torn) is None
     with contextlib.closing(RunStore.resume(torn.database)) as store:
         facts = store.facts()
-    assert facts.get("first") is True
-    assert "second" not in facts or was_killed
+    assert facts.task_name == "first"
+    assert facts.run_id is None or was_killed
     assert sorted(path.name for path in torn.root.glob("run.db*")) == ["run.db"]
 
 
@@ -132,4 +132,4 @@ def test_a_kill_while_a_damaged_one_is_mended_leaves_it_to_the_next(
     torn.clean_up()
     repair_database(torn)
     with contextlib.closing(RunStore.resume(torn.database)) as store:
-        assert store.facts().get("first") is True
+        assert store.facts().task_name == "first"

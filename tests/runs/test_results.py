@@ -13,6 +13,7 @@ from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.engine.adapter_files.model_card import render_model_card
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import InputFacts, RunPlaces, RunState, TaskFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import NewTrial, TrialStatus
 from cohort.runs.results import RunResults, read_results, results_json, write_metrics_jsonl, write_results_csv
@@ -36,7 +37,9 @@ def run(tmp_path: Path) -> tuple[RunDirectory, RunStore, ManualClock]:
     """Four trials: 0 completes, 1 is stopped, 2 diverges to NaN without an evaluation, 3 never begins."""
     directory = RunDirectory.create(tmp_path / "run")
     store = RunStore.create(directory.database, clock=(clock := ManualClock()))
-    store.set_facts({"base_model": "meta-llama/Llama-3.2-1B", "task_name": "gsm8k", "base_metrics": {"loss": 3.0}})
+    store.set_facts(
+        task_name="gsm8k", places=RunPlaces(base_model="meta-llama/Llama-3.2-1B"), base_metrics={"loss": 3.0}
+    )
     store.add_trials(
         [
             NewTrial(
@@ -85,13 +88,13 @@ def test_trials_are_ranked_by_their_best_value(run: tuple[RunDirectory, RunStore
 
 
 def test_the_recorded_best_wins_over_the_ranking(run: tuple[RunDirectory, RunStore, ManualClock]) -> None:
-    run[1].set_facts({"best_trial_id": 0, "default_trial_id": 0})
+    run[1].set_facts(best_trial_id=0, task=TaskFacts(default_trial_id=0))
     results = _results(run[1])
     assert results.best is not None
     assert results.best.trial_id == 0
     assert results.default_value == 1.5
     assert results.default_trial == results.best
-    run[1].set_facts({"default_metrics": {"loss": 1.75}})
+    run[1].set_facts(default_metrics={"loss": 1.75})
     assert (_results(run[1]).default_value, _results(run[1]).default_trial) == (1.75, None)
 
 
@@ -174,16 +177,16 @@ def test_status_says_who_runs_it_and_how_fast(run: tuple[RunDirectory, RunStore,
     # trial 3 has four steps of 100 tokens left, and 150/550 as many tokens to evaluate
     assert status.seconds_left == pytest.approx(4 * 100 * (1 + 150 / 550) / 20)
     # with a warm-up of one step and a quarter kept, three quarters of its other steps are not expected
-    store.set_facts({"warmup_fraction": 0.25, "kept_share": 0.25})
+    store.set_facts(task=TaskFacts(warmup_fraction=0.25, kept_share=0.25))
     assert read_status(directory).seconds_left == pytest.approx((1 + 0.25 * 3) * 100 * (1 + 150 / 550) / 20)
     assert read_status(directory).state == "stopped"
-    store.set_facts({"state": "done"})
+    store.set_facts(state=RunState.DONE)
     assert (read_status(directory).state, read_status(directory).seconds_left) == ("done", 0.0)
     assert clock.monotonic() == 10
 
 
 def test_the_model_card_can_be_loaded_by_the_hub(run: tuple[RunDirectory, RunStore, ManualClock]) -> None:
-    run[1].set_facts({"data_hash": "ab12", "training": {"weight_decay": 0.01}})
+    run[1].set_facts(inputs=InputFacts(data_hash="ab12"), task=TaskFacts(training={"weight_decay": 0.01}))
     card = render_model_card(_results(run[1]), trial_id=1)
     head, front, body = card.split("---\n", 2)
     assert head == ""
@@ -200,7 +203,7 @@ def test_the_model_card_can_be_loaded_by_the_hub(run: tuple[RunDirectory, RunSto
 def test_a_local_base_model_stays_out_of_the_front_matter(
     run: tuple[RunDirectory, RunStore, ManualClock], tmp_path: Path
 ) -> None:
-    run[1].set_facts({"base_model": str(tmp_path)})
+    run[1].set_facts(places=RunPlaces(base_model=str(tmp_path)))
     card = render_model_card(_results(run[1]), trial_id=0)
     assert "base_model" not in card.split("---\n", 2)[1]
     assert f'from_pretrained("{tmp_path}")' in card

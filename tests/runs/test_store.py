@@ -13,6 +13,7 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.runs.facts import Activity, MachineFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision, LoggedEvent, NewTrial, TrialStatus
 from cohort.runs.store import RunStore
@@ -193,16 +194,14 @@ def test_run_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_facts_are_replaced_and_added_up(store: RunStore) -> None:
-    store.set_facts({"threads": 2, "versions": {"torch": "2.13"}})
-    store.set_facts({"threads": 4})
-    store.add_to_facts({"train_seconds": 1.5})
-    store.add_to_facts({"train_seconds": 2.0, "load_seconds": 1.0})
+    store.set_facts(task_name="sums", machine=MachineFacts(threads=2, device="cpu"))
+    store.set_facts(machine=MachineFacts(threads=4, versions={"torch": "2.13"}))
+    store.add_seconds({Activity.TRAIN: 1.5})
+    store.add_seconds({Activity.TRAIN: 2.0, Activity.LOAD: 1.0})
     facts = store.facts()
-    assert facts["threads"] == 4
-    assert facts["versions"] == {"torch": "2.13"}
-    assert (facts["train_seconds"], facts["load_seconds"]) == (3.5, 1.0)
-    with pytest.raises(TypeError, match="versions"):
-        store.add_to_facts({"versions": 1.0})
+    assert facts.task_name == "sums"
+    assert facts.machine == MachineFacts(threads=4, versions={"torch": "2.13"}), "a group is replaced as a whole"
+    assert facts.seconds == {Activity.TRAIN: 3.5, Activity.LOAD: 1.0}
 
 
 def test_a_reader_sees_the_run_while_it_is_written(store: RunStore) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from cohort.core.errors import Problem
-from cohort.runs.records import JsonValue
+from cohort.data.split_inputs import SplitInput
+from cohort.runs.facts import InputFacts
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["MEND_PLACE", "rewritten_note", "row_problems", "short"]
@@ -20,54 +20,55 @@ _WHEN = "as when the run began"
 _SHORT = 12
 
 
-def row_problems(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue], *, task: TaskFile) -> list[Problem]:
+def row_problems(before: InputFacts, now: InputFacts, *, task: TaskFile) -> list[Problem]:
     """Return a problem for each input whose change gives other rows, and for none beside it.
 
     Args:
-        facts: Of the run record. A record without ``train_input`` tells only that something changed, not what.
-        now: The same facts of the preparation.
+        before: From the run record. One without ``train_input`` tells only that something changed, not what.
+        now: From the preparation.
         task: Says where the rows are.
     """
-    if _same_fingerprints(facts, now):
+    if _same_fingerprints(before, now):
         return []
     places = {"train": _place(task, "train"), "validation": _place(task, "validation")}
     is_share = isinstance(task.dataset.validation, int | float)
-    if not isinstance(facts.get("train_input"), dict):
-        return [_problem_of_old_record(facts, now, task=task, places=places, is_share=is_share)]
+    if before.train_input is None:
+        return [_problem_of_old_record(before, now, task=task, places=places, is_share=is_share)]
     problems = []
-    if facts.get("tokenizer_hash") != now["tokenizer_hash"]:
-        problems.append(_tokenizer_problem(facts, now, task=task))
-    train_changed, validation_changed = _other_rows(facts, now, "train"), _other_rows(facts, now, "validation")
+    if before.tokenizer_hash != now.tokenizer_hash:
+        problems.append(_tokenizer_problem(before, now, task=task))
+    pairs = _inputs(before, now)
+    train_changed, validation_changed = (then.rows_hash != found.rows_hash for then, found in pairs.values())
     # a share is taken from the training rows: they are what the user changed
     changed = {"train": train_changed or (is_share and validation_changed), "validation": validation_changed}
-    for split in ("train", "validation"):
+    for split, (then, found) in pairs.items():
         if not changed[split] or (split == "validation" and is_share):
             continue
-        then, found = _input(facts, split), _input(now, split)
-        if then["files_hash"] != found["files_hash"]:
+        if then.files_hash != found.files_hash:
             problems.append(_changed(places[split], split, then=then, now=found))
         elif not problems:
             problems.append(_tokenised_otherwise(places[split], split))
     return problems
 
 
-def rewritten_note(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> str | None:
+def rewritten_note(before: InputFacts, now: InputFacts) -> str | None:
     """Return which files are written otherwise than when the run began, for rows that are the same; None for none."""
     names = [
         f"dataset.{split}"
-        for split in ("train", "validation")
-        if _input(facts, split) and _input(facts, split)["files_hash"] != _input(now, split)["files_hash"]
+        for split, (then, found) in _inputs(before, now).items()
+        if then.files_hash != found.files_hash
     ]
     return f"{' and '.join(names)} changed since the run began; the rows it uses are the same" if names else None
 
 
-def short(value: JsonValue) -> str:
+def short(value: str | None) -> str:
     """Return the first digits of a hash."""
-    return value[:_SHORT] if isinstance(value, str) else "nothing"
+    return "nothing" if value is None else value[:_SHORT]
 
 
-def _same_fingerprints(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> bool:
-    return all(facts.get(key) == now[key] for key in ("train_fingerprint", "validation_fingerprint"))
+def _same_fingerprints(before: InputFacts, now: InputFacts) -> bool:
+    then = (before.train_fingerprint, before.validation_fingerprint)
+    return then == (now.train_fingerprint, now.validation_fingerprint)
 
 
 def _place(task: TaskFile, split: str) -> str:
@@ -75,16 +76,16 @@ def _place(task: TaskFile, split: str) -> str:
     return f"dataset.{split}: {', '.join(value) if isinstance(value, list) else value}"
 
 
-def _input(facts: Mapping[str, JsonValue], split: str) -> Mapping[str, Any]:
-    value = facts.get(f"{split}_input")
-    return value if isinstance(value, dict) else {}
+def _inputs(before: InputFacts, now: InputFacts) -> dict[str, tuple[SplitInput, SplitInput]]:
+    """Return what each split was read from, then and now, where both are on record."""
+    pairs = {
+        "train": (before.train_input, now.train_input),
+        "validation": (before.validation_input, now.validation_input),
+    }
+    return {split: (then, found) for split, (then, found) in pairs.items() if then is not None and found is not None}
 
 
-def _other_rows(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue], split: str) -> bool:
-    return bool(_input(facts, split)["rows_hash"] != _input(now, split)["rows_hash"])
-
-
-def _changed(place: str, split: str, *, then: Mapping[str, Any], now: Mapping[str, Any]) -> Problem:
+def _changed(place: str, split: str, *, then: SplitInput, now: SplitInput) -> Problem:
     name = "training" if split == "train" else "validation"
     return Problem(
         where=place,
@@ -94,16 +95,16 @@ def _changed(place: str, split: str, *, then: Mapping[str, Any], now: Mapping[st
     )
 
 
-def _in_words(read: Mapping[str, Any]) -> str:
-    size = "" if read["num_bytes"] is None else f" in {read['num_bytes']:,} bytes"
-    return f"{read['num_rows_read']:,} rows read{size} (SHA-256 {short(read['files_hash'])})"
+def _in_words(read: SplitInput) -> str:
+    size = "" if read.num_bytes is None else f" in {read.num_bytes:,} bytes"
+    return f"{read.num_rows_read:,} rows read{size} (SHA-256 {short(read.files_hash)})"
 
 
-def _tokenizer_problem(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue], *, task: TaskFile) -> Problem:
+def _tokenizer_problem(before: InputFacts, now: InputFacts, *, task: TaskFile) -> Problem:
     return Problem(
         where=f"model_name_or_path: {task.model_name_or_path}",
-        found=f"the tokenizer or its chat template changed (SHA-256 {short(now['tokenizer_hash'])})",
-        allowed=f"SHA-256 {short(facts.get('tokenizer_hash'))}, {_WHEN}",
+        found=f"the tokenizer or its chat template changed (SHA-256 {short(now.tokenizer_hash)})",
+        allowed=f"SHA-256 {short(before.tokenizer_hash)}, {_WHEN}",
         hint=MEND_PLACE.format(key="model_name_or_path"),
     )
 
@@ -119,15 +120,15 @@ def _tokenised_otherwise(place: str, split: str) -> Problem:
 
 
 def _problem_of_old_record(
-    facts: Mapping[str, JsonValue],
-    now: Mapping[str, JsonValue],
+    before: InputFacts,
+    now: InputFacts,
     *,
     task: TaskFile,
     places: Mapping[str, str],
     is_share: bool,
 ) -> Problem:
     """Return what can be said where files and tokenizer went into one hash."""
-    if facts.get("data_hash") == now["data_hash"]:
+    if before.data_hash == now.data_hash:
         return Problem(
             where=f"model_name_or_path: {task.model_name_or_path}",
             found="other tokens of the same files: the tokenizer, its chat template or a library changed",
@@ -138,13 +139,12 @@ def _problem_of_old_record(
     return Problem(
         where=places["train"] if is_share else f"{places['train']}; {places['validation']}",
         found=f"{name} changed: {_used(now)}",
-        allowed=f"{_used(facts)}, {_WHEN}",
+        allowed=f"{_used(before)}, {_WHEN}",
         hint=MEND_PLACE.format(key="dataset.train"),
     )
 
 
-def _used(facts: Mapping[str, JsonValue]) -> str:
-    counts = facts.get("data_counts")
-    read = counts.get("rows_read") if isinstance(counts, dict) else None
+def _used(inputs: InputFacts) -> str:
+    read = (inputs.data_counts or {}).get("rows_read")
     total = "" if read is None else f"{read} rows read, "
-    return f"{total}{facts.get('num_train_rows')} to train on (SHA-256 {short(facts.get('data_hash'))})"
+    return f"{total}{inputs.num_train_rows} to train on (SHA-256 {short(inputs.data_hash)})"

@@ -7,25 +7,33 @@ is written all the time, so that a plain copy of it may be torn without showing 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 from cohort.core.errors import RunStateError
 from cohort.engine.state.checkpoints import Manifest
 from cohort.runs.database_copies import is_good_copy, replace_database
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import RunFacts, RunPlaces, RunState
+from cohort.tasks.task_file import TaskFile
 
-__all__ = ["home_facts", "settle_copy"]
+__all__ = ["places_now", "settle_copy"]
 
 
-def home_facts(directory: RunDirectory) -> dict[str, JsonValue]:
-    """Return which file the database is, so that a copy can be told from it."""
+def places_now(directory: RunDirectory, task: TaskFile) -> RunPlaces:
+    """Return where a run and its base model are, and which file the database is, so that a copy can be told from it."""
+    return RunPlaces(
+        run_directory=str(directory.root.resolve()),
+        base_model=task.model_name_or_path,
+        database_file=_database_file(directory),
+    )
+
+
+def _database_file(directory: RunDirectory) -> tuple[str, int, int]:
     found = directory.database.stat()
-    return {"database_file": [str(directory.database.resolve()), found.st_dev, found.st_ino]}
+    return str(directory.database.resolve()), found.st_dev, found.st_ino
 
 
-def settle_copy(directory: RunDirectory, facts: Mapping[str, JsonValue]) -> str | None:
+def settle_copy(directory: RunDirectory, facts: RunFacts) -> str | None:
     """Put the database of the last whole checkpoint in place where this is a copy of a run that was not stopped.
 
     Call it with the lock held and the database closed.
@@ -37,8 +45,8 @@ def settle_copy(directory: RunDirectory, facts: Mapping[str, JsonValue]) -> str 
     Returns:
         What was done, in one line; None when nothing had to be.
     """
-    before = facts.get("database_file")
-    if before is None or facts.get("state") != "running" or before == home_facts(directory)["database_file"]:
+    before = facts.places.database_file
+    if before is None or facts.state is not RunState.RUNNING or before == _database_file(directory):
         return None
     for copy in sorted(directory.checkpoints.glob("[0-9]*.db"), reverse=True):
         if is_good_copy(copy) and _is_whole(directory, copy.with_suffix(".json")):

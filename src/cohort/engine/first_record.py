@@ -6,16 +6,15 @@ import uuid
 
 import torch
 
-from cohort.engine.copied_runs import home_facts
+from cohort.engine.copied_runs import places_now
 from cohort.engine.machine.machine import free_memory_bytes
 from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.resume_checks import identity_facts
 from cohort.engine.state.checkpoints import save_checkpoint
 from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.open_run import RunOptions
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunState
 from cohort.runs.store import RunStore
-from cohort.runs.task_of_run import place_facts
 
 __all__ = ["begin_record", "open_state_store"]
 
@@ -39,8 +38,19 @@ def begin_record(
 ) -> None:
     """Record trials and inputs of a run that has done nothing yet, with a checkpoint to go back to."""
     store.add_trials([trial.record() for trial in preparation.proposals.first])
-    names = {"task_name": directory.root.name, "run_id": uuid.uuid4().hex}
-    places = {**place_facts(directory, preparation.task), **home_facts(directory)}
-    store.set_facts({**preparation.facts, **identity_facts(preparation), **names, **places})
+    facts = preparation.facts
+    store.set_facts(
+        task_name=directory.root.name,
+        run_id=uuid.uuid4().hex,
+        state=RunState.RUNNING,
+        places=places_now(directory, preparation.task),
+        seconds=facts.seconds,
+        task=facts.task,
+        machine=facts.machine,
+        inputs=facts.inputs,
+        sizes=facts.sizes,
+        memory=facts.memory,
+        passes=facts.passes,
+    )
     save_checkpoint(store, state_store, directory=directory, resident=())
-    store.set_facts({"has_begun": True})
+    store.set_facts(has_begun=True)

@@ -5,29 +5,24 @@ Another processor or other versions of what computes only change the last bits: 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place, dotted
+from cohort.core.place import Place
 from cohort.engine.changed_rows import MEND_PLACE, row_problems, short
 from cohort.engine.prepare.preparation import Preparation
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import MachineFacts, RunFacts
 from cohort.tasks.paths import PATH_KEYS
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["identity_facts", "require_same_inputs", "require_same_task", "surroundings_warning"]
+__all__ = ["require_same_inputs", "require_same_task", "surroundings_warning"]
 
 _MEND = "Restore it as it was, or start a new run with `cohort tune`."
 # what lies there is compared, not where it lies
 _PLACES = tuple(".".join(map(str, key)) for key in PATH_KEYS)
-_NAMES = {
-    "model_hash": "the base model's weights or configuration",
-    "device": "the device",
-}
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 
@@ -36,18 +31,8 @@ _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 _MAY_CHANGE = ("memory",)
 
 
-def identity_facts(preparation: Preparation) -> dict[str, JsonValue]:
-    """Return what the run record keeps of a run's inputs beside the facts of its preparation."""
-    task = preparation.task.model_dump(mode="json")
-    return {
-        "task": task,
-        "task_hash": hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest(),
-        "num_train_rows": len(preparation.data.train),
-    }
-
-
 def require_same_task(
-    facts: Mapping[str, JsonValue],
+    before: Mapping[str, Any],
     task: TaskFile,
     *,
     path: Path,
@@ -57,7 +42,7 @@ def require_same_task(
     """Refuse a task that is no longer what the run began with.
 
     Args:
-        facts: Of the run record.
+        before: The task as the run record holds it.
         task: The task in the run directory, as it is now.
         path: Its file, for messages.
         since: What recorded it, in words.
@@ -66,8 +51,7 @@ def require_same_task(
     Raises:
         InputError: every key that differs, with both values.
     """
-    before = facts.get("task")
-    found = _differences(before if isinstance(before, dict) else {}, task.model_dump(mode="json"))
+    found = _differences(before, task.model_dump(mode="json"))
     differences = [
         (key, then, now)
         for key, then, now in found
@@ -87,29 +71,30 @@ def require_same_task(
         )
 
 
-def require_same_inputs(facts: Mapping[str, JsonValue], preparation: Preparation) -> None:
+def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
     """Refuse to go on with other data, weights or kind of device than the run began with.
 
     Raises:
         InputError: what differs, all of it.
     """
-    task, now = preparation.task, {**preparation.facts, **identity_facts(preparation)}
-    places = {
-        "model_hash": Place(key=("model_name_or_path",), text=task.model_name_or_path),
-        "device": Place(key=("num_gpus",)),
-    }
-    problems = row_problems(facts, now, task=task)
-    for key, name in _NAMES.items():
-        if facts.get(key) == now[key] or (key == "device" and _kind(facts.get(key)) == _kind(now[key])):
-            continue
-        show = _shown if key == "device" else short
-        found, allowed = show(now[key]), show(facts.get(key))
+    task, now = preparation.task, preparation.facts
+    problems = row_problems(facts.inputs, now.inputs, task=task)
+    if facts.inputs.model_hash != now.inputs.model_hash:
         problems.append(
             Problem(
-                where=places[key],
-                found=f"{name} changed: {found}",
-                allowed=f"{allowed}, as when the run began",
-                hint=_MEND if key == "device" else MEND_PLACE.format(key=dotted(places[key].key)),
+                where=Place(key=("model_name_or_path",), text=task.model_name_or_path),
+                found=f"the base model's weights or configuration changed: {short(now.inputs.model_hash)}",
+                allowed=f"{short(facts.inputs.model_hash)}, as when the run began",
+                hint=MEND_PLACE.format(key="model_name_or_path"),
+            )
+        )
+    if _kind(facts.machine.device) != _kind(now.machine.device):
+        problems.append(
+            Problem(
+                where=Place(key=("num_gpus",)),
+                found=f"the device changed: {_shown(now.machine.device)}",
+                allowed=f"{_shown(facts.machine.device)}, as when the run began",
+                hint=_MEND,
             )
         )
     if problems:
@@ -121,27 +106,23 @@ def _are_places(*values: Any) -> bool:
     return all(isinstance(value, str | list) for value in values)
 
 
-def surroundings_warning(facts: Mapping[str, JsonValue], now: Mapping[str, JsonValue]) -> str | None:
+def surroundings_warning(before: MachineFacts, now: MachineFacts) -> str | None:
     """Return what of the machine and its packages is no longer as when the run began; None when nothing is.
 
     Args:
-        facts: Of the run record.
-        now: Of the preparation.
+        before: From the run record.
+        now: From the preparation.
     """
-    then, versions = _mapping(facts.get("versions")), _mapping(now["versions"])
+    then, versions = before.versions or {}, now.versions or {}
     changed = {name: (then.get(name), versions.get(name)) for name in _COMPUTING_PACKAGES}
-    changed["device"] = (facts.get("device"), now["device"])
+    changed["device"] = (before.device, now.device)
     shown = ", ".join(f"{name} {_shown(b)} (was {_shown(a)})" for name, (a, b) in changed.items() if a != b)
     return f"{shown}: the bits of the results may differ from those of the uninterrupted run" if shown else None
 
 
-def _kind(device: JsonValue) -> str:
+def _kind(device: str | None) -> str:
     """Return ``cpu`` of ``cpu (its name)``."""
     return str(device).partition(" (")[0]
-
-
-def _mapping(value: JsonValue) -> Mapping[str, JsonValue]:
-    return value if isinstance(value, dict) else {}
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from cohort.core.errors import CohortError, InputError, Problem, RunStateError
 from cohort.core.interrupts import stopping_gently
 from cohort.engine.first_record import begin_record, open_state_store
 from cohort.engine.machine.thread_count import settle_thread_count
-from cohort.engine.memory.sizes import SizeRequest, Sizes, facts_of
+from cohort.engine.memory.sizes import SizeRequest, Sizes, size_facts
 from cohort.engine.memory.watch import MemoryWatch
 from cohort.engine.prepare.preparation import Backbone, Preparation, prepare
 from cohort.engine.prepare.trials import objective_metric
@@ -34,7 +33,7 @@ from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import PassFacts
 from cohort.runs.store import RunStore
 from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.tasks.task import Task
@@ -124,8 +123,7 @@ class SharedSession:
             self._require_fit(preparation)
             if self._first is None:
                 self._first = preparation
-                model_hash = str(preparation.facts["model_hash"])
-                self._backbone = Backbone(decoder=preparation.decoder, model_hash=model_hash, memory=preparation.memory)
+                self._backbone = preparation.backbone
             self._directories[name] = run_directory
             self._watchers.append(watcher)
             for note in preparation.notes:
@@ -212,15 +210,17 @@ class SharedSession:
         """Return a watch whose findings are in every task's record."""
         assert self._backbone is not None, "the first task loads the backbone"
 
-        def record(facts: Mapping[str, JsonValue]) -> None:
+        def record(passes: PassFacts) -> None:
             for store in self._stores:
-                store.set_facts(facts)
+                store.set_facts(passes=passes)
 
         def note(line: str) -> None:
             for watcher in self._watchers:
                 watcher.note(line)
 
-        return MemoryWatch(executor, self._backbone.memory, facts={}, record=record, note=note, clock=self._clock)
+        return MemoryWatch(
+            executor, self._backbone.memory, before=PassFacts(), record=record, note=note, clock=self._clock
+        )
 
     def _taken(self, name: str) -> Problem | None:
         if name not in self._directories:
@@ -306,7 +306,8 @@ class SharedSession:
         self, submitted: _Submitted, sizes: Sizes, ending: contextlib.ExitStack
     ) -> tuple[TaskRun, RunStore, TrialStateStore]:
         assert self._executor is not None, "tasks join an open session"
-        facts = {**submitted.preparation.facts, **facts_of(sizes)}
+        passes = PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens)
+        facts = replace(submitted.preparation.facts, sizes=size_facts(sizes), passes=passes)
         preparation = replace(submitted.preparation, sizes=sizes, facts=facts)
         directory = RunDirectory.create(submitted.directory)
         ending.enter_context(directory.lock())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import Problem, RunStateError
 from cohort.core.interrupts import stopping_gently
 from cohort.engine.changed_rows import rewritten_note
-from cohort.engine.copied_runs import home_facts, settle_copy
+from cohort.engine.copied_runs import places_now, settle_copy
 from cohort.engine.first_record import begin_record, open_state_store
 from cohort.engine.machine.thread_count import settle_thread_count
 from cohort.engine.memory.sizes import SizeRequest
@@ -32,10 +32,10 @@ from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.task_run import TaskRun
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.records import JsonValue
 from cohort.runs.store import RunStore
-from cohort.runs.task_of_run import load_run_task, place_facts
+from cohort.runs.task_of_run import load_run_task
 from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import Executor
 
@@ -108,7 +108,7 @@ def resume(
         if repaired is not None:
             watcher.note(f"warning: {repaired}")
         if not directory.database.exists():
-            _begin_again(directory, {}, watcher=watcher, options=options, clock=clock, places=places)
+            _begin_again(directory, RunFacts(), watcher=watcher, options=options, clock=clock, places=places)
             return
         with RunReader.open(directory.database) as reader:
             facts = reader.facts()
@@ -116,7 +116,7 @@ def resume(
             watcher.note(f"warning: {settled}")
         with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
             facts = store.facts()
-            if not store.checkpoints() and facts.get("has_begun") is None:
+            if not store.checkpoints() and facts.has_begun is None:
                 store.close()
                 directory.database.unlink()
                 _begin_again(directory, facts, watcher=watcher, options=options, clock=clock, places=places)
@@ -140,7 +140,7 @@ def _begin(
 
 def _begin_again(
     directory: RunDirectory,
-    facts: Mapping[str, JsonValue],
+    facts: RunFacts,
     *,
     watcher: ProgressWatcher,
     options: RunOptions,
@@ -166,14 +166,14 @@ def _continue(
     facts = store.facts()
     _keep_thread_count(facts)
     task = load_run_task(directory, facts=facts, places=places)
-    require_same_task(facts, task, path=directory.task_file)
-    preparation = _prepare(task, watcher=watcher, clock=clock, request=SizeRequest.recorded(facts))
+    require_same_task(facts.task.document or {}, task, path=directory.task_file)
+    preparation = _prepare(task, watcher=watcher, clock=clock, request=SizeRequest.recorded(facts.sizes))
     require_same_inputs(facts, preparation)
     write_text(directory.task_file, task.resolved_yaml())
-    store.set_facts({**place_facts(directory, task), **home_facts(directory)})
-    if (rewritten := rewritten_note(facts, preparation.facts)) is not None:
+    store.set_facts(places=places_now(directory, task))
+    if (rewritten := rewritten_note(facts.inputs, preparation.facts.inputs)) is not None:
         watcher.note(rewritten)
-    if (warning := surroundings_warning(facts, preparation.facts)) is not None:
+    if (warning := surroundings_warning(facts.machine, preparation.facts.machine)) is not None:
         watcher.note(f"warning: {warning}")
     state_store = open_state_store(preparation, directory, options=options)
     manifest, problems = latest_good_checkpoint(store, state_store, directory=directory)
@@ -185,7 +185,7 @@ def _continue(
             f"was going on, copy it again; else start again with `cohort tune {directory.task_file} -o NEW_DIR`"
         )
     store.truncate_after(manifest.position)
-    store.set_facts({"state": "running"})
+    store.set_facts(state=RunState.RUNNING)
     executor = preparation.build_executor()
     _go(
         preparation,
@@ -227,7 +227,12 @@ def _go(
         run.supervisor.restore(checkpoint)
     executor.reliefs.append(state_store.leave_device)
     memory = MemoryWatch(
-        executor, preparation.memory, facts=store.facts(), record=store.set_facts, note=watcher.note, clock=clock
+        executor,
+        preparation.memory,
+        before=store.facts().passes,
+        record=lambda passes: store.set_facts(passes=passes),
+        note=watcher.note,
+        clock=clock,
     )
     stop = threading.Event()
     session = Session(
@@ -258,20 +263,20 @@ def _prepare(
     preparation = prepare(
         task, clock=clock, say=lambda phase: watcher.update(RunProgress(phase=phase)), request=request, also=also
     )
-    facts = preparation.facts
+    machine = preparation.facts.machine
     trials = f"{len(preparation.proposals.first)} trials{'' if preparation.proposals.is_complete else ' at first'}"
-    threads = f"{facts['threads']} thread{'' if facts['threads'] == 1 else 's'}"
+    threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
     watcher.note(
-        f"{trials} on {facts['device']}, {facts['precision']}, {threads}; products: {facts['backend']}; "
-        f"attention: {facts['attention']}"
+        f"{trials} on {machine.device}, {machine.precision}, {threads}; products: {machine.backend}; "
+        f"attention: {machine.attention}"
     )
     for note in preparation.notes:
         watcher.note(note)
     return preparation
 
 
-def _keep_thread_count(facts: Mapping[str, JsonValue]) -> None:
+def _keep_thread_count(facts: RunFacts) -> None:
     """Thread count is part of a run's identity: sums over many numbers come out otherwise under another one."""
-    recorded = facts.get("threads")
-    if isinstance(recorded, int) and recorded != torch.get_num_threads():
+    recorded = facts.machine.threads
+    if recorded is not None and recorded != torch.get_num_threads():
         torch.set_num_threads(recorded)

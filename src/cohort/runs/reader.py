@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from cohort.core.errors import RunStateError
+from cohort.runs.facts import RunFacts
 from cohort.runs.log_reader import LogReader, number
-from cohort.runs.records import CheckpointRecord, EvaluationRecord, JsonValue, TrialRecord, TrialStatus
+from cohort.runs.records import CheckpointRecord, EvaluationRecord, TrialRecord, TrialStatus
 from cohort.runs.schema import open_database
 from cohort.tuning.decisions import FAILED, Decision, DecisionKind
-from cohort.tuning.objective_metric import ObjectiveMetric
 
 __all__ = ["RunReader"]
 
@@ -30,30 +30,11 @@ class RunReader(LogReader):
     def run_seconds(self) -> float:
         """Return the run time up to the last thing recorded."""
         logged = self._one("SELECT coalesce(max(seconds), 0) FROM log")
-        recorded = self.facts().get("run_seconds", 0.0)
-        return max(float(logged), float(recorded) if isinstance(recorded, int | float) else 0.0)
+        return max(float(logged), self.facts().run_seconds)
 
-    def facts(self) -> dict[str, JsonValue]:
-        """Return all facts by key.
-
-        Keys that report and status know; any other is listed as it is:
-        ``task_name`` ``base_model`` ``objective`` ``state`` (running, interrupted, done) ``best_trial_id``
-        ``training`` ({key: value} of settings that all trials share) ``num_slots``
-        ``metric`` ``metric_maximize`` ``base_metrics`` ({name: value} of the model without adapter)
-        ``default_trial_id`` ``default_metrics`` ``warmup_fraction`` ``kept_share``
-        ``versions`` ({package: version}) ``backend`` ``precision`` ``attention`` ``threads`` ``device``
-        ``data_hash`` ``model_hash`` ``task_hash`` ``tokenise_seconds`` ``load_seconds`` ``train_seconds``
-        ``evaluate_seconds`` ``generate_seconds`` ``data_counts`` ({what: count}) ``data_problems`` ([{where, found,
-        allowed, hint}]).
-        """
-        return {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts ORDER BY key")}
-
-    def metric(self) -> ObjectiveMetric:
-        """Return what the best checkpoint is chosen by."""
-        facts = self.facts()
-        return ObjectiveMetric(
-            name=str(facts.get("metric", "loss")), maximize=bool(facts.get("metric_maximize", False))
-        )
+    def facts(self) -> RunFacts:
+        """Return what the record says of the run as a whole."""
+        return RunFacts.from_stored({key: json.loads(text) for key, text in self._rows("SELECT key, value FROM facts")})
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """Return the checkpoints, latest last."""
@@ -123,7 +104,7 @@ class RunReader(LogReader):
 
     def _best_evaluations(self) -> dict[int, tuple[float, EvaluationRecord]]:
         """The best value and its evaluation by trial, as the study decided: its last new best."""
-        name = self.metric().name
+        name = self.facts().metric
         clause = " WHERE kind = ? ORDER BY position"
         values = {
             entry.decision.trial_id: (entry.decision.step, entry.decision.numbers[name])

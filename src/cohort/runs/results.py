@@ -13,6 +13,7 @@ from typing import Any
 from cohort.core.durable_files import atomic_file
 from cohort.core.events import Evaluated, StepDone
 from cohort.runs.compute_saved import ComputeSaved, compute_saved
+from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import JsonValue, LoggedEvent, TrialRecord, TrialStatus
 from cohort.tuning.objective_metric import ObjectiveMetric
@@ -48,7 +49,7 @@ class RunResults:
         default_value: The same for the default hyperparameters: measured apart (fact ``default_metrics``), else the
             best value of ``default_trial``, which a rule may have stopped early.
         default_trial: The trial with the default hyperparameters, where ``default_value`` is its own.
-        facts: All facts of the run (:meth:`RunReader.facts`).
+        facts: What the record says of the run as a whole.
     """
 
     metric: ObjectiveMetric
@@ -59,7 +60,7 @@ class RunResults:
     default_trial: TrialRecord | None
     compute: ComputeSaved
     run_seconds: float
-    facts: Mapping[str, JsonValue]
+    facts: RunFacts
 
     @property
     def worst(self) -> TrialRecord | None:
@@ -69,8 +70,7 @@ class RunResults:
     @property
     def search_ended(self) -> str | None:
         """What ended the search before all trials were proposed, in words; None where nothing did."""
-        found = self.facts.get("search_ended")
-        return found if isinstance(found, str) else None
+        return self.facts.search_ended
 
     @property
     def metric_label(self) -> str:
@@ -100,28 +100,20 @@ def _why(trial: TrialRecord, *, label: str) -> str:
     return f"{label} {trial.best_value:.4g} at step {trial.best_step}; {ended}"
 
 
-def _value_in(facts: Mapping[str, JsonValue], key: str, *, metric: ObjectiveMetric) -> float | None:
-    measured = facts.get(key)
-    value = measured.get(metric.name) if isinstance(measured, dict) else None
-    return float(value) if isinstance(value, int | float) else None
-
-
 def read_results(reader: RunReader) -> RunResults:
     """Read the outcome so far; works at any moment of a run."""
     with reader.snapshot():
-        metric, facts, trials = reader.metric(), reader.facts(), reader.trials()
-        run_seconds = reader.run_seconds()
+        facts, trials, run_seconds = reader.facts(), reader.trials(), reader.run_seconds()
+    metric = facts.objective_metric
     by_id = {trial.trial_id: trial for trial in trials}
     ordered = best_first(trials, metric=metric)
-    recorded, default_id = facts.get("best_trial_id"), facts.get("default_trial_id")
-    best = by_id.get(recorded) if isinstance(recorded, int) else None
+    best = None if facts.best_trial_id is None else by_id.get(facts.best_trial_id)
     if best is None and ordered and ordered[0].best_value is not None:
         best = ordered[0]
-    default = _value_in(facts, "default_metrics", metric=metric)
-    default_trial = None
-    if default is None and isinstance(default_id, int) and default_id in by_id:
-        default_trial = by_id[default_id]
-        default = default_trial.best_value
+    default, default_trial = (facts.default_metrics or {}).get(metric.name), None
+    if default is None and facts.task.default_trial_id is not None:
+        default_trial = by_id.get(facts.task.default_trial_id)
+        default = None if default_trial is None else default_trial.best_value
     return RunResults(
         metric=metric,
         ranked=tuple(
@@ -129,7 +121,7 @@ def read_results(reader: RunReader) -> RunResults:
             for rank, trial in enumerate(ordered, start=1)
         ),
         best=best,
-        base_value=_value_in(facts, "base_metrics", metric=metric),
+        base_value=(facts.base_metrics or {}).get(metric.name),
         default_value=default,
         default_trial=default_trial,
         compute=compute_saved(trials),

@@ -12,7 +12,9 @@ from cohort.core.errors import RunStateError
 
 __all__ = ["SCHEMA_VERSION", "create_tables", "database_errors_named", "open_database"]
 
-SCHEMA_VERSION = 1
+# 2: data problems have a `hint` where version 1 wrote `mend`; nothing else differs
+SCHEMA_VERSION = 2
+_READABLE_VERSIONS = (1, SCHEMA_VERSION)
 # "COHO": tells our databases from others
 _APPLICATION_ID = 0x434F484F
 
@@ -151,8 +153,8 @@ def _settings(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def create_tables(path: Path, *, facts: Mapping[str, str]) -> None:
-    """Create the database of a new run with its first facts (JSON by key), whole or not at all.
+def create_tables(path: Path, *, facts: Mapping[str, str | None]) -> None:
+    """Create the database of a new run with its first facts (rows by key), whole or not at all.
 
     Raises:
         RunStateError: there is a database already.
@@ -188,10 +190,10 @@ def open_database(path: Path, *, read_only: bool) -> sqlite3.Connection:
         if application_id != _APPLICATION_ID:
             connection.close()
             raise RunStateError(f"{path} is a database, but not of a run; check the path")
-        if version != SCHEMA_VERSION:
+        if version not in _READABLE_VERSIONS:
             connection.close()
             raise RunStateError(
-                f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}. "
+                f"{path} has schema version {version}; this release reads up to {SCHEMA_VERSION}. "
                 "Use the release that the run was started with"
             )
         if not read_only:

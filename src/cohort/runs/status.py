@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.records import JsonValue, TrialStatus
+from cohort.runs.records import TrialStatus
 from cohort.runs.results import RankedTrial, RunResults, read_results
 from cohort.runs.time_left import TokenRate, TrialAhead, seconds_left
 from cohort.tuning.evaluation_times import warmup_steps
@@ -50,7 +51,7 @@ class RunStatus:
 
 
 def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> float | None:
-    compute, facts = results.compute, results.facts
+    compute, task = results.compute, results.facts.task
     if not compute.planned_steps:
         return None
     mean = compute.planned_tokens / compute.planned_steps
@@ -60,19 +61,16 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
             TrialAhead(
                 steps_done=trial.steps_done,
                 planned_steps=trial.planned_steps,
-                warmup_steps=warmup_steps(trial.planned_steps, fraction=_share(facts, "warmup_fraction")),
+                warmup_steps=warmup_steps(
+                    trial.planned_steps, fraction=1.0 if task.warmup_fraction is None else task.warmup_fraction
+                ),
                 tokens_per_step=mean if trial.planned_tokens is None else trial.planned_tokens / trial.planned_steps,
             )
             for trial in ahead
         ],
         pace=TokenRate.of(tokens_per_second, trained=compute.trained_tokens, evaluated=compute.evaluation_tokens),
-        kept_share=_share(facts, "kept_share"),
+        kept_share=1.0 if task.kept_share is None else task.kept_share,
     )
-
-
-def _share(facts: Mapping[str, JsonValue], key: str) -> float:
-    value = facts.get(key)
-    return float(value) if isinstance(value, int | float) else 1.0
 
 
 def read_status(directory: RunDirectory) -> RunStatus:
@@ -90,7 +88,7 @@ def read_status(directory: RunDirectory) -> RunStatus:
             sorted((stay.slot, stay.trial_id) for stay in reader.residencies() if stay.stop_position is None)
         )
     rate = tokens / window if window > 0 and tokens else None
-    done = results.facts.get("state") == "done"
+    done = results.facts.state is RunState.DONE
     counts = Counter(entry.trial.status for entry in results.ranked)
     return RunStatus(
         state="running" if holder else "done" if done else "stopped",

@@ -11,13 +11,15 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Unpack
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.runs.facts import Activity, FactUpdates, stored_facts
 from cohort.runs.log_reader import encode_numbers
 from cohort.runs.reader import RunReader
-from cohort.runs.records import CheckpointRecord, JsonValue, LoggedDecision, LoggedEvent, NewTrial
-from cohort.runs.schema import create_tables, database_errors_named, open_database
+from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, NewTrial
+from cohort.runs.schema import SCHEMA_VERSION, create_tables, database_errors_named, open_database
 from cohort.tuning.decisions import Decision
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
@@ -41,8 +43,7 @@ class RunStore(RunReader):
             RunStateError: there is one already.
             StorageFullError: the disk is full.
         """
-        facts = {"metric": metric.name, "metric_maximize": metric.maximize}
-        create_tables(path, facts={key: json.dumps(value) for key, value in facts.items()})
+        create_tables(path, facts=stored_facts({"metric": metric.name, "metric_maximize": metric.maximize}))
         return cls(open_database(path, read_only=False), path=path, clock=clock or SystemClock())
 
     @classmethod
@@ -54,6 +55,7 @@ class RunStore(RunReader):
         """
         store = cls(open_database(path, read_only=False), path=path, clock=clock or SystemClock())
         with store._transaction():
+            store._upgrade()
             store._connection.execute(
                 "UPDATE residencies SET stop_position = max(?, start_position), stop_seconds = max(?, start_seconds) "
                 "WHERE stop_position IS NULL",
@@ -67,6 +69,12 @@ class RunStore(RunReader):
         self._seconds_before = self.run_seconds()
         self._opened_at = clock.monotonic()
         self._position = self.last_position()
+
+    def _upgrade(self) -> None:
+        """Bring the record of a run that the version before began to the form of this one."""
+        if self._one("PRAGMA user_version") != SCHEMA_VERSION:
+            self._write_facts({"inputs": self.facts().inputs})
+            self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @property
     def seconds(self) -> float:
@@ -161,25 +169,22 @@ class RunStore(RunReader):
                 (self._position, self.seconds, trial_id),
             )
 
-    def set_facts(self, facts: Mapping[str, JsonValue]) -> None:
-        """Record facts about the run, replacing those of the same key (see :meth:`RunReader.facts` for keys)."""
-        rows = [(key, json.dumps(value)) for key, value in facts.items()]
+    def set_facts(self, **facts: Unpack[FactUpdates]) -> None:
+        """Record facts about the run in place of those that are there, e.g. ``set_facts(state=RunState.DONE)``."""
         with self._transaction():
-            self._connection.executemany(
-                "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                rows,
-            )
+            self._write_facts(facts)
 
-    def add_to_facts(self, amounts: Mapping[str, float]) -> None:
-        """Add to numeric facts, which start at 0: ``train_seconds``, ``evaluate_seconds`` and the like."""
-        known = self.facts()
-        sums: dict[str, JsonValue] = {}
-        for key, amount in amounts.items():
-            before = known.get(key, 0.0)
-            if not isinstance(before, int | float):
-                raise TypeError(f"fact {key!r} is {before!r}, not a number")
-            sums[key] = before + amount
-        self.set_facts(sums)
+    def _write_facts(self, facts: FactUpdates) -> None:
+        rows = stored_facts(facts)
+        self._connection.executemany("DELETE FROM facts WHERE key = ?", [(key,) for key in rows])
+        self._connection.executemany(
+            "INSERT INTO facts (key, value) VALUES (?, ?)", [row for row in rows.items() if row[1] is not None]
+        )
+
+    def add_seconds(self, seconds: Mapping[Activity, float]) -> None:
+        """Add to the time spent on activities."""
+        before = self.facts().seconds
+        self.set_facts(seconds={activity: before.get(activity, 0.0) + more for activity, more in seconds.items()})
 
     def record_checkpoint(self, file_name: str, *, checksum: str) -> CheckpointRecord:
         """Record that ``file_name`` holds the state at the present position, and flush the log to the disk.
@@ -224,10 +229,7 @@ class RunStore(RunReader):
             execute("DELETE FROM checkpoints WHERE position > ?", (position,))
             for table in _LOG_TABLES:
                 execute(f"DELETE FROM {table} WHERE position > ?", (position,))
-            execute(
-                "INSERT INTO facts VALUES ('run_seconds', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                (json.dumps(self._seconds_before),),
-            )
+            self._write_facts({"run_seconds": self._seconds_before})
         self._position = min(self._position, position)
         return dropped
 
@@ -235,7 +237,7 @@ class RunStore(RunReader):
         """Record the run time and close; the log is folded into the one file. Harmless when closed already."""
         if self.is_closed:
             return
-        self.set_facts({"run_seconds": self.seconds})
+        self.set_facts(run_seconds=self.seconds)
         super().close()
 
 

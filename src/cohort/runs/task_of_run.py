@@ -15,21 +15,16 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place
 from cohort.runs.directory import RunDirectory
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import RunFacts
 from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.overrides import Override, parse_overrides
 from cohort.tasks.paths import PATH_KEYS
 from cohort.tasks.yaml_lines import parse_yaml
 
-__all__ = ["load_run_task", "place_facts", "read_run_task"]
+__all__ = ["load_run_task", "read_run_task"]
 
 
-def place_facts(directory: RunDirectory, task: TaskFile) -> dict[str, JsonValue]:
-    """Return what the run record keeps of where run and inputs are."""
-    return {"run_directory": str(directory.root.resolve()), "base_model": task.model_name_or_path}
-
-
-def load_run_task(directory: RunDirectory, *, facts: Mapping[str, JsonValue], places: Sequence[str] = ()) -> TaskFile:
+def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[str] = ()) -> TaskFile:
     """Return the task of a run that is to go on, its inputs where they are now.
 
     Args:
@@ -58,7 +53,7 @@ def load_run_task(directory: RunDirectory, *, facts: Mapping[str, JsonValue], pl
     return load_task(directory.task_file, [*moved, *places])
 
 
-def read_run_task(directory: RunDirectory, *, facts: Mapping[str, JsonValue]) -> TaskFile:
+def read_run_task(directory: RunDirectory, *, facts: RunFacts) -> TaskFile:
     """Return the task of a run whose adapters are to be used: only the base model is looked for.
 
     Raises:
@@ -93,13 +88,13 @@ def _paths(plain: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str | list[str]]
             yield key, value
 
 
-def _located(path: str, *, directory: RunDirectory, facts: Mapping[str, JsonValue]) -> str | None:
+def _located(path: str, *, directory: RunDirectory, facts: RunFacts) -> str | None:
     """Return where an input is now: where it was, or at the same place relative to the run directory; else None."""
     # a resolved task has absolute paths; what is none is a hub id
     if not Path(path).is_absolute() or Path(path).exists():
         return path
-    before = facts.get("run_directory")
-    if not isinstance(before, str):
+    before = facts.places.run_directory
+    if before is None:
         return None
     moved = Path(os.path.normpath(directory.root.resolve() / os.path.relpath(path, before)))
     return str(moved) if moved.exists() else None

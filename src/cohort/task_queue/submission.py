@@ -119,8 +119,9 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
     )
     if now.get(queued.source) != queued.digests.get(queued.source):
         try:
-            task, recorded = load_task(queued.source), {"task": dict(queued.task)}
-            require_same_task(recorded, task, path=Path(queued.source), since="it was added", hint=hint)
+            require_same_task(
+                queued.task, load_task(queued.source), path=Path(queued.source), since="it was added", hint=hint
+            )
         except InputError as error:
             problems += error.problems
     for path, before in queued.digests.items():

@@ -12,6 +12,7 @@ from cohort.engine.machine.measurements import RunCosts, write_costs
 from cohort.engine.machine.thread_count import settle_thread_count
 from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.tune import tune
+from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader
 from cohort.scheduling.cost.hardware import KNOWN_GPUS, Hardware
 from cohort.scheduling.cost.model import CostSource, StepCost, StepSample, TrialWork
@@ -129,8 +130,7 @@ def test_a_run_teaches_the_next_estimate(folder: Path, tmp_path: Path, monkeypat
     assert option.step_source is CostSource.SCALED
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         facts = reader.facts()
-    measured = facts["train_seconds"]
-    assert isinstance(measured, float)
+    measured = facts.seconds[Activity.TRAIN]
     # the first steps warm up, and other programs may take turns on this machine
     assert 0.2 * measured < option.time.training < 5 * measured
     other = tiny_task(folder, early_exit="none", lora={"target_modules": ["q_proj"], "lora_alpha": "2r"})

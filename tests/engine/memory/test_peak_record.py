@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
 from cohort.engine.memory.peak_record import PeakRecord
+from cohort.runs.facts import ObservedPass, PassFacts, RunFacts, stored_facts
 
 
 def peak(num_bytes: int) -> PassPeak:
@@ -27,27 +29,24 @@ def taken(count: int, *, first: int = 0, record: PeakRecord | None = None) -> Pe
 
 def test_the_error_is_that_of_all_passes_not_of_the_largest() -> None:
     facts = taken(5_000).facts()
-    assert facts["memory_passes_observed"] == 5_000
-    assert facts["memory_prediction_error_percent"] == pytest.approx(49.5)
-    shown = facts["memory_largest_passes"]
-    assert isinstance(shown, list)
-    assert len(shown) == 20
-    assert facts["memory_pass_observed_bytes"] == 1_004_900
-    assert shown[0] == {
-        "kind": "training",
-        "rows": 1_004_900,
-        "predicted_bytes": 1_004_900,
-        "observed_bytes": 1_004_900,
-    }
+    assert facts.num_observed == 5_000
+    assert facts.error_percent == pytest.approx(49.5)
+    assert facts.largest is not None
+    assert len(facts.largest) == 20
+    assert facts.observed_bytes == 1_004_900
+    assert facts.largest[0] == ObservedPass(
+        kind=PassKind.TRAIN, rows=1_004_900, predicted_bytes=1_004_900, observed_bytes=1_004_900
+    )
 
 
 def test_a_stop_changes_nothing() -> None:
-    before = json.loads(json.dumps(taken(700).facts()))
+    rows = stored_facts({"passes": taken(700).facts()})
+    before = RunFacts.from_stored({key: json.loads(text) for key, text in rows.items() if text is not None}).passes
     after = taken(800, first=700, record=PeakRecord.of(before)).facts()
     whole = taken(1_500).facts()
-    assert after["memory_prediction_error_percent"] == pytest.approx(whole["memory_prediction_error_percent"])
-    assert {**after, "memory_prediction_error_percent": 0} == {**whole, "memory_prediction_error_percent": 0}
+    assert after.error_percent == pytest.approx(whole.error_percent)
+    assert replace(after, error_percent=0.0) == replace(whole, error_percent=0.0)
 
 
 def test_nothing_observed_says_nothing() -> None:
-    assert PeakRecord.of({}).facts() == {}
+    assert PeakRecord.of(PassFacts()).facts() == PassFacts()

@@ -44,9 +44,9 @@ def test_a_small_task_is_judged_on_sixteen_rows_and_told_what_that_costs(folder:
     tune(task, tmp_path / "run", watcher=watcher)
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         facts = reader.facts()
-    assert facts["evaluation_rows"] == 16
-    share = facts["evaluation_cost_fraction"]
-    assert isinstance(share, float)
+    assert facts.inputs.evaluation_rows == 16
+    share = facts.inputs.evaluation_cost_fraction
+    assert share is not None
     assert share > 0.1
     note = f"evaluations use 16 of 40 validation rows, {100 * share:.3g} % of the training compute, above"
     assert [text for text in watcher.notes if text.startswith("evaluations")] == [f"{note} max_cost_fraction 0.1"]

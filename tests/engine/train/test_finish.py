@@ -33,7 +33,7 @@ def test_the_default_is_recorded_when_its_trial_went_through(
     tune(tiny_task(folder, **sections), tmp_path / "run")
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         facts, results = reader.facts(), read_results(reader)
-    assert ("default_metrics" not in facts) == is_stopped
+    assert (facts.default_metrics is None) == is_stopped
     assert (results.default_trial is not None) == is_stopped
     assert results.default_value is not None
 
@@ -47,7 +47,7 @@ def test_a_kept_trial_is_as_complete_as_the_best(folder: Path, tmp_path: Path) -
     kept = [path.parent for path in (tmp_path / "run" / "trials").glob("*/adapter_config.json")]
     assert len(kept) > 1
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
-        task_hash = reader.facts()["task_hash"]
+        task_hash = reader.facts().task.task_hash
     for trial in kept:
         assert _names(trial) == _names(tmp_path / "run" / "best") >= {"tokenizer.json", "README.md"}
         assert f"| task hash | {task_hash} |" in (trial / "README.md").read_text()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.clock import ManualClock
-from cohort.engine.train.time_spent import Activity, TimeSpent
+from cohort.engine.train.time_spent import TimeSpent
+from cohort.runs.facts import Activity
 
 
 def _fail_after_a_second(clock: ManualClock) -> None:
@@ -25,7 +26,7 @@ def test_an_inner_activity_interrupts_the_outer_one() -> None:
         with spent.on(Activity.GENERATE):
             clock.advance(4)
         clock.advance(8)
-    assert spent.take() == {"train_seconds": 1, "evaluate_seconds": 10, "generate_seconds": 4}
+    assert spent.take() == {Activity.TRAIN: 1, Activity.EVALUATE: 10, Activity.GENERATE: 4}
     assert spent.take() == {}
 
 
@@ -34,9 +35,9 @@ def test_what_was_taken_is_not_counted_again() -> None:
     spent = TimeSpent(clock)
     with spent.on(Activity.TRAIN):
         clock.advance(1)
-        assert spent.take() == {"train_seconds": 1}
+        assert spent.take() == {Activity.TRAIN: 1}
         clock.advance(2)
-    assert spent.take() == {"train_seconds": 2}
+    assert spent.take() == {Activity.TRAIN: 2}
 
 
 def test_an_error_ends_the_activity() -> None:
@@ -45,4 +46,4 @@ def test_an_error_ends_the_activity() -> None:
     with pytest.raises(RuntimeError), spent.on(Activity.TRAIN):
         _fail_after_a_second(clock)
     clock.advance(50)
-    assert spent.take() == {"train_seconds": 1}
+    assert spent.take() == {Activity.TRAIN: 1}

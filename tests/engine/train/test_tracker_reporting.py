@@ -16,6 +16,7 @@ from cohort.engine.train.progress import RunProgress
 from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.integrations.trackers import Trackers
+from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader
 from cohort.runs.results import read_results
 from cohort.tuning.decisions import Decision
@@ -90,26 +91,20 @@ def test_tensorboard_goes_on_after_an_interruption(
     with pytest.raises(KeyboardInterrupt):
         tune(tiny_task(folder, report_to=["tensorboard"]), run, options=RunOptions(checkpoint_seconds=3600))
     with RunReader.open(run / "run.db") as reader:
-        run_id = reader.facts()["run_id"]
+        run_id = reader.facts().run_id
     resume(run)
     assert_tensorboard_holds_the_log(run)
     with RunReader.open(run / "run.db") as reader:
-        assert reader.facts()["run_id"] == run_id
+        assert reader.facts().run_id == run_id
 
 
 def test_times_are_recorded_and_fit_into_the_run(folder: Path, tmp_path: Path) -> None:
     tune(tiny_task(folder, evaluation={"metric": "exact_match", "max_new_tokens": 3}), tmp_path / "run")
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         facts = read_results(reader).facts
-    spent = []
-    for name in ("train_seconds", "evaluate_seconds", "generate_seconds"):
-        value = facts[name]
-        assert isinstance(value, float)
-        assert value > 0
-        spent.append(value)
-    total = facts["run_seconds"]
-    assert isinstance(total, float)
-    assert sum(spent) <= total
+    spent = [facts.seconds[activity] for activity in (Activity.TRAIN, Activity.EVALUATE, Activity.GENERATE)]
+    assert min(spent) > 0
+    assert sum(spent) <= facts.run_seconds
 
 
 def test_a_missing_package_is_named_with_the_other_problems(folder: Path) -> None:
@@ -151,7 +146,7 @@ def test_a_tracker_that_fails_is_noted_once_and_recorded(
     tune(tiny_task(folder, training={"max_steps": 3}), tmp_path / "run", watcher=watcher)
     assert len([line for line in watcher.lines if "mlflow failed" in line and "no route" in line]) == 1
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
-        assert reader.facts()["tracker_failures"] == {"mlflow": "ConnectionError: no route"}
+        assert reader.facts().tracker_failures == {"mlflow": "ConnectionError: no route"}
 
 
 def test_reporter_is_silent_without_trackers() -> None:

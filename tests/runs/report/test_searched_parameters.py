@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from cohort.runs.facts import RunFacts, TaskFacts
 from cohort.runs.records import JsonValue
 from cohort.runs.report.searched_parameters import followed_parameters, searched_names
 from cohort.tasks.task_file import TaskFile
 
 
-def _facts(
-    *, lora: dict[str, JsonValue] | None = None, space: dict[str, JsonValue] | None = None
-) -> dict[str, JsonValue]:
+def _facts(*, lora: dict[str, JsonValue] | None = None, space: dict[str, JsonValue] | None = None) -> RunFacts:
     task = {
         "model_name_or_path": "model",
         "dataset": {"train": "train.jsonl"},
         "lora": lora or {},
         "search": {"space": space or {}},
     }
-    return {"task": TaskFile.model_validate(task).model_dump(mode="json")}
+    return RunFacts(task=TaskFacts(document=TaskFile.model_validate(task).model_dump(mode="json")))
 
 
 def test_the_searched_are_those_of_the_space_in_its_order() -> None:
@@ -28,8 +27,8 @@ def test_the_searched_are_those_of_the_space_in_its_order() -> None:
         "learning_rate": {"min": 1e-5, "max": 1e-3, "num": 3},
     }
     assert searched_names(_facts(space=space)) == ("warmup_ratio", "r", "learning_rate")
-    assert searched_names({}) == ()
-    assert searched_names({"task": None}) == ()
+    assert searched_names(RunFacts()) == ()
+    assert searched_names(RunFacts(task=TaskFacts(document={"search": None}))) == ()
 
 
 @pytest.mark.parametrize(
@@ -59,4 +58,4 @@ def test_what_is_searched_itself_follows_nothing(lora: dict[str, JsonValue], spa
 
 
 def test_nothing_follows_where_no_task_is_recorded() -> None:
-    assert followed_parameters({}) == {}
+    assert followed_parameters(RunFacts()) == {}

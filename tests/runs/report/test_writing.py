@@ -12,6 +12,7 @@ import pytest
 
 from cohort.core.errors import StorageFullError
 from cohort.core.events import Evaluated, StepDone
+from cohort.runs.facts import DataProblem, InputFacts, RunPlaces, TaskFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import JsonValue, NewTrial
 from cohort.runs.report import render_report, write_report
@@ -158,8 +159,12 @@ def test_a_run_in_which_everything_is_nan(tmp_path: Path) -> None:
 def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
     attack = "<script>alert(1)</script>\"'>&"
     store = RunStore.create(tmp_path / "run.db")
-    problem: dict[str, JsonValue] = {"where": attack, "found": attack, "allowed": attack, "hint": attack}
-    store.set_facts({"task_name": attack, "base_model": attack, "data_problems": [problem], "odd": [attack]})
+    problem = DataProblem(where=attack, found=attack, allowed=attack, hint=attack)
+    store.set_facts(
+        task_name=attack,
+        places=RunPlaces(base_model=attack),
+        inputs=InputFacts(data_problems=(problem,), data_counts={attack: 1}, target_modules=(attack,)),
+    )
     store.add_trials(
         [NewTrial(trial_id=n, parameters={attack: attack + str(n), "r": n}, planned_steps=2, seed=0) for n in range(3)]
     )
@@ -213,7 +218,7 @@ def _three_trials(path: Path, *, alpha: JsonValue) -> str:
     """The page of three trials of which none repeats a value of another."""
     store = RunStore.create(path)
     space: dict[str, JsonValue] = {"lora_alpha": alpha, "r": [4, 8, 16], "learning_rate": {"min": 1e-5, "max": 1e-3}}
-    store.set_facts({"task": {"lora": {"lora_alpha": 32.0}, "search": {"space": space}}})
+    store.set_facts(task=TaskFacts(document={"lora": {"lora_alpha": 32.0}, "search": {"space": space}}))
     settings: list[dict[str, JsonValue]] = [
         {"lora_alpha": 2.0 * r, "r": r, "learning_rate": rate} for r, rate in ((4, 7e-4), (16, 2e-5), (8, 9e-5))
     ]

@@ -104,7 +104,7 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
     if _is_adapter(directory.best):
         return None
     with RunReader.open(directory.database) as reader, reader.snapshot():
-        metric, evaluations = reader.metric(), reader.evaluations()
+        metric, evaluations = reader.facts().objective_metric, reader.evaluations()
         steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
     found, seen = [], []
     for evaluation in evaluations:
@@ -188,16 +188,16 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
 def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -> AdapterContent:
     facts = results.facts
     base_model = read_run_task(directory, facts=facts).model_name_or_path
-    modules, shared = facts["target_modules"], facts["training"]
-    assert isinstance(modules, list), "a run that trained recorded its linears"
-    assert isinstance(shared, dict), "a run that trained recorded what its trials share"
+    modules, shared = facts.inputs.target_modules, facts.task.training
+    assert modules is not None, "a run that trained recorded its linears"
+    assert shared is not None, "a run that trained recorded what its trials share"
     settings: dict[str, Any] = {**shared, **trial.parameters}
     linears = linear_shapes(check_checkpoint(find_model(base_model)))
     path = _checkpoint(directory, trial)
     assert path is not None, "a trial without a checkpoint was refused"
     return AdapterContent(
         weights_rD=read_weights(path)[0],
-        layout=AdapterLayout({str(name): linears[str(name)] for name in modules}),
+        layout=AdapterLayout({name: linears[name] for name in modules}),
         spec=AdapterSpec(
             r=int(settings["r"]),
             lora_alpha=float(settings["lora_alpha"]),

@@ -19,8 +19,8 @@ from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_ad
 from cohort.engine.machine.machine import choose_machine
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
-from cohort.runs.records import JsonValue
 from cohort.runs.task_of_run import read_run_task
 from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
 from cohort.serving.sampler import Sampling
@@ -84,7 +84,7 @@ def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool,
     return template.format_map({template_fields(template)[0]: prompt})
 
 
-def _facts(directory: RunDirectory) -> dict[str, JsonValue]:
+def _facts(directory: RunDirectory) -> RunFacts:
     with RunReader.open(directory.database) as reader:
         return reader.facts()
 
@@ -121,8 +121,8 @@ def generate_from_run(
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
-    is_chat = facts.get("is_chat") is True and not settings.is_raw
-    is_alpaca = facts.get("data_format") == DataFormat.ALPACA
+    is_chat = facts.inputs.is_chat is True and not settings.is_raw
+    is_alpaca = facts.inputs.data_format == DataFormat.ALPACA
     texts = [
         prompt
         if settings.is_raw

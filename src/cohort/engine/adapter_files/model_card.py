@@ -85,16 +85,19 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
     """
     place = {entry.trial.trial_id: entry for entry in results.ranked}[trial_id]
     trial, facts = place.trial, results.facts
-    base_model = str(facts.get("base_model", "BASE_MODEL"))
-    task, objective = str(facts.get("task_name", "task")), str(facts.get("objective", "sft"))
+    base_model = facts.places.base_model or "BASE_MODEL"
+    task, objective = facts.task_name or "task", facts.task.objective or "sft"
     r = trial.parameters.get("r")
-    shared = facts.get("training")
-    settings = {**(shared if isinstance(shared, dict) else {}), **trial.parameters, "seed": trial.seed}
-    origin: dict[str, JsonValue] = {
-        name.replace("_", " "): facts[name]
-        for name in ("data_hash", "model_hash", "task_hash", "backend", "precision", "versions")
-        if name in facts
+    settings = {**(facts.task.training or {}), **trial.parameters, "seed": trial.seed}
+    recorded: dict[str, JsonValue] = {
+        "data hash": facts.inputs.data_hash,
+        "model hash": facts.inputs.model_hash,
+        "task hash": facts.task.task_hash,
+        "backend": facts.machine.backend,
+        "precision": facts.machine.precision,
+        "versions": None if facts.machine.versions is None else dict(facts.machine.versions),
     }
+    origin = {name: value for name, value in recorded.items() if value is not None}
     lines = [
         *_front_matter(hub_id=_hub_id(base_model), objective=objective),
         f"# LoRA adapter: {task}",

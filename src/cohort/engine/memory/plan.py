@@ -22,7 +22,7 @@ from cohort.engine.memory.profile import MemoryProfile, profile_memory
 from cohort.engine.memory.sizes import CPU_SIZES, GPU_TOKENS, estimate_passes, rank_row_bytes
 from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
 from cohort.models.decoder import Decoder
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.task_file import TaskFile
 from cohort.training.device_memory import release_cached
@@ -51,25 +51,20 @@ class MemoryPlan:
     base_bytes: int = 0
     key: MemoryKey | None = None
 
-    def facts(self) -> dict[str, JsonValue]:
+    def facts(self) -> MemoryFacts:
         """Return what the run record says of it."""
-        facts: dict[str, JsonValue] = {"memory_available_bytes": self.machine.memory_bytes}
-        if self.limit_bytes is not None:
-            facts["memory_limit_bytes"] = self.limit_bytes
-        if self.needs is not None:
-            facts |= {
-                "memory_margin_share": self.needs.margin_share,
-                "memory_reserve_bytes": self.needs.reserve_bytes,
-                "memory_of_a_pass": "estimated" if self.profile is None else "measured",
-            }
-        if self.profile is not None:
-            facts |= {
-                "memory_profile_passes": self.profile.num_passes,
-                "memory_profile_seconds": self.profile.seconds,
-                "memory_profile_error_percent": self.profile.fit_error_percent,
-                "memory_profile_largest_tokens": self.profile.largest_tokens,
-            }
-        return facts
+        needs, profile = self.needs, self.profile
+        return MemoryFacts(
+            available_bytes=self.machine.memory_bytes,
+            limit_bytes=self.limit_bytes,
+            margin_share=None if needs is None else needs.margin_share,
+            reserve_bytes=None if needs is None else needs.reserve_bytes,
+            of_a_pass=None if needs is None else "estimated" if profile is None else "measured",
+            profile_passes=None if profile is None else profile.num_passes,
+            profile_seconds=None if profile is None else profile.seconds,
+            profile_error_percent=None if profile is None else profile.fit_error_percent,
+            profile_largest_tokens=None if profile is None else profile.largest_tokens,
+        )
 
     def note(self) -> str | None:
         """Return in a line what was measured."""

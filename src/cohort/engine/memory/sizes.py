@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from cohort.engine.machine.machine import Machine
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.training.executor import ExecutorSettings
@@ -33,9 +33,9 @@ __all__ = [
     "choose_sizes",
     "estimate_passes",
     "estimated_needs",
-    "facts_of",
     "rank_row_bytes",
     "recomputed_note",
+    "size_facts",
     "too_large",
 ]
 
@@ -83,10 +83,9 @@ class SizeRequest:
     rank_rows: int | None = None
 
     @classmethod
-    def recorded(cls, facts: Mapping[str, JsonValue]) -> SizeRequest:
+    def recorded(cls, sizes: SizeFacts) -> SizeRequest:
         """Return the sizes a run began with: who is resident when follows from them, and free memory varies."""
-        found = {name: facts.get(name) for name in ("token_budget", "num_slots", "rank_rows")}
-        return cls(**{name: value for name, value in found.items() if isinstance(value, int)})
+        return cls(token_budget=sizes.token_budget, num_slots=sizes.num_slots, rank_rows=sizes.rank_rows)
 
 
 def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool) -> int:
@@ -277,12 +276,11 @@ def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
     )
 
 
-def facts_of(sizes: Sizes) -> Mapping[str, JsonValue]:
+def size_facts(sizes: Sizes) -> SizeFacts:
     """Return what the run record says about sizes."""
-    return {
-        "num_slots": sizes.executor.num_slots,
-        "rank_rows": sizes.executor.num_rank_rows,
-        "token_budget": sizes.executor.token_budget,
-        "memory_recompute": sizes.executor.gradient_checkpointing.value,
-        "recomputed_above_tokens": sizes.executor.keep_tokens,
-    }
+    return SizeFacts(
+        num_slots=sizes.executor.num_slots,
+        rank_rows=sizes.executor.num_rank_rows,
+        token_budget=sizes.executor.token_budget,
+        gradient_checkpointing=sizes.executor.gradient_checkpointing,
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -11,12 +12,11 @@ from cohort.core.memory_records import MemoryShortage, PassKind, PassPeak
 from cohort.core.units import format_bytes
 from cohort.engine.memory.peak_record import PeakRecord
 from cohort.engine.memory.plan import MemoryPlan
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import PassFacts
 from cohort.training.executor import Executor
 
-__all__ = ["MemoryWatch", "lowered_budgets"]
+__all__ = ["MemoryWatch"]
 
-_LOWERED, _KEPT = "micro_batch_tokens", "kept_tokens_after_shortage"
 # passes between two fits, and seconds between two records
 _REFIT_AT = 32
 _RECORD_SECONDS = 60.0
@@ -33,33 +33,32 @@ class MemoryWatch:
         executor: Executor,
         plan: MemoryPlan,
         *,
-        facts: Mapping[str, JsonValue],
-        record: Callable[[Mapping[str, JsonValue]], None],
+        before: PassFacts,
+        record: Callable[[PassFacts], None],
         note: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """Go on from ``facts``: budgets that were lowered before a stop stay so, and peaks are counted on.
+        """Go on from ``before``: budgets that were lowered before a stop stay so, and peaks are counted on.
 
         Args:
             executor: Observes.
             plan: What was predicted.
-            facts: Of the run record.
-            record: Sets facts of the run record.
+            before: What the run record says of earlier passes.
+            record: Writes to the run record what it is to say from now on.
             note: Told, in a line each, of what ran out of memory.
             clock: For the time between records.
         """
         self._executor, self._plan, self._record, self._note, self._clock = executor, plan, record, note, clock
         self._model = None if plan.profile is None else plan.profile.model
-        self._peaks = PeakRecord.of(facts)
+        self._peaks = PeakRecord.of(before)
         self._unseen: list[PassPeak] = []
-        self._num_shortages = int(str(facts.get("memory_shortages", 0)))
-        self._recomputed_before = int(str(facts.get("recomputed_passes", 0)))
-        kept = facts.get(_KEPT)
-        self._kept_after_shortage = kept if isinstance(kept, int) else None
+        self._num_shortages = before.num_shortages or 0
+        self._recomputed_before = before.num_recomputed or 0
+        self._kept_after_shortage = before.kept_tokens_after_shortage
         if self._kept_after_shortage is not None:
             executor.gradient_checkpointing.lower(self._kept_after_shortage)
         self._recorded_at = clock.monotonic()
-        executor.lower_token_budgets(lowered_budgets(facts))
+        executor.lower_token_budgets(before.token_budgets or {})
 
     def took(self) -> None:
         """Take what was observed since the last call."""
@@ -80,17 +79,16 @@ class MemoryWatch:
     def record(self) -> None:
         """Bring the run record up to date."""
         self._recorded_at = self._clock.monotonic()
-        budgets = {kind.value: tokens for kind, tokens in self._executor.token_budgets.items()}
         policy = self._executor.gradient_checkpointing
         self._record(
-            {
-                _LOWERED: dict(budgets),
-                _KEPT: self._kept_after_shortage,
-                "memory_shortages": self._num_shortages,
-                "recomputed_passes": self._recomputed_before + policy.num_passes,
-                "recomputed_above_tokens": policy.keep_tokens,
-                **self._peaks.facts(),
-            }
+            replace(
+                self._peaks.facts(),
+                token_budgets=dict(self._executor.token_budgets),
+                kept_tokens_after_shortage=self._kept_after_shortage,
+                recomputed_above_tokens=policy.keep_tokens,
+                num_shortages=self._num_shortages,
+                num_recomputed=self._recomputed_before + policy.num_passes,
+            )
         )
 
     def _learn(self, shortage: MemoryShortage) -> None:
@@ -147,10 +145,3 @@ class MemoryWatch:
             within = total if self._plan.limit_bytes is None else self._plan.limit_bytes
             return float(min(free + reserved, within) - allocated)
         return float(self._plan.machine.memory_bytes - self._executor.bank.num_bytes)
-
-
-def lowered_budgets(facts: Mapping[str, JsonValue]) -> dict[PassKind, int]:
-    """Return the budgets that an earlier process of the run was left with."""
-    found = facts.get(_LOWERED)
-    budgets = found if isinstance(found, dict) else {}
-    return {kind: tokens for kind in PassKind if isinstance(tokens := budgets.get(kind.value), int)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cohort.data.problems import ProblemKind
 from cohort.data.report import DataReport
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import DataProblem
 
 __all__ = ["data_counts", "data_problems", "split_notes"]
 
@@ -50,7 +50,7 @@ def split_notes(report: DataReport) -> tuple[str, ...]:
     return report.samples.get(ProblemKind.VALIDATED_ON_TEST_SPLIT, ())
 
 
-def data_counts(report: DataReport) -> dict[str, JsonValue]:
+def data_counts(report: DataReport) -> dict[str, int]:
     """Return what there is how many of, by name."""
     return {
         "rows_read": report.num_rows_read,
@@ -62,19 +62,19 @@ def data_counts(report: DataReport) -> dict[str, JsonValue]:
     }
 
 
-def data_problems(report: DataReport) -> list[JsonValue]:
+def data_problems(report: DataReport) -> tuple[DataProblem, ...]:
     """Return a note for each kind that occurred: where, found, allowed, hint."""
-    notes: list[JsonValue] = []
+    notes = []
     for kind, count in report.counts.items():
         found, allowed, hint = _TEXTS.get(ProblemKind(kind), (kind.replace("_", " "), "", ""))
         places = report.lines[kind]
         more = f" and {count - _PLACES_SHOWN} more" if count > _PLACES_SHOWN else ""
         notes.append(
-            {
-                "where": ", ".join(places[:_PLACES_SHOWN]) + more,
-                "found": found if kind in _OF_SOURCES else f"{count} row{'' if count == 1 else 's'} {found}",
-                "allowed": allowed,
-                "hint": hint,
-            }
+            DataProblem(
+                where=", ".join(places[:_PLACES_SHOWN]) + more,
+                found=found if kind in _OF_SOURCES else f"{count} row{'' if count == 1 else 's'} {found}",
+                allowed=allowed,
+                hint=hint,
+            )
         )
-    return notes
+    return tuple(notes)

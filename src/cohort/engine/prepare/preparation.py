@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from cohort.engine.machine.kernel_choices import (
 )
 from cohort.engine.machine.machine import Machine, choose_machine, package_versions
 from cohort.engine.memory.plan import MemoryPlan, plan_memory
-from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, facts_of, recomputed_note
+from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, recomputed_note, size_facts
 from cohort.engine.prepare.data_notes import data_counts, data_problems, split_notes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.engine.prepare.proposals import TrialProposals
@@ -33,10 +34,12 @@ from cohort.engine.prepare.trials import PlannedTrial, default_configuration, ev
 from cohort.kernels.backend import describe_backend
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.runs.facts import Activity, InputFacts, MachineFacts, PassFacts, RunFacts, TaskFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec
+from cohort.tuning.evaluation_times import EvaluationPlan
 
 __all__ = ["Backbone", "Preparation", "prepare"]
 
@@ -115,13 +118,20 @@ class Preparation:
     target_modules: tuple[str, ...]
     sizes: Sizes
     memory: MemoryPlan
-    facts: dict[str, JsonValue]
+    facts: RunFacts
     notes: tuple[str, ...] = ()
 
     @property
     def layout(self) -> AdapterLayout:
         """Where the adapted linears stand in a rank row."""
         return AdapterLayout({name: self.decoder.linears[name] for name in self.target_modules})
+
+    @property
+    def backbone(self) -> Backbone:
+        """Its base model, for tasks that are to share it."""
+        model_hash = self.facts.inputs.model_hash
+        assert model_hash is not None, "prepare() hashes the files of the model"
+        return Backbone(decoder=self.decoder, model_hash=model_hash, memory=self.memory)
 
     def build_executor(self) -> Executor:
         """Allocate the bank beside the backbone."""
@@ -182,18 +192,15 @@ def prepare(
     )
     plan = plan_evaluation(task, proposals.first, validation=data.validation)
     note = evaluation_note(plan, task=task, num_available=len(data.validation))
-    facts = {
-        **_task_facts(task, proposals.first),
-        **_machine_facts(machine),
-        **_kernel_facts(machine, decoder, target_modules=target_modules, sizes=sizes),
-        **_input_facts(inputs),
-        **facts_of(sizes),
-        **memory.facts(),
-        "evaluation_rows": plan.num_rows,
-        "evaluation_cost_fraction": plan.cost_fraction,
-        "tokenise_seconds": tokenised - started,
-        "load_seconds": loaded - tokenised,
-    }
+    facts = RunFacts(
+        task=_task_facts(task, proposals.first),
+        machine=_machine_facts(machine, decoder, target_modules=target_modules, sizes=sizes),
+        inputs=_input_facts(inputs, plan=plan),
+        sizes=size_facts(sizes),
+        memory=memory.facts(),
+        passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
+        seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
+    )
     return Preparation(
         task=task,
         machine=machine,
@@ -252,61 +259,57 @@ def _load(task: TaskFile, machine: Machine, *, directory: Path, backbone: Backbo
     return backbone.decoder
 
 
-def _task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> dict[str, JsonValue]:
-    defaults = default_configuration(task)
-    default_id = next(
-        (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
+def _task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
+    defaults, document = default_configuration(task), task.model_dump(mode="json")
+    return TaskFacts(
+        document=document,
+        task_hash=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
+        objective=task.objective,
+        training=_shared_training(task),
+        default_trial_id=next(
+            (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
+        ),
+        warmup_fraction=task.early_exit_settings().warmup_fraction,
+        kept_share=task.early_exit_settings().kept_share,
     )
-    return {
-        "base_model": task.model_name_or_path,
-        "objective": task.objective,
-        "state": "running",
-        "training": _shared_training(task),
-        "default_trial_id": default_id,
-        "warmup_fraction": task.early_exit_settings().warmup_fraction,
-        "kept_share": task.early_exit_settings().kept_share,
-    }
 
 
-def _machine_facts(machine: Machine) -> dict[str, JsonValue]:
-    return {
-        "versions": dict(package_versions()),
-        "device": f"{machine.device.type} ({machine.device_name})",
-        "precision": f"{machine.dtype} base, float32 adapters",
-        "threads": machine.threads,
-    }
-
-
-def _kernel_facts(
-    machine: Machine, decoder: Decoder, *, target_modules: Sequence[str], sizes: Sizes
-) -> dict[str, JsonValue]:
+def _machine_facts(machine: Machine, decoder: Decoder, *, target_modules: Sequence[str], sizes: Sizes) -> MachineFacts:
     device = machine.device
     groups = linear_groups(decoder.linears, targets=target_modules)
-    facts: dict[str, JsonValue] = {
-        "backend": f"{describe_backend(device).backend.value}: {product_name(device)}",
-        "attention": attention_name(device),
-    }
-    if lines := tile_lines(device, groups, num_rows=sizes.executor.token_budget):
-        facts |= {"tile_table": tile_source(device), "tiles": list(lines), "term_inside": inside_products(device)}
-    return facts
+    tiles = tile_lines(device, groups, num_rows=sizes.executor.token_budget)
+    return MachineFacts(
+        versions=dict(package_versions()),
+        device=f"{device.type} ({machine.device_name})",
+        precision=f"{machine.dtype} base, float32 adapters",
+        threads=machine.threads,
+        backend=f"{describe_backend(device).backend.value}: {product_name(device)}",
+        attention=attention_name(device),
+        tile_table=tile_source(device) if tiles else None,
+        tiles=tuple(tiles) or None,
+        term_inside=inside_products(device) if tiles else None,
+    )
 
 
-def _input_facts(inputs: TaskInputs) -> dict[str, JsonValue]:
+def _input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
     data = inputs.data
-    return {
-        "data_hash": data.report.data_hash,
-        "data_format": data.report.format,
-        "is_chat": data.report.is_chat,
-        "data_counts": data_counts(data.report),
-        "data_problems": data_problems(data.report),
-        "train_fingerprint": data.train.fingerprint,
-        "validation_fingerprint": data.validation.fingerprint,
-        "train_input": data.report.train_input.to_json(),
-        "validation_input": data.report.validation_input.to_json(),
-        "tokenizer_hash": data.report.tokenizer_hash,
-        "model_hash": model_fingerprint(inputs.model_directory),
-        "target_modules": list(inputs.target_modules),
-    }
+    return InputFacts(
+        data_hash=data.report.data_hash,
+        data_format=data.report.format,
+        is_chat=data.report.is_chat,
+        data_counts=data_counts(data.report),
+        data_problems=data_problems(data.report),
+        train_fingerprint=data.train.fingerprint,
+        validation_fingerprint=data.validation.fingerprint,
+        train_input=data.report.train_input,
+        validation_input=data.report.validation_input,
+        tokenizer_hash=data.report.tokenizer_hash,
+        model_hash=model_fingerprint(inputs.model_directory),
+        target_modules=tuple(inputs.target_modules),
+        num_train_rows=len(data.train),
+        evaluation_rows=plan.num_rows,
+        evaluation_cost_fraction=plan.cost_fraction,
+    )
 
 
 def model_fingerprint(directory: Path) -> str:

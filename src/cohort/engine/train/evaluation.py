@@ -11,7 +11,8 @@ from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.executor_share import ExecutorShare
-from cohort.engine.train.time_spent import Activity, TimeSpent
+from cohort.engine.train.time_spent import TimeSpent
+from cohort.runs.facts import Activity
 from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
 from cohort.training.device_memory import is_out_of_memory, release_cached
 

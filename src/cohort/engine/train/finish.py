@@ -11,6 +11,7 @@ from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.state.checkpoints import keep_last_checkpoint
 from cohort.engine.train.open_run import OpenRun
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunState
 from cohort.runs.records import TrialStatus
 from cohort.runs.report import write_report
 from cohort.runs.results import read_results, write_metrics_jsonl, write_results_csv
@@ -39,7 +40,7 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
         StorageFullError: the disk is full; `cohort resume` writes what is missing.
     """
     best, store, directory = study.result(), run.store, run.directory
-    store.set_facts({"best_trial_id": None if best is None else best.trial_id})
+    store.set_facts(best_trial_id=None if best is None else best.trial_id)
     _record_default(store)
     results = read_results(store)
     for trial_id in study.trial_ids:
@@ -61,10 +62,10 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
         write_adapter_files(folder, content)
         if is_best:
             write_adapter_directory(directory.best, content)
-    store.set_facts({"state": "done", "run_seconds": store.seconds})
+    store.set_facts(state=RunState.DONE, run_seconds=store.seconds)
     write_tables(store, directory=directory)
     keep_last_checkpoint(store, run.state_store, directory=directory)
-    store.set_facts({"are_results_written": True})
+    store.set_facts(are_results_written=True)
     _require_success(store, directory=directory)
 
 
@@ -78,10 +79,10 @@ def _record_default(store: RunStore) -> None:
 
     The best value of one that was stopped early is not what training it would have given; the report marks it as such.
     """
-    default_id = store.facts().get("default_trial_id")
+    default_id = store.facts().task.default_trial_id
     for trial in store.trials():
         if trial.trial_id == default_id and trial.status is TrialStatus.COMPLETED and trial.best_loss is not None:
-            store.set_facts({"default_metrics": {"loss": trial.best_loss, **trial.best_metrics}})
+            store.set_facts(default_metrics={"loss": trial.best_loss, **trial.best_metrics})
 
 
 def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
@@ -92,9 +93,9 @@ def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
     """
     facts = store.facts()
     tables = (directory.results_csv, directory.metrics_jsonl, directory.report)
-    if not facts.get("are_results_written") or not all(path.is_file() for path in tables):
+    if not facts.are_results_written or not all(path.is_file() for path in tables):
         return False
-    if facts.get("best_trial_id") is not None and not (directory.best / "adapter_config.json").is_file():
+    if facts.best_trial_id is not None and not (directory.best / "adapter_config.json").is_file():
         return False
     _require_success(store, directory=directory)
     return True
@@ -103,7 +104,7 @@ def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
 def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
     """Refuse to call a run done that has no best adapter, or in which nothing went right."""
     trials = store.trials()
-    has_best = store.facts().get("best_trial_id") is not None
+    has_best = store.facts().best_trial_id is not None
     if trials and all(trial.status is TrialStatus.FAILED for trial in trials):
         first = min(trials, key=lambda trial: (trial.steps_done, trial.trial_id))
         beyond = f"; {directory.best} holds the best of what was reached before" if has_best else ""

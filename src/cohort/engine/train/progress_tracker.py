@@ -9,7 +9,7 @@ from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress import RunProgress, TrialProgress
-from cohort.engine.train.time_spent import Activity
+from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus
 from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left
 from cohort.tuning.decisions import Decision, DecisionKind

@@ -11,7 +11,7 @@ from cohort.engine.machine.devices import hardware_of
 from cohort.engine.machine.measurements import CostKey, RunCosts, write_costs
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.time_spent import Activity
+from cohort.runs.facts import Activity
 from cohort.scheduling.cost.model import StepSample, TrialWork
 from cohort.training.trial import TrialSpec
 
@@ -50,8 +50,7 @@ class StepRecorder:
         self._preparation, self._specs, self._time_spent, self._clock = preparation, specs, run.time_spent, run.clock
         lengths = preparation.data.train.lengths.astype(float)
         self._square = float((lengths**2).mean() / lengths.mean())
-        reading = [preparation.facts.get(name) for name in ("tokenise_seconds", "load_seconds")]
-        self._began = run.clock.monotonic() - sum(value for value in reading if isinstance(value, float))
+        self._began = run.clock.monotonic() - sum(preparation.facts.seconds.values())
         self._packs: dict[Composition, _Pack] = {}
         self._trained = self._evaluated = self._trained_at_first = 0.0
         self._first_step: float | None = None

@@ -12,7 +12,7 @@ from cohort.engine.state.checkpoints import Manifest, save_checkpoint
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.open_run import OpenRun
-from cohort.engine.train.time_spent import Activity
+from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Request
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import Decision, DecisionKind
@@ -109,7 +109,7 @@ class Supervisor:
         run = self._run
         began, resident = run.clock.monotonic(), self.share.resident
         # before the copy of the database that the checkpoint makes, so that a run that goes on from it has them
-        run.store.add_to_facts(run.time_spent.take())
+        run.store.add_seconds(run.time_spent.take())
         for trial_id in resident:
             run.state_store.put_state(trial_id, self.share.state(trial_id))
         save_checkpoint(run.store, run.state_store, directory=run.directory, resident=resident, vacated=self._vacated)

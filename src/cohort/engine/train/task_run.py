@@ -16,14 +16,17 @@ from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress_tracker import ProgressTracker
 from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
-from cohort.engine.train.time_spent import Activity
 from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.integrations.trackers import TrackerSettings, open_trackers
+from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import LoggedEvent
 from cohort.tuning.decisions import Decision
 from cohort.tuning.study import Study
 
 __all__ = ["TaskRun"]
+
+# what a search's budget of GPU time counts
+_ON_GPU = (Activity.TRAIN, Activity.EVALUATE, Activity.GENERATE)
 
 
 class TaskRun:
@@ -55,9 +58,11 @@ class TaskRun:
             recomputed_passes=share.recomputed_passes,
         )
         facts = run.store.facts()
-        self._gpu_seconds_before = sum(s for name in Activity if isinstance(s := facts.get(name.value), int | float))
-        names = {key: str(facts[key]) for key in ("task_name", "run_id")}
-        trackers = open_trackers(task.report_to, settings=TrackerSettings(**names, directory=run.directory.root))
+        self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)
+        assert facts.task_name is not None, "a run that began has a name"
+        assert facts.run_id is not None, "a run that began has an id"
+        settings = TrackerSettings(task_name=facts.task_name, run_id=facts.run_id, directory=run.directory.root)
+        trackers = open_trackers(task.report_to, settings=settings)
         self._reporter = TrackerReporter(trackers, trials=first, note=run.watcher.note)
         self.supervisor = Supervisor(
             run,
@@ -114,13 +119,13 @@ class TaskRun:
 
     def was_interrupted(self) -> None:
         """Record that the run was stopped with everything saved."""
-        self._run.store.set_facts({"state": "interrupted"})
+        self._run.store.set_facts(state=RunState.INTERRUPTED)
 
     def close_trackers(self) -> None:
         """Close the experiment trackers, and record which of them failed."""
         self._reporter.close()
         if self._reporter.failures:
-            self._run.store.set_facts({"tracker_failures": dict(self._reporter.failures)})
+            self._run.store.set_facts(tracker_failures=dict(self._reporter.failures))
 
     def finish(self, *, was_alone: bool) -> None:
         """Write the results; all trials have ended.
@@ -143,12 +148,12 @@ class TaskRun:
         self._steps.took(events)
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
-        spent = self._gpu_seconds_before + sum(self._run.time_spent.total(activity) for activity in Activity)
+        spent = self._gpu_seconds_before + sum(self._run.time_spent.total(activity) for activity in _ON_GPU)
         proposals = self._preparation.proposals
         had_ended = proposals.ended_by_time is not None
         trials = proposals.after(self._study, gpu_seconds=spent)
         if proposals.ended_by_time is not None and not had_ended:
-            self._run.store.set_facts({"search_ended": proposals.ended_by_time})
+            self._run.store.set_facts(search_ended=proposals.ended_by_time)
             self._run.watcher.note(proposals.ended_by_time)
         if trials:
             self._run.store.add_trials([trial.record() for trial in trials])
@@ -156,10 +161,10 @@ class TaskRun:
 
     def measure_base(self) -> None:
         """Measure the frozen model, unless its metrics are on record."""
-        if "base_metrics" in self._run.store.facts():
+        if self._run.store.facts().base_metrics is not None:
             return
         self._run.watcher.update(self._tracker.snapshot("measuring the base model"))
         rows, row_ids = self._preparation.data.validation, self._preparation.evaluation_rows
         with self._run.time_spent.on(Activity.EVALUATE):
             base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
-        self._run.store.set_facts({"base_metrics": {"loss": base.validation_loss, **base.metrics}})
+        self._run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})

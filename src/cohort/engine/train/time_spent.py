@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 
 from cohort.core.clock import Clock
+from cohort.runs.facts import Activity
 
-__all__ = ["Activity", "TimeSpent"]
-
-
-class Activity(StrEnum):
-    """What time is spent on; the value is the run fact that holds its seconds."""
-
-    TRAIN = "train_seconds"
-    EVALUATE = "evaluate_seconds"
-    GENERATE = "generate_seconds"
+__all__ = ["TimeSpent"]
 
 
 class TimeSpent:
@@ -24,8 +16,8 @@ class TimeSpent:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seconds: dict[str, float] = {}
-        self._totals: dict[str, float] = {}
+        self._seconds: dict[Activity, float] = {}
+        self._totals: dict[Activity, float] = {}
         self._active: list[Activity] = []
         self._since = 0.0
 
@@ -43,22 +35,22 @@ class TimeSpent:
     def add(self, activity: Activity, seconds: float) -> None:
         """Count seconds that a session measured: a task's part of a step of several tasks."""
         for sums in (self._seconds, self._totals):
-            sums[activity.value] = sums.get(activity.value, 0.0) + seconds
+            sums[activity] = sums.get(activity, 0.0) + seconds
 
-    def take(self) -> dict[str, float]:
-        """Return the seconds since the last call, by fact, and start again at zero."""
+    def take(self) -> dict[Activity, float]:
+        """Return the seconds since the last call and start again at zero."""
         self._credit()
         taken, self._seconds = self._seconds, {}
         return taken
 
     def total(self, activity: Activity) -> float:
         """Return all seconds spent on ``activity``, also those that were taken."""
-        return self._totals.get(activity.value, 0.0)
+        return self._totals.get(activity, 0.0)
 
     def _credit(self) -> None:
         now = self._clock.monotonic()
         if self._active:
-            fact = self._active[-1].value
+            activity = self._active[-1]
             for seconds in (self._seconds, self._totals):
-                seconds[fact] = seconds.get(fact, 0.0) + now - self._since
+                seconds[activity] = seconds.get(activity, 0.0) + now - self._since
         self._since = now

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cohort.core.units import format_count, format_duration
+from cohort.runs.facts import Activity, InputFacts, RunState
 from cohort.runs.records import JsonValue, LoggedDecision, TrialRecord, TrialStatus
 from cohort.runs.report.outcomes import outcome_counts, outcome_of
 from cohort.runs.report.svg import mark, number_label
@@ -20,15 +21,13 @@ __all__ = [
     "compute_rows",
     "data_notes",
     "decision_rows",
-    "fact_rows",
     "headline",
     "legend",
     "trial_table",
+    "value_label",
 ]
 
 _ITEMS_SHOWN = 6
-# shown elsewhere on the page; the largest passes are for programs, which find them in run.db
-_FACTS_SHOWN_ELSEWHERE = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes"}
 
 
 def value_label(value: JsonValue) -> str:
@@ -108,7 +107,7 @@ def headline(results: RunResults) -> dict[str, Any]:
             "value": metric_value(trial.best_value, results=results),
             "step": trial.best_step,
             "how": f"{standing}, {trial.steps_done} of {trial.planned_steps} steps",
-            "place": "In best/, in PEFT's format." if facts.get("state") == "done" else "Best so far.",
+            "place": "In best/, in PEFT's format." if facts.state is RunState.DONE else "Best so far.",
             "parameters": [(name, value_label(value)) for name, value in trial.parameters.items()],
         }
     runs = compute.num_full_runs
@@ -141,18 +140,9 @@ def headline(results: RunResults) -> dict[str, Any]:
     }
 
 
-def _seconds(facts: Mapping[str, JsonValue], key: str) -> float | None:
-    value = facts.get(key)
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _time_lines(results: RunResults) -> list[str]:
-    facts = results.facts
-    parts = [
-        f"{name} {format_duration(seconds)}"
-        for name in ("tokenise", "load", "train", "evaluate", "generate")
-        if (seconds := _seconds(facts, f"{name}_seconds")) is not None
-    ]
+    spent = results.facts.seconds
+    parts = [f"{activity} {format_duration(spent[activity])}" for activity in Activity if activity in spent]
     lines = [", ".join(parts)] if parts else []
     counts = outcome_counts(entry.trial for entry in results.ranked)
     lines.append("Trials: " + ", ".join(f"{count} {outcome.label}" for outcome, count in counts))
@@ -275,23 +265,9 @@ def compute_rows(results: RunResults) -> list[dict[str, str]]:
     ]
 
 
-def data_notes(facts: Mapping[str, JsonValue]) -> dict[str, Any]:
+def data_notes(inputs: InputFacts) -> dict[str, Any]:
     """Return the counts and problems of the data report."""
-    counts, problems = facts.get("data_counts"), facts.get("data_problems")
     return {
-        "counts": [(name.replace("_", " "), value_label(value)) for name, value in counts.items()]
-        if isinstance(counts, dict)
-        else [],
-        "problems": [problem for problem in problems if isinstance(problem, dict)]
-        if isinstance(problems, list)
-        else [],
+        "counts": [(name.replace("_", " "), value_label(count)) for name, count in (inputs.data_counts or {}).items()],
+        "problems": inputs.data_problems or (),
     }
-
-
-def fact_rows(facts: Mapping[str, JsonValue]) -> list[tuple[str, str]]:
-    """Return every fact that no other part of the page shows."""
-    return [
-        (name.replace("_", " "), value_label(value))
-        for name, value in facts.items()
-        if name not in _FACTS_SHOWN_ELSEWHERE
-    ]

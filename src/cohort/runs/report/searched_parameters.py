@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.hyperparameters import SEARCHABLE, parse_value
 from cohort.tuning.parameters import MultipleOf
@@ -11,15 +12,15 @@ from cohort.tuning.parameters import MultipleOf
 __all__ = ["followed_parameters", "searched_names"]
 
 
-def _task_section(facts: Mapping[str, JsonValue], *keys: str) -> Mapping[str, JsonValue]:
+def _task_section(facts: RunFacts, *keys: str) -> Mapping[str, JsonValue]:
     """A section of the recorded task; empty where the record has none."""
-    found = facts.get("task")
+    found: JsonValue = dict(facts.task.document or {})
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def searched_names(facts: Mapping[str, JsonValue]) -> tuple[str, ...]:
+def searched_names(facts: RunFacts) -> tuple[str, ...]:
     """Return the keys of the task's ``search.space`` in the order written; none where no task is recorded.
 
     Args:
@@ -28,7 +29,7 @@ def searched_names(facts: Mapping[str, JsonValue]) -> tuple[str, ...]:
     return tuple(_task_section(facts, "search", "space"))
 
 
-def followed_parameters(facts: Mapping[str, JsonValue]) -> dict[str, str]:
+def followed_parameters(facts: RunFacts) -> dict[str, str]:
     """Return for each hyperparameter that the task writes as a multiple of another (``lora_alpha: 2r``) that other.
 
     Values of a few trials cannot tell: any two hyperparameters that never repeat a value look as if one followed the

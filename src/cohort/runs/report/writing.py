@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from cohort.core.durable_files import write_text
+from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.report import page
 from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
@@ -31,18 +32,17 @@ def _resource(name: str) -> str:
 def _subtitle(results: RunResults) -> str:
     facts = results.facts
     parts = [f"{len(results.ranked)} LoRA adapter{'' if len(results.ranked) == 1 else 's'}"]
-    if "base_model" in facts:
-        base_model = str(facts["base_model"])
+    base_model = facts.places.base_model
+    if base_model is not None:
         # a local folder goes by its name here; the run facts hold the path
         parts[0] += f" on {Path(base_model).name if Path(base_model).is_absolute() else base_model}"
-    if facts.get("state") not in (None, "done"):
-        parts.append(f"state when this was written: {facts['state']}")
+    if facts.state not in (None, RunState.DONE):
+        parts.append(f"state when this was written: {facts.state}")
     return ", ".join(parts)
 
 
 def _ema_weight(results: RunResults) -> float:
-    task = results.facts.get("task")
-    early_exit = task.get("early_exit") if isinstance(task, dict) else None
+    early_exit = (results.facts.task.document or {}).get("early_exit")
     weight = early_exit.get("ema_weight") if isinstance(early_exit, dict) else None
     return float(weight) if isinstance(weight, int | float) else EarlyExitSettings().common.ema_weight
 
@@ -112,7 +112,7 @@ def _render(reader: RunReader) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     return environment.from_string(_resource("report.html.j2")).render(
-        title=str(results.facts.get("task_name", "LoRA sweep")),
+        title=results.facts.task_name or "LoRA sweep",
         subtitle=_subtitle(results),
         metric_label=results.metric_label,
         maximize=results.metric.maximize,
@@ -124,8 +124,8 @@ def _render(reader: RunReader) -> str:
         decisions=decisions,
         decisions_note=decisions_note,
         compute_rows=page.compute_rows(results),
-        data=page.data_notes(results.facts),
-        facts=page.fact_rows(results.facts),
+        data=page.data_notes(results.facts.inputs),
+        facts=[(name.replace("_", " "), page.value_label(value)) for name, value in results.facts.listed().items()],
         css=_resource("report.css") + outcome_styles(entry.trial for entry in results.ranked),
         js=_resource("report.js"),
         version=__version__,

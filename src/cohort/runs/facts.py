@@ -1,0 +1,385 @@
+"""What a run's record says about the run as a whole: one typed record, and the only place that knows its stored keys.
+
+The table ``facts`` holds a row for each fact: its key, and its value as JSON. A fact that is None has no row. The key
+is the field's name unless the field says otherwise; a group of facts (:class:`MachineFacts`, ...) spreads over its own
+keys, so that a query for one of them needs no JSON path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self, TypedDict
+
+from cohort.core.memory_records import GradientCheckpointing, PassKind
+from cohort.data.split_inputs import SplitInput
+from cohort.runs.records import JsonValue
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+
+__all__ = [
+    "Activity",
+    "DataProblem",
+    "FactUpdates",
+    "InputFacts",
+    "MachineFacts",
+    "MemoryFacts",
+    "ObservedPass",
+    "PassFacts",
+    "RunFacts",
+    "RunPlaces",
+    "RunState",
+    "SizeFacts",
+    "TaskFacts",
+    "stored_facts",
+]
+
+
+class RunState(StrEnum):
+    """What the process that last wrote to a run said about it; a killed process leaves ``RUNNING``."""
+
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    DONE = "done"
+
+
+class Activity(StrEnum):
+    """What a run's time is spent on."""
+
+    TOKENISE = "tokenise"
+    LOAD = "load"
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    GENERATE = "generate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataProblem:
+    """A note about the data, as the report lists it."""
+
+    where: str
+    found: str
+    allowed: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedPass:
+    """A pass whose peak memory was predicted and then observed."""
+
+    kind: PassKind
+    rows: int
+    predicted_bytes: int
+    observed_bytes: int
+
+
+def _key(key: str) -> Any:
+    """Return a field without a value that is stored under ``key``."""
+    return field(default=None, metadata={"key": key})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlaces:
+    """Where the run and its base model were when a process last began to write.
+
+    Attributes:
+        run_directory: Absolute; inputs that moved together with the run are found relative to it.
+        base_model: A folder or a hub id.
+        database_file: Path, device and inode of the database; a copy of it has others.
+    """
+
+    run_directory: str | None = None
+    base_model: str | None = None
+    database_file: tuple[str, int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """What the task asks for.
+
+    Attributes:
+        document: The resolved task as JSON, every default written out.
+        task_hash: SHA-256 of ``document`` (hex).
+        training: Settings that all trials share, by name.
+        default_trial_id: The trial with the default hyperparameters, where one has them.
+        warmup_fraction, kept_share: Of the selection at the end of warm-up, for the time that is left.
+    """
+
+    document: Mapping[str, Any] | None = _key("task")
+    task_hash: str | None = None
+    objective: str | None = None
+    training: Mapping[str, JsonValue] | None = None
+    default_trial_id: int | None = None
+    warmup_fraction: float | None = None
+    kept_share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What the run began on: what changes the last bits of its numbers.
+
+    Attributes:
+        versions: By package.
+        device: Its type, with its name in parentheses.
+        backend, attention: What computes adapters' products and attention.
+        tile_table, tiles, term_inside: Launch choices of GPU kernels.
+    """
+
+    versions: Mapping[str, str] | None = None
+    device: str | None = None
+    precision: str | None = None
+    threads: int | None = None
+    backend: str | None = None
+    attention: str | None = None
+    tile_table: str | None = None
+    tiles: tuple[str, ...] | None = None
+    term_inside: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFacts:
+    """What the run read: rows, weights and tokenizer, known by their content.
+
+    Attributes:
+        data_counts: Rows and tokens, by what they are.
+        train_input, validation_input, tokenizer_hash: Tell which input changed. Older runs lack them and tell only that
+            one did, by ``train_fingerprint`` and ``validation_fingerprint``.
+        evaluation_rows: Validation rows that every evaluation uses.
+        evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
+    """
+
+    data_hash: str | None = None
+    data_format: str | None = None
+    is_chat: bool | None = None
+    data_counts: Mapping[str, int] | None = None
+    data_problems: tuple[DataProblem, ...] | None = None
+    train_fingerprint: str | None = None
+    validation_fingerprint: str | None = None
+    train_input: SplitInput | None = None
+    validation_input: SplitInput | None = None
+    tokenizer_hash: str | None = None
+    model_hash: str | None = None
+    target_modules: tuple[str, ...] | None = None
+    num_train_rows: int | None = None
+    evaluation_rows: int | None = None
+    evaluation_cost_fraction: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeFacts:
+    """Sizes of the executor. A resumed run keeps them: which trials are resident when follows from them."""
+
+    num_slots: int | None = None
+    rank_rows: int | None = None
+    token_budget: int | None = None
+    gradient_checkpointing: GradientCheckpointing | None = field(default=None, metadata={"key": "memory_recompute"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFacts:
+    """What the sizes were chosen by.
+
+    Attributes:
+        of_a_pass: Whether the memory of passes was ``measured`` or ``estimated``.
+        profile_passes: Passes that were measured for it; 0 where an earlier run's measurements served.
+    """
+
+    available_bytes: int | None = _key("memory_available_bytes")
+    limit_bytes: int | None = _key("memory_limit_bytes")
+    margin_share: float | None = _key("memory_margin_share")
+    reserve_bytes: int | None = _key("memory_reserve_bytes")
+    of_a_pass: str | None = _key("memory_of_a_pass")
+    profile_passes: int | None = _key("memory_profile_passes")
+    profile_seconds: float | None = _key("memory_profile_seconds")
+    profile_error_percent: float | None = _key("memory_profile_error_percent")
+    profile_largest_tokens: int | None = _key("memory_profile_largest_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassFacts:
+    """What passes took so far, and what followed from that.
+
+    Attributes:
+        token_budgets: Most tokens of a micro-batch, by kind of pass; a shortage lowers them.
+        kept_tokens_after_shortage: Longer training passes are recomputed since memory ran out; None where it did not.
+        recomputed_above_tokens: Longer training passes are recomputed, for whatever reason.
+        num_shortages: How often memory ran out.
+        num_recomputed: Training passes that were recomputed.
+        num_observed: Passes whose peak was observed; the other fields are None where there was none.
+        error_percent: Mean error of their predictions, in percent of what was observed.
+        predicted_bytes, observed_bytes: The largest pass.
+        largest: The passes that took most, largest first.
+    """
+
+    token_budgets: Mapping[PassKind, int] | None = _key("micro_batch_tokens")
+    kept_tokens_after_shortage: int | None = None
+    recomputed_above_tokens: int | None = None
+    num_shortages: int | None = _key("memory_shortages")
+    num_recomputed: int | None = _key("recomputed_passes")
+    num_observed: int | None = _key("memory_passes_observed")
+    error_percent: float | None = _key("memory_prediction_error_percent")
+    predicted_bytes: int | None = _key("memory_pass_predicted_bytes")
+    observed_bytes: int | None = _key("memory_pass_observed_bytes")
+    largest: tuple[ObservedPass, ...] | None = _key("memory_largest_passes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """All that a run's record says beside its log. A fact that is not known, or not known yet, is None.
+
+    Attributes:
+        task_name: The run directory's name when the run began.
+        metric, metric_maximize: What the best checkpoint is chosen by.
+        has_begun: Whether the first checkpoint is there; a run without it begins again from its task.
+        best_trial_id: The run's result, once it has ended.
+        base_metrics: Measured without an adapter, ``loss`` among them.
+        default_metrics: The same for the default hyperparameters, trained to their last step.
+        search_ended: What ended the search before all trials were proposed, in words.
+        are_results_written: Whether nothing is left to do.
+        tracker_failures: What went wrong, by tracker.
+        run_seconds: Run time up to the last record of it; the log may be later.
+        seconds: By activity; what is neither is not in them, so that they need not add up to ``run_seconds``.
+    """
+
+    task_name: str | None = None
+    run_id: str | None = None
+    metric: str = LOSS.name
+    metric_maximize: bool = LOSS.maximize
+    state: RunState | None = None
+    has_begun: bool | None = None
+    best_trial_id: int | None = None
+    base_metrics: Mapping[str, float] | None = None
+    default_metrics: Mapping[str, float] | None = None
+    search_ended: str | None = None
+    are_results_written: bool | None = None
+    tracker_failures: Mapping[str, str] | None = None
+    run_seconds: float = 0.0
+    seconds: Mapping[Activity, float] = field(default_factory=dict)
+    places: RunPlaces = RunPlaces()
+    task: TaskFacts = TaskFacts()
+    machine: MachineFacts = MachineFacts()
+    inputs: InputFacts = InputFacts()
+    sizes: SizeFacts = SizeFacts()
+    memory: MemoryFacts = MemoryFacts()
+    passes: PassFacts = PassFacts()
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the facts that the rows of the table hold, of this version of the database or the one before."""
+        known = {
+            entry.name: _read_group(_GROUPS[entry.name], stored) if entry.name in _GROUPS else _read(entry, stored)
+            for entry in fields(cls)
+            if entry.name != "seconds"
+        }
+        seconds = {activity: stored[key] for activity in Activity if (key := _seconds_key(activity)) in stored}
+        return cls(seconds=seconds, **{name: value for name, value in known.items() if value is not None})
+
+    @property
+    def objective_metric(self) -> ObjectiveMetric:
+        """What the best checkpoint is chosen by."""
+        return ObjectiveMetric(name=self.metric, maximize=self.metric_maximize)
+
+    def listed(self) -> dict[str, JsonValue]:
+        """Return what a list of facts should show, by key in alphabetical order: what no other part of a report shows.
+
+        The largest passes are for programs, which find them in the database.
+        """
+        hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes"}
+        rows = _rows(vars(self))
+        return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
+
+
+class FactUpdates(TypedDict, total=False):
+    """Facts to set, by field of :class:`RunFacts`; a group replaces the whole group, seconds only those they name."""
+
+    task_name: str
+    run_id: str
+    metric: str
+    metric_maximize: bool
+    state: RunState
+    has_begun: bool
+    best_trial_id: int | None
+    base_metrics: Mapping[str, float]
+    default_metrics: Mapping[str, float]
+    search_ended: str
+    are_results_written: bool
+    tracker_failures: Mapping[str, str]
+    run_seconds: float
+    seconds: Mapping[Activity, float]
+    places: RunPlaces
+    task: TaskFacts
+    machine: MachineFacts
+    inputs: InputFacts
+    sizes: SizeFacts
+    memory: MemoryFacts
+    passes: PassFacts
+
+
+def stored_facts(updates: FactUpdates) -> dict[str, str | None]:
+    """Return the rows that ``updates`` lead to: JSON text by key, None for a row to remove."""
+    return _rows(updates)
+
+
+def _rows(facts: Mapping[str, Any]) -> dict[str, str | None]:
+    values: dict[str, Any] = {}
+    for name, value in facts.items():
+        if name in _GROUPS:
+            values |= {_stored_key(entry): getattr(value, entry.name) for entry in fields(value)}
+        elif name == "seconds":
+            values |= {_seconds_key(activity): amount for activity, amount in value.items()}
+        else:
+            values[name] = value
+    return {key: None if value is None else json.dumps(value, default=asdict) for key, value in values.items()}
+
+
+_GROUPS: dict[str, type] = {
+    "places": RunPlaces,
+    "task": TaskFacts,
+    "machine": MachineFacts,
+    "inputs": InputFacts,
+    "sizes": SizeFacts,
+    "memory": MemoryFacts,
+    "passes": PassFacts,
+}
+
+
+def _data_problem(stored: Mapping[str, str]) -> DataProblem:
+    # databases of schema version 1 call the hint `mend`
+    hint = stored["hint"] if "hint" in stored else stored["mend"]
+    return DataProblem(where=stored["where"], found=stored["found"], allowed=stored["allowed"], hint=hint)
+
+
+# what JSON has no type of its own for, by key
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    "state": RunState,
+    "database_file": tuple,
+    "tiles": tuple,
+    "target_modules": tuple,
+    "data_problems": lambda entries: tuple(_data_problem(entry) for entry in entries),
+    "train_input": lambda entry: SplitInput(**entry),
+    "validation_input": lambda entry: SplitInput(**entry),
+    "memory_recompute": GradientCheckpointing,
+    "micro_batch_tokens": lambda entries: {PassKind(kind): tokens for kind, tokens in entries.items()},
+    "memory_largest_passes": lambda entries: tuple(
+        ObservedPass(**{**entry, "kind": PassKind(entry["kind"])}) for entry in entries
+    ),
+}
+
+
+def _seconds_key(activity: Activity) -> str:
+    return f"{activity.value}_seconds"
+
+
+def _stored_key(entry: Field[Any]) -> str:
+    return str(entry.metadata.get("key", entry.name))
+
+
+def _read(entry: Field[Any], stored: Mapping[str, Any]) -> Any:
+    key = _stored_key(entry)
+    value = stored.get(key)
+    return value if value is None or key not in _FROM_JSON else _FROM_JSON[key](value)
+
+
+def _read_group(kind: type[Any], stored: Mapping[str, Any]) -> Any:
+    return kind(**{entry.name: _read(entry, stored) for entry in fields(kind)})
