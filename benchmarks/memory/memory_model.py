@@ -60,9 +60,9 @@ def spec_of(trial_id: int, *, r: int, batch_size: int) -> TrialSpec:
 
 
 def empty_state(executor: Executor, r: int) -> TrialState:
-    """Return zeros for weights and moments: drawing them would take longer than all that is measured here."""
+    """Return zeros for weights: drawing them would take longer than all that is measured here."""
     zeros_rD = torch.zeros(1, 1, device=executor.bank.weights_RD.device).expand(r, executor.bank.layout.width)
-    return TrialState(adapter=AdapterState(weights=zeros_rD, exp_avg=zeros_rD, exp_avg_sq=zeros_rD), step=0)
+    return TrialState(adapter=AdapterState(weights=zeros_rD))
 
 
 def mixed_rows(rng: np.random.Generator, *, mean: int, count: int, vocabulary: int) -> TokenisedRows:

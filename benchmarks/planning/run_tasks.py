@@ -40,10 +40,10 @@ from cohort.scheduling.placement.baselines import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
 from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate
 from cohort.task_queue.expected_time import ExpectedTime
-from cohort.task_queue.head_settings import HeadSettings
 from cohort.task_queue.operations import add_to_queue, open_queue, work_off
 from cohort.task_queue.pool import WORKER_TARGET
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.settings import DispatcherSettings
 
 # what is most wanted first
 POLICIES: dict[str, ListPolicy | None] = {
@@ -113,7 +113,7 @@ def work(
 
     begun = time.perf_counter()
     add_to_queue(files, directory, expect=expect)
-    tasks = work_off(directory, workers, expect=expect, settings=HeadSettings(policy=policy), watcher=Notes())
+    tasks = work_off(directory, workers, expect=expect, settings=DispatcherSettings(policy=policy), watcher=Notes())
     for task in tasks:
         if task.state is not TaskState.DONE:
             _print_logs(directory.parent / "workers")

@@ -18,11 +18,11 @@ from cohort.engine.tune import RunOptions, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.task_queue.expected_time import ExpectedTime
-from cohort.task_queue.head_settings import HeadSettings
 from cohort.task_queue.operations import enqueue, work_off
 from cohort.task_queue.pool import PoolRequest, open_pool
 from cohort.task_queue.progress import QueueProgress
 from cohort.task_queue.records import TaskState
+from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.submission import submission_of
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
@@ -192,7 +192,7 @@ def _run_as_queue(
     pool, hardware = open_pool(PoolRequest(gpus=num_gpus), directory)
     expect = ExpectedTime(directory, hardware)
     enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
-    settings = HeadSettings(options=options or RunOptions())
+    settings = DispatcherSettings(options=options or RunOptions())
     tasks = work_off(directory, pool, expect=expect, settings=settings, watcher=_Notes(watcher), clock=clock)
     return {
         task.name: CohortError(f"{task.state.value}: {task.reason}")

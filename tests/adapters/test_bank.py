@@ -7,19 +7,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cohort.adapters.bank import AdapterBank, AdapterState, BankFullError
+from cohort.adapters.bank import AdapterBank, AdapterState, BankFullError, Moment
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 
 LAYOUT = AdapterLayout({"a": (3, 5), "b": (4, 2)})
+MOMENTS = (Moment("mean"), Moment("square", dtype=torch.float64))
 
 
 def state_of(r: int, *, fill: float) -> AdapterState:
     shape = (r, LAYOUT.width)
     return AdapterState(
         weights=torch.full(shape, fill),
-        exp_avg=torch.full(shape, fill + 0.25),
-        exp_avg_sq=torch.full(shape, fill + 0.5),
+        moments={"mean": torch.full(shape, fill + 0.25), "square": torch.full(shape, fill + 0.5).double()},
     )
 
 
@@ -32,7 +32,7 @@ def test_layout_gives_each_factor_its_own_columns() -> None:
 
 
 def test_a_full_bank_says_what_is_in_use() -> None:
-    bank = AdapterBank(LAYOUT, num_slots=2, num_rank_rows=32)
+    bank = AdapterBank(LAYOUT, num_slots=2, num_rank_rows=32, moments=MOMENTS)
     bank.insert(AdapterSpec(r=17, lora_alpha=1), state_of(17, fill=1))
     with pytest.raises(BankFullError, match="rank 3: 1 of 2 slots and 17 of 32 rank rows"):
         bank.insert(AdapterSpec(r=3, lora_alpha=1), state_of(3, fill=1))
@@ -40,16 +40,16 @@ def test_a_full_bank_says_what_is_in_use() -> None:
 
 
 def test_removing_leaves_nothing_behind() -> None:
-    bank = AdapterBank(LAYOUT, num_slots=1, num_rank_rows=16)
+    bank = AdapterBank(LAYOUT, num_slots=1, num_rank_rows=16, moments=MOMENTS)
     slot = bank.insert(AdapterSpec(r=5, lora_alpha=1), state_of(5, fill=float("nan")))
     bank.grads_RD.fill_(float("nan"))
     bank.remove(slot)
-    for buffer in (bank.weights_RD, bank.grads_RD, bank.exp_avg_RD, bank.exp_avg_sq_RD):
+    for buffer in (bank.weights_RD, bank.grads_RD, *bank.moments_RD.values()):
         assert not buffer.any()
 
 
 def test_compute_copy_follows_the_masters() -> None:
-    bank = AdapterBank(LAYOUT, num_slots=2, num_rank_rows=48, compute_dtype=torch.bfloat16)
+    bank = AdapterBank(LAYOUT, num_slots=2, num_rank_rows=48, compute_dtype=torch.bfloat16, moments=MOMENTS)
     slot = bank.insert(AdapterSpec(r=2, lora_alpha=1), state_of(2, fill=1.0))
     assert bank.compute_RD.dtype is torch.bfloat16
     assert torch.equal(bank.compute_RD[bank.rank_rows(slot)].float(), torch.ones(2, LAYOUT.width))
@@ -58,7 +58,7 @@ def test_compute_copy_follows_the_masters() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 5)), max_size=30))
 def test_adapters_keep_their_rows_whatever_comes_and_goes(actions: list[tuple[bool, int, int]]) -> None:
-    bank = AdapterBank(LAYOUT, num_slots=6, num_rank_rows=128)
+    bank = AdapterBank(LAYOUT, num_slots=6, num_rank_rows=128, moments=MOMENTS)
     inside: dict[int, AdapterState] = {}
     for number, (adds, r, which) in enumerate(actions):
         if adds and bank.fits(r):
@@ -71,10 +71,28 @@ def test_adapters_keep_their_rows_whatever_comes_and_goes(actions: list[tuple[bo
         assert bank.occupied == tuple(sorted(inside))
         for slot, expected in inside.items():
             found = bank.read(slot)
-            assert torch.equal(found.weights, expected.weights)
-            assert torch.equal(found.exp_avg, expected.exp_avg)
-            assert torch.equal(found.exp_avg_sq, expected.exp_avg_sq)
+            assert found.tensors.keys() == expected.tensors.keys()
+            assert all(torch.equal(tensor, expected.tensors[name]) for name, tensor in found.tensors.items())
     occupied_rows = {row for slot in inside for row in range(*bank.rank_rows(slot).indices(bank.num_rank_rows))}
     assert len(occupied_rows) == sum(bank.spec(slot).r for slot in inside)
     free = [row for row in range(bank.num_rank_rows) if row not in occupied_rows]
     assert not bank.weights_RD[free].any()
+
+
+def test_the_optimizer_says_what_is_kept_of_a_parameter() -> None:
+    bank = AdapterBank(LAYOUT, num_slots=1, num_rank_rows=16, moments=MOMENTS)
+    # weights, gradients and the first moment in float32, the second in float64
+    assert bank.num_bytes == 16 * LAYOUT.width * (3 * 4 + 8)
+    state = AdapterState(weights=torch.ones(2, LAYOUT.width), moments={"momentum": torch.ones(2, LAYOUT.width)})
+    with pytest.raises(ValueError, match=r"moments \['momentum'\] for a bank with moments \['mean', 'square'\]"):
+        bank.insert(AdapterSpec(r=2, lora_alpha=1), state)
+    assert not bank.occupied
+
+
+def test_an_adapter_without_moments_begins_with_zeros() -> None:
+    bank = AdapterBank(LAYOUT, num_slots=1, num_rank_rows=16, moments=MOMENTS)
+    bank.remove(bank.insert(AdapterSpec(r=5, lora_alpha=1), state_of(5, fill=float("nan"))))
+    slot = bank.insert(AdapterSpec(r=3, lora_alpha=1), AdapterState(weights=torch.ones(3, LAYOUT.width)))
+    found = bank.read(slot)
+    assert found.weights.all()
+    assert not any(moment.any() for moment in found.moments.values())

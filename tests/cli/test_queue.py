@@ -75,7 +75,7 @@ def test_a_task_file_that_changed_is_refused_with_the_difference(
     assert "6, as when it was added" in err
     assert "train.jsonl" in err
     assert f"cohort queue remove task -o {queue}" in err
-    # the head would have held it back: that is no end, it can be taken off like any other
+    # the dispatcher would have held it back: that is no end, it can be taken off like any other
     with open_queue(queue) as store:
         store.update("task", state=TaskState.HELD, reason="changed")
     assert cohort(capsys, "queue", "remove", "task", "-o", queue)[0] == 0

@@ -14,7 +14,7 @@ LONG_SECONDS = 3600
 
 
 def serve(channel: WorkerChannel) -> None:
-    """Work until the head is gone."""
+    """Work until the pool is gone."""
     channel.send({"ready": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")})
     while (message := channel.receive()) is not None:
         match message["do"]:

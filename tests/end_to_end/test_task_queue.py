@@ -23,12 +23,11 @@ from cohort.core.errors import CohortError
 from cohort.engine.tune import RunOptions, tune
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.runs.reader import RunReader
-from cohort.task_queue.head_settings import HeadSettings
 from cohort.task_queue.operations import add_to_queue, work_off
 from cohort.task_queue.pool import WORKER_TARGET
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
+from cohort.task_queue.settings import DispatcherSettings, Limits
 from cohort.task_queue.store import QueueStore
-from cohort.task_queue.worker_slots import Limits
 from tests.cli.tiny_task import write_rows
 from tests.cluster.ray_nodes import RayNodes, nodes
 from tests.conftest import REPOSITORY
@@ -155,7 +154,7 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
         add_to_queue([folder / "urgent.yaml"], runs)
 
     pool = DisturbedPool(runs, [hurry, lambda process_id: os.kill(process_id, signal.SIGKILL)])
-    tasks = work_off(runs, pool, expect=in_order, settings=HeadSettings(options=OFTEN, look_seconds=0.05))
+    tasks = work_off(runs, pool, expect=in_order, settings=DispatcherSettings(options=OFTEN, look_seconds=0.05))
     assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
     assert pool.disturbances == []
     said, stretches = what_happened(runs)
@@ -174,7 +173,7 @@ def test_soak_workers_that_hang_again_and_again(folder: Path, tmp_path: Path) ->
     runs = tmp_path / "runs"
     add_to_queue([folder / f"{name}.yaml" for name in TASKS], runs)
     pool = DisturbedPool(runs, [lambda process_id: os.kill(process_id, signal.SIGSTOP)] * 2)
-    settings = HeadSettings(options=OFTEN, limits=Limits(silent_seconds=3.0))
+    settings = DispatcherSettings(options=OFTEN, limits=Limits(silent_seconds=3.0))
     tasks = work_off(runs, pool, expect=in_order, settings=settings)
     assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
     assert pool.disturbances == []
@@ -202,7 +201,7 @@ def test_soak_a_ray_node_that_is_lost(folder: Path, tmp_path: Path, nodes: RayNo
         return events
 
     pool.wait = wait  # type: ignore[method-assign]
-    tasks = work_off(runs, pool, expect=in_order, settings=HeadSettings(options=OFTEN))
+    tasks = work_off(runs, pool, expect=in_order, settings=DispatcherSettings(options=OFTEN))
     assert {task.name: task.state for task in tasks} == dict.fromkeys(TASKS, TaskState.DONE), tasks
     said, stretches = what_happened(runs)
     assert "1 slot lost: node" in said

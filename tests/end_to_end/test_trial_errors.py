@@ -21,7 +21,7 @@ from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialStatus
 from cohort.training import step_samples
 from cohort.training.executor import Executor
-from cohort.training.optimizer import update_slots
+from cohort.training.optimizers.adamw import AdamW
 from cohort.training.step_samples import Resident
 from cohort.training.training_pass import TrainingPasses
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
@@ -116,11 +116,11 @@ def in_a_pass(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool
 def in_its_update(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:
     """The update of all breaks off at the trial, half of whose weights are written."""
     current: list[tuple[AdapterBank, Sequence[Resident]]] = []
-    update, step = update_slots, adamw.adamw_step
+    update, step = AdamW.update, adamw.adamw_step
 
-    def watched_update(bank: AdapterBank, residents: Sequence[Resident]) -> Any:
+    def watched_update(self: AdamW, bank: AdapterBank, residents: Sequence[Resident]) -> Any:
         current[:] = [(bank, residents)]
-        return update(bank, residents)
+        return update(self, bank, residents)
 
     def bad_step(params_RD: Any, *, slots: Any, **rest: Any) -> Any:
         bank, residents = current[0]
@@ -134,8 +134,8 @@ def in_its_update(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], 
             norms.append(step(params_RD, slots=[slot], **rest))
         return torch.cat(norms)
 
-    monkeypatch.setattr("cohort.training.executor.update_slots", watched_update)
-    monkeypatch.setattr("cohort.training.optimizer.adamw_step", bad_step)
+    monkeypatch.setattr(AdamW, "update", watched_update)
+    monkeypatch.setattr("cohort.training.optimizers.adamw.adamw_step", bad_step)
 
 
 def in_its_evaluation(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:

@@ -72,7 +72,7 @@ def test_best_gives_the_same_logits_in_peft(folder: Path, run: Path) -> None:
     adapter = read_adapter(run / "best")
     layout = AdapterLayout({name: decoder.linears[name] for name in adapter.modules})
     bank = AdapterBank(layout, num_slots=1, num_rank_rows=adapter.spec.r)
-    slot = bank.insert(adapter.spec, AdapterState.fresh(rank_rows_from_peft(layout, adapter)))
+    slot = bank.insert(adapter.spec, AdapterState(weights=rank_rows_from_peft(layout, adapter)))
     sample = Sample(sample_id=0, tokens=ids.int().numpy(), trained=torch.ones(40, dtype=torch.bool).numpy())
     batch = pack([SlotSample(slot=slot, sample=sample)], num_slots=1, device="cpu")
     with torch.no_grad():

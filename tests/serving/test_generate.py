@@ -60,7 +60,7 @@ def serve(folder: Path, family: str, **settings: Any) -> Served:
         adapted.save_pretrained(path)
         save_file(tensors, path / "adapter_model.safetensors")
         stored = read_adapter(path)
-        slot = bank.insert(stored.spec, AdapterState.fresh(rank_rows_from_peft(layout, stored)))
+        slot = bank.insert(stored.spec, AdapterState(weights=rank_rows_from_peft(layout, stored)))
         assert slot == index
         adapters.append(path)
     return Served(decoder, bank, model, adapters)

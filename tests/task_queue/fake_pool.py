@@ -16,12 +16,12 @@ from cohort.cluster.worker_pool import (
 )
 from cohort.core.clock import ManualClock
 from cohort.task_queue.messages import (
-    Beat,
+    Heartbeat,
     Ready,
     RunTask,
     StopTask,
     TaskDone,
-    TaskFailed,
+    TaskError,
     TaskStopped,
     WorkerReport,
     as_message,
@@ -88,7 +88,7 @@ class FakePool:
                     text = self.failures[task].pop(0)
                     is_input = text.startswith("input: ")
                     self._say(
-                        slot_id, TaskFailed(task=task, message=text.removeprefix("input: "), is_input_error=is_input)
+                        slot_id, TaskError(task=task, message=text.removeprefix("input: "), is_input_error=is_input)
                     )
                     return
                 worker.task = task
@@ -132,7 +132,7 @@ class FakePool:
                 continue
             task = worker.task
             if task is None:
-                self._say(slot_id, Beat())
+                self._say(slot_id, Heartbeat())
                 continue
             if not worker.is_still:
                 self.done[task] += seconds
@@ -141,7 +141,9 @@ class FakePool:
             steps = int(100 * self.done[task])
             self._say(
                 slot_id,
-                Beat(task=task, phase="training", seconds_left=max(left, 0.0), steps_done=steps, still_seconds=still),
+                Heartbeat(
+                    task=task, phase="training", seconds_left=max(left, 0.0), steps_done=steps, still_seconds=still
+                ),
             )
             if left <= 1e-9:
                 worker.task = None

@@ -11,7 +11,7 @@ from cohort.task_queue.messages import (
     Ready,
     RunTask,
     TaskDone,
-    TaskFailed,
+    TaskError,
     WorkerReport,
     as_message,
     read_message,
@@ -41,7 +41,7 @@ class InlinePool:
         try:
             tune(task, order.run_directory, options=RunOptions(**order.options))
         except CohortError as error:
-            self._say(slot_id, TaskFailed(task=order.task, message=str(error), is_input_error=True))
+            self._say(slot_id, TaskError(task=order.task, message=str(error), is_input_error=True))
         else:
             self._say(slot_id, TaskDone(task=order.task))
 

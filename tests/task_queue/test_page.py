@@ -82,7 +82,7 @@ def test_the_legend_says_what_is_drawn(queue: Path) -> None:
     assert words == [
         "planned when first placed, without early exit",
         "what happened",
-        "cut short: its worker, slot or head was lost",
+        "cut short: its worker, slot or dispatcher was lost",
         "failed",
         "done",
         "still running",

@@ -15,7 +15,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.scheduling.memory.memory_fit import mean_error_percent
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, probe_rows
-from cohort.training.optimizer import UnfinishedUpdateError
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from tests.training.small_models import save_llama
 from tests.training.test_out_of_memory import executor_for, train
 
@@ -77,7 +77,7 @@ def test_an_update_without_room_is_a_pass_that_does_not_fit(decoder: Decoder, mo
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
 
     with monkeypatch.context() as patched:
-        patched.setattr("cohort.training.optimizer.adamw_step", no_room)
+        patched.setattr("cohort.training.optimizers.adamw.adamw_step", no_room)
         _, fits = probe.measure(one)
     assert not fits
     assert probe.measure(one)[1], "and the probe goes on"
@@ -85,7 +85,7 @@ def test_an_update_without_room_is_a_pass_that_does_not_fit(decoder: Decoder, mo
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("launch failed")
 
-    monkeypatch.setattr("cohort.training.optimizer.adamw_step", broken)
+    monkeypatch.setattr("cohort.training.optimizers.adamw.adamw_step", broken)
     with pytest.raises(UnfinishedUpdateError, match="launch failed"):
         probe.measure(one)
 

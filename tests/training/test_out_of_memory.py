@@ -104,7 +104,7 @@ def train(executor: Executor, after_step: Callable[[], object] = lambda: None) -
     weights = [
         tensor
         for spec in TRIALS
-        for tensor in (executor.weights(spec.trial_id), executor.state(spec.trial_id).adapter.exp_avg_sq)
+        for tensor in (executor.weights(spec.trial_id), executor.state(spec.trial_id).adapter.moments["exp_avg_sq"])
     ]
     return events, weights, losses
 

@@ -5,8 +5,8 @@ Shapes:  R rank rows of the bank · r rank of one adapter · D entries of a rank
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.segments import SegmentTable
 
-__all__ = ["AdapterBank", "AdapterState", "BankFullError", "aligned_rank"]
+__all__ = ["AdapterBank", "AdapterState", "BankFullError", "Moment", "aligned_rank"]
 
 # tiles of the GPU kernels read 16 rank rows at a time; padding rows stay zero
 ROW_ALIGNMENT = 16
@@ -31,23 +31,35 @@ class BankFullError(CohortError):
     """No free slot, or no free run of rank rows, for another adapter."""
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What an optimizer keeps of every parameter from one step to the next.
+
+    Attributes:
+        name: Its name in states and in checkpoint files.
+        dtype: None for that of the master weights.
+    """
+
+    name: str
+    dtype: torch.dtype | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdapterState:
     """Everything of an adapter that training changes, each [r, D].
 
     Attributes:
         weights: Master weights.
-        exp_avg, exp_avg_sq: AdamW's moments.
+        moments: The optimizer's, by name; none before the first step, where all are zero.
     """
 
     weights: Tensor
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
+    moments: dict[str, Tensor] = field(default_factory=dict)
 
-    @classmethod
-    def fresh(cls, weights: Tensor) -> AdapterState:
-        """Return a state that has not seen a step."""
-        return cls(weights=weights, exp_avg=torch.zeros_like(weights), exp_avg_sq=torch.zeros_like(weights))
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments by name."""
+        return {"weights": self.weights, **self.moments}
 
 
 class AdapterBank:
@@ -62,6 +74,7 @@ class AdapterBank:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         compute_dtype: torch.dtype | None = None,
+        moments: Sequence[Moment] = (),
     ) -> None:
         """Allocate an empty bank.
 
@@ -70,8 +83,9 @@ class AdapterBank:
             num_slots: Most adapters at once.
             num_rank_rows: Most rank rows at once; each adapter takes its rank rounded up to 16.
             device: Where the bank lives.
-            dtype: Of master weights, gradients and moments.
+            dtype: Of master weights and gradients.
             compute_dtype: Of the copies the products read; the masters themselves when equal to ``dtype`` or None.
+            moments: The optimizer's; none where nothing is trained.
         """
         self.layout = layout
         self.num_slots = num_slots
@@ -79,8 +93,9 @@ class AdapterBank:
         shape = (self.num_rank_rows, layout.width)
         self.weights_RD = torch.zeros(shape, dtype=dtype, device=device)
         self.grads_RD = torch.zeros(shape, dtype=dtype, device=device)
-        self.exp_avg_RD = torch.zeros(shape, dtype=dtype, device=device)
-        self.exp_avg_sq_RD = torch.zeros(shape, dtype=dtype, device=device)
+        self.moments_RD = {
+            moment.name: torch.zeros(shape, dtype=moment.dtype or dtype, device=device) for moment in moments
+        }
         self.compute_RD = (
             self.weights_RD
             if compute_dtype in (None, dtype)
@@ -156,23 +171,15 @@ class AdapterBank:
 
         Raises:
             BankFullError: no slot or no run of rank rows is free.
+            ValueError: the state has the moments of another optimizer.
         """
+        if state.moments and state.moments.keys() != self.moments_RD.keys():
+            raise ValueError(f"a state with moments {[*state.moments]} for a bank with moments {[*self.moments_RD]}")
         slot = self._take_rows(spec)
         rows = self.rank_rows(slot)
         self.weights_RD[rows].copy_(state.weights, non_blocking=True)
-        self.exp_avg_RD[rows].copy_(state.exp_avg, non_blocking=True)
-        self.exp_avg_sq_RD[rows].copy_(state.exp_avg_sq, non_blocking=True)
-        self.refresh(slot)
-        return slot
-
-    def insert_fresh(self, spec: AdapterSpec, weights_rD: Tensor) -> int:
-        """Put a new adapter into a free slot, its moments zero, and return the slot.
-
-        Raises:
-            BankFullError: no slot or no run of rank rows is free.
-        """
-        slot = self._take_rows(spec)
-        self.weights_RD[self.rank_rows(slot)].copy_(weights_rD, non_blocking=True)
+        for name, moment in state.moments.items():
+            self.moments_RD[name][rows].copy_(moment, non_blocking=True)
         self.refresh(slot)
         return slot
 
@@ -205,11 +212,10 @@ class AdapterBank:
         """Return a copy of the adapter in ``slot``, on the host unless ``on_device``."""
         rows = self.rank_rows(slot)
         device = self.weights_RD.device if on_device else torch.device("cpu")
-        weights, exp_avg, exp_avg_sq = (
-            buffer[rows].detach().to(device, copy=True)
-            for buffer in (self.weights_RD, self.exp_avg_RD, self.exp_avg_sq_RD)
+        weights, *moments = (
+            buffer[rows].detach().to(device, copy=True) for buffer in (self.weights_RD, *self.moments_RD.values())
         )
-        return AdapterState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+        return AdapterState(weights=weights, moments=dict(zip(self.moments_RD, moments, strict=True)))
 
     def remove(self, slot: int) -> None:
         """Free ``slot``; its rows are zeroed, so that nothing of a diverged adapter stays behind."""
@@ -220,7 +226,7 @@ class AdapterBank:
 
     def _unique_buffers(self) -> tuple[Tensor, ...]:
         shared = self.compute_RD is self.weights_RD
-        masters = (self.weights_RD, self.grads_RD, self.exp_avg_RD, self.exp_avg_sq_RD)
+        masters = (self.weights_RD, self.grads_RD, *self.moments_RD.values())
         return masters if shared else (*masters, self.compute_RD)
 
     def _close_gaps(self) -> None:

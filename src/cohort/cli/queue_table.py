@@ -14,8 +14,7 @@ from cohort.cli.trial_table import format_value, print_facts, wide_console
 from cohort.core.units import format_duration
 from cohort.task_queue.progress import QueueProgress, TaskView
 from cohort.task_queue.records import TaskState
-from cohort.task_queue.status import QueueStatus, queue_status_json
-from cohort.task_queue.unbegun_task import UnbegunTask, unbegun_task_json
+from cohort.task_queue.status import QueueStatus, UnstartedTask, queue_status_json, unstarted_task_json
 
 __all__ = ["QUEUE_VIEW", "print_queue", "print_unbegun", "queue_line", "task_table"]
 
@@ -121,10 +120,10 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         console.print(Text(f"\nto continue: cohort resume {status.directory}"), soft_wrap=True)
 
 
-def print_unbegun(unbegun: UnbegunTask, *, as_json: bool) -> None:
+def print_unbegun(unbegun: UnstartedTask, *, as_json: bool) -> None:
     """Print the state of a queued task whose run has not begun, and what it waits for."""
     if as_json:
-        print(json.dumps(unbegun_task_json(unbegun), indent=2))
+        print(json.dumps(unstarted_task_json(unbegun), indent=2))
         return
     task = unbegun.task
     facts = {"task": task.name, "state": f"{task.state.value}, its run has not begun"}

@@ -129,12 +129,11 @@ def _work_off(
     from cohort.cli.progress import watching
     from cohort.cli.queue_table import QUEUE_VIEW
     from cohort.scheduling.placement.baselines import ListPolicy
-    from cohort.task_queue.head_settings import HeadSettings
     from cohort.task_queue.operations import open_queue, queue_holder, work_off
-    from cohort.task_queue.worker_slots import Limits
+    from cohort.task_queue.settings import DispatcherSettings, Limits
 
     policies = (None, ListPolicy.FIRST_COME, ListPolicy.SHORTEST_FIRST, ListPolicy.LONGEST_FIRST)
-    settings = HeadSettings(
+    settings = DispatcherSettings(
         policy=dict(zip(get_args(Policy), policies, strict=True))[request["policy"]],
         keeps_open=keep_open,
         limits=Limits(still_seconds=request["stall_limit"]),

@@ -19,9 +19,9 @@ def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOpt
 
             print_queue(read_queue_status(run_dir), as_json=as_json)
             return
-        from cohort.task_queue.unbegun_task import read_unbegun_task
+        from cohort.task_queue.status import read_unstarted_task
 
-        if (unbegun := read_unbegun_task(run_dir)) is not None:
+        if (unbegun := read_unstarted_task(run_dir)) is not None:
             from cohort.cli.queue_table import print_unbegun
 
             print_unbegun(unbegun, as_json=as_json)

@@ -1,4 +1,4 @@
-"""How long a task of a queue is expected to hold its slot, before it runs and when it goes on."""
+"""How long a task of a queue will hold its slot, predicted before it runs and when it resumes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ __all__ = ["ExpectedTime"]
 
 
 class ExpectedTime:
-    """Predicts tasks of one queue."""
+    """Predicts the tasks of one queue for workers that each have the same hardware."""
 
     def __init__(self, directory: Path, hardware: Hardware) -> None:
-        """Predict tasks of the queue in ``directory`` for workers that each have ``hardware``."""
         self._directory, self._hardware = directory, hardware
 
     def __call__(self, queued: QueuedTask) -> float:
-        """Return the seconds that a task has left; at worst, without early exit, where it has not begun.
+        """Return the seconds that a task has left; without early exit where it has not begun.
 
         Raises:
-            InputError: something is wrong with what the task names, or it fits no slot.
+            InputError: something is wrong with the task's inputs, or it fits no slot.
         """
         left = self._seconds_left(queued.name)
         if left is not None:
             return left
         task = task_of(queued)
-        # a worker starts once and then runs one task after the other
+        # an estimate starts a process for the task; here a worker starts once for all its tasks
         return max(estimate_task(task, self._hardware).seconds - START_SECONDS, 1e-3)
 
     def _seconds_left(self, name: str) -> float | None:
-        """Return what a run that has begun says itself; None for one that cannot tell yet."""
+        """Return what the run itself predicts; None where it has not begun or cannot say yet."""
         directory = RunDirectory(self._directory / name)
         if not directory.database.exists():
             return None

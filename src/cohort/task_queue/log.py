@@ -1,4 +1,4 @@
-"""What the head notices and decides: written to the queue's database, and told to those who watch."""
+"""The log of a queue: everything the dispatcher decides, written to the database and shown to its watcher."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from cohort.scheduling.placement.records import PlacementPlan, SolverStatus
 from cohort.task_queue.progress import QueueWatcher
 from cohort.task_queue.records import TaskDecision
 from cohort.task_queue.replanner import Changes
-from cohort.task_queue.store import QueueStore
+from cohort.task_queue.store import BEGAN_AT, LAST_SEEN, QueueStore
 
-__all__ = ["QueueLog"]
+__all__ = ["QueueLog", "plan_as_json", "plan_in_words"]
 
-# fact of the queue: its clock when a head last was there
-_LAST_HEAD = "last_head_seconds"
 _PRESENCE_SECONDS = 5.0
 
 
@@ -25,23 +23,24 @@ class QueueLog:
     """The queue's own clock and its log."""
 
     def __init__(self, store: QueueStore, *, clock: Clock, watcher: QueueWatcher) -> None:
-        """Take up the log of a queue.
+        """Continue the log of a queue.
 
         Args:
-            store: Of the queue.
-            clock: The queue's seconds count from its first head on, stops included.
-            watcher: Told of every decision but plans' details.
+            store: The queue.
+            clock: The queue's seconds count from its first dispatcher on, pauses included.
+            watcher: Shown every decision, but no details of plans.
         """
         self._store, self._clock, self._watcher = store, clock, watcher
         self._opened = clock.monotonic()
         self._planned = {task.name for task in store.tasks() if task.planned_start is not None}
         facts = store.facts()
-        if "began_at" not in facts:
-            facts["began_at"] = clock.now().isoformat()
+        if BEGAN_AT not in facts:
+            facts[BEGAN_AT] = clock.now().isoformat()
             store.set_facts(facts)
-        self._before = max((clock.now() - datetime.fromisoformat(facts["began_at"])).total_seconds(), 0.0)
-        # None on a queue's first head
-        self.last_head_seconds: float | None = facts.get(_LAST_HEAD)
+        # the wall clock bridges the time between two dispatchers, the monotonic clock measures within one
+        self._before = max((clock.now() - datetime.fromisoformat(facts[BEGAN_AT])).total_seconds(), 0.0)
+        # None for a queue's first dispatcher
+        self.last_dispatcher_seconds: float | None = facts.get(LAST_SEEN)
         self._noted_presence = float("-inf")
 
     @property
@@ -50,31 +49,26 @@ class QueueLog:
         return self._before + self._clock.monotonic() - self._opened
 
     def note_presence(self, *, at_once: bool = False) -> None:
-        """Write that a head is there, every few seconds: the next one knows from it how long there was none."""
+        """Write every few seconds that a dispatcher is there: the next one knows from it how long there was none."""
         if at_once or self.now - self._noted_presence >= _PRESENCE_SECONDS:
             self._noted_presence = self.now
-            self._store.set_facts({_LAST_HEAD: self.now})
+            self._store.set_facts({LAST_SEEN: self.now})
 
     def decide(
-        self,
-        kind: str,
-        *,
-        task: str = "",
-        text: str,
-        numbers: Mapping[str, Any] | None = None,
-        is_told: bool = True,
+        self, kind: str, *, task: str = "", text: str, numbers: Mapping[str, Any] | None = None, is_shown: bool = True
     ) -> None:
-        """Record a decision, and tell it unless it is of no interest to those who watch."""
+        """Record a decision, and show it unless it is of no interest to those who watch."""
         self._store.record(TaskDecision(seconds=self.now, kind=kind, task=task, text=text, numbers=numbers or {}))
-        if is_told:
+        if is_shown:
             self._watcher.note(f"[{format_duration(self.now)}] {task + ': ' if task else ''}{text}")
 
-    def planned(self, changes: Changes, *, is_told: bool = True) -> None:
-        """Record a plan with all its numbers; tell it unless it only moves times."""
+    def planned(self, changes: Changes, *, is_shown: bool = True) -> None:
+        """Record a plan with all its numbers; show it unless it only moves times."""
         plan = changes.plan
         if plan is None:
             return
         for placement in plan.placements:
+            # the first plan that held a task is the one its real times are compared with
             if placement.task_id not in self._planned:
                 self._planned.add(placement.task_id)
                 self._store.update(
@@ -84,15 +78,11 @@ class QueueLog:
                     planned_end=self.now + placement.end_seconds,
                 )
         text = f"{changes.reason}: {plan_in_words(plan)}"
-        self._store.record(
-            TaskDecision(seconds=self.now, kind="plan", task="", text=text, numbers=plan_as_json(plan, now=self.now))
-        )
-        if is_told:
-            self._watcher.note(f"[{format_duration(self.now)}] {text}")
+        self.decide("plan", text=text, numbers=plan_as_json(plan, now=self.now), is_shown=is_shown)
 
 
 def plan_in_words(plan: PlacementPlan) -> str:
-    """Return what a plan promises, in one line."""
+    """Return in one line when a plan ends, and how good it is."""
     proven = {
         SolverStatus.OPTIMAL: "no plan is shorter",
         SolverStatus.FEASIBLE: f"at most {100 * plan.gap:.0f} % above the best",

@@ -1,4 +1,4 @@
-"""What the head and its workers tell each other. As JSON: the fields, and ``kind`` with the class's name."""
+"""The messages between the dispatcher and its workers. As JSON: the fields, and ``kind`` with the class's name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from cohort.cluster.worker_pool import Message
 
 __all__ = [
-    "Beat",
-    "HeadMessage",
+    "DispatcherMessage",
+    "Heartbeat",
     "Note",
     "Ready",
     "RunTask",
     "StopTask",
     "TaskDone",
-    "TaskFailed",
+    "TaskError",
     "TaskStopped",
     "WorkerReport",
     "as_message",
@@ -26,13 +26,13 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class RunTask:
-    """To a worker: begin a task in its run directory, or go on with it.
+    """To a worker: begin a task in its run directory, or resume it there.
 
     Attributes:
         task: Its name.
         source: How messages name its task file.
         resolved: The task with every default filled in and absolute paths.
-        run_directory: Where it goes.
+        run_directory: Its run directory.
         options: How it is carried out, fields of :class:`~cohort.engine.tune.RunOptions`.
     """
 
@@ -58,7 +58,7 @@ class Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """A worker is alive; sent several times a second from a thread of its own.
 
     Attributes:
@@ -66,11 +66,10 @@ class Beat:
         phase: In the words of :class:`~cohort.engine.train.progress.RunProgress`.
         still_seconds: How long nothing has moved: no step, no evaluation, no new phase.
         steps_done, planned_steps: Optimizer steps of all trials.
-        seconds_left: As the run itself predicts, if no further trial exits early, as the tasks that wait are predicted;
-            None when it cannot say yet.
+        seconds_left: As the run predicts, if no further trial exits early; None when it cannot say yet.
         num_trials, num_ended, num_early: Trials, those that ended, and those of them that exited early.
         best_value: Of the task's metric so far.
-        tokens_per_second: Lately.
+        tokens_per_second: Of the last steps.
     """
 
     task: str | None = None
@@ -103,17 +102,18 @@ class TaskDone:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStopped:
-    """A task was given up at a step boundary, its state saved."""
+    """A worker gave a task up at a step boundary and saved its state."""
 
     task: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFailed:
-    """A task cannot go on.
+class TaskError:
+    """A task ended by an error.
 
     Attributes:
-        message: Why, for the user.
+        task: Its name.
+        message: The error, for the user.
         is_input_error: The user's input is wrong: trying again would not help.
     """
 
@@ -122,14 +122,13 @@ class TaskFailed:
     is_input_error: bool = False
 
 
-HeadMessage = RunTask | StopTask
-WorkerReport = Ready | Beat | Note | TaskDone | TaskStopped | TaskFailed
+DispatcherMessage = RunTask | StopTask
+WorkerReport = Ready | Heartbeat | Note | TaskDone | TaskStopped | TaskError
 
-_KINDS = {kind.__name__: kind for kind in (RunTask, StopTask, Ready, Beat, Note, TaskDone, TaskStopped, TaskFailed)}
+_KINDS = {kind.__name__: kind for kind in (RunTask, StopTask, Ready, Heartbeat, Note, TaskDone, TaskStopped, TaskError)}
 
 
-def as_message(record: HeadMessage | WorkerReport) -> Message:
-    """Return ``record`` as JSON."""
+def as_message(record: DispatcherMessage | WorkerReport) -> Message:
     return {"kind": type(record).__name__, **asdict(record)}
 
 

@@ -1,4 +1,4 @@
-"""Working a queue off, adding to it, removing from it: what the command line and Python call."""
+"""Working a queue off, adding to it, removing from it: the functions that the command line and Python call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cohort.core.interrupts import stopping_gently
 from cohort.engine.prepare.inputs import read_inputs
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.runs.lock import RunLock
-from cohort.task_queue.head import Head
-from cohort.task_queue.head_settings import HeadSettings
+from cohort.task_queue.dispatcher import Dispatcher
 from cohort.task_queue.progress import QueueWatcher, SilentQueueWatcher
 from cohort.task_queue.records import QueuedTask, TaskState
+from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.submission import read_submissions, task_of
 
@@ -28,7 +28,6 @@ _ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
 
 
 def find_queue(directory: str | Path) -> bool:
-    """Tell whether there is a queue in ``directory``."""
     return (Path(directory) / QUEUE_DATABASE).is_file()
 
 
@@ -51,7 +50,7 @@ def open_queue(directory: str | Path) -> QueueStore:
 
 
 def queue_holder(directory: str | Path) -> str | None:
-    """Return which process works the queue off; None when none does."""
+    """Return the process that works the queue off; None when none does."""
     return RunLock(Path(directory) / _LOCK_NAME).holder()
 
 
@@ -62,20 +61,20 @@ def add_to_queue(
     expect: Callable[[QueuedTask], float] | None = None,
     clock: Clock | None = None,
 ) -> list[QueuedTask]:
-    """Add tasks to the queue in ``directory``, whether or not it is being worked off; return what was added.
+    """Add tasks to the queue in ``directory``, which may be running, and return the added ones.
 
-    A task that failed, was held or removed is put back, to go on where it was.
+    A task that failed, was held or removed is put back, and continues where it was.
 
     Args:
         files: Task files.
-        directory: Of the queue; made where there is none.
-        expect: Predicts tasks, and refuses those that cannot run; when None, what they name is checked, and whoever
-            works the queue off predicts them.
+        directory: The queue's directory; made where there is none.
+        expect: Predicts tasks, and refuses those that cannot run; when None their inputs are checked, and the
+            dispatcher predicts them later, since it knows the devices.
         clock: For the time of adding.
 
     Raises:
-        InputError: every problem of the files and of what they name; a file that changed since it was added. Nothing
-            was added then.
+        InputError: every problem of the files and their inputs, or a file changed since it was added; then no task was
+            added.
     """
     known: tuple[QueuedTask, ...] = ()
     if find_queue(directory):
@@ -86,6 +85,7 @@ def add_to_queue(
     new, again = read_submissions(files, known=known, directory=directory, clock=clock or SystemClock())
     enqueue(new, directory, expect=expect)
     with open_queue(directory) as store:
+        # one that is done, waits or runs needs nothing: naming it again continues the queue
         back = [task for task in again if task.state in _ENDED_WITHOUT_RESULT]
         for task in back:
             store.update(task.name, state=TaskState.QUEUED, reason="", is_withdrawn=False, attempts=0)
@@ -93,7 +93,7 @@ def add_to_queue(
 
 
 def _refuse_a_run(directory: Path) -> None:
-    """Refuse to begin a queue in a run's own directory: `cohort resume` would find the queue and lose the run."""
+    # `cohort resume DIRECTORY` would find the queue there and never again the run
     if RunDirectory(directory).database.exists():
         raise InputError(
             Problem(
@@ -111,7 +111,7 @@ def enqueue(
     """Add tasks of new names to the queue in ``directory``; the arguments are those of :func:`add_to_queue`.
 
     Raises:
-        InputError: every problem of what they name; nothing was added then.
+        InputError: every problem of their inputs; no task was added then.
         RunStateError: a name is taken.
     """
     tasks = _checked(tasks, expect)
@@ -121,11 +121,7 @@ def enqueue(
 
 
 def _checked(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float] | None) -> list[QueuedTask]:
-    """Return the tasks, with their expected seconds where somebody predicts them.
-
-    Raises:
-        InputError: every problem of what they name.
-    """
+    """Return the tasks, with their expected seconds where ``expect`` is given; raise every problem of their inputs."""
     problems: list[Problem] = []
     checked: list[QueuedTask] = []
     for task in tasks:
@@ -164,6 +160,7 @@ def remove_from_queue(names: Sequence[str], directory: Path) -> None:
         ]
         if problems:
             raise InputError(problems)
+        # a dispatcher has to stop a task's worker first, so it removes the task itself
         is_worked_off = queue_holder(directory) is not None
         for name in names:
             store.update(name, is_withdrawn=True)
@@ -176,19 +173,19 @@ def work_off(
     pool: WorkerPool,
     *,
     expect: Callable[[QueuedTask], float],
-    settings: HeadSettings | None = None,
+    settings: DispatcherSettings | None = None,
     watcher: QueueWatcher | None = None,
     clock: Clock | None = None,
 ) -> tuple[QueuedTask, ...]:
     """Work off the queue in ``directory`` and return its tasks as they ended.
 
     Args:
-        directory: Of the queue.
+        directory: The queue's directory.
         pool: Where workers run (:func:`~cohort.task_queue.pool.open_pool`); closed at the end.
         expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.ExpectedTime`).
-        settings: See :class:`HeadSettings`.
-        watcher: Told of progress.
-        clock: Of the queue.
+        settings: How it is worked off.
+        watcher: Shows progress.
+        clock: The queue's clock.
 
     Raises:
         InputError: there is no queue.
@@ -197,7 +194,7 @@ def work_off(
     """
     stop = threading.Event()
     with open_queue(directory) as store, RunLock(directory / _LOCK_NAME), stopping_gently(stop):
-        head = Head(
+        dispatcher = Dispatcher(
             store,
             pool,
             directory=directory,
@@ -207,5 +204,5 @@ def work_off(
             clock=clock,
             stop=stop,
         )
-        head.run()
+        dispatcher.run()
         return store.tasks()

@@ -1,6 +1,6 @@
 """The page of a queue: what the first plan of each task expected, and what happened instead.
 
-Seconds are those in which somebody worked the queue off: over a stopped weekend nothing waited for a slot.
+The time axis leaves out pauses without a dispatcher: over a stopped weekend no task waited for a slot.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from cohort.runs.report.gantt import Pause, TaskBar
 from cohort.runs.report.gantt_page import planned_against_actual_page
 from cohort.task_queue.operations import open_queue, queue_holder
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.store import BEGAN_AT, LAST_SEEN
 
 __all__ = ["write_queue_page"]
 
-# how a stretch ended: the shape of its mark, and in words
+# by how a stretch ended: the shape of its mark and its words; any other outcome is one of the many ways to be cut short
 _ENDINGS = {
     "done": ("circle", "done"),
     "failed": ("up", "failed"),
     "stopped": ("square", "stopped, its state saved"),
-    "the head ended": ("square", "stopped, its state saved"),
+    "the dispatcher ended": ("square", "stopped, its state saved"),
     "": ("diamond", "still running"),
 }
-_CUT_SHORT = ("down", "cut short: its worker, slot or head was lost")
-# a queue that is taken up again at once was not paused
+_CUT_SHORT = ("down", "cut short: its worker, slot or dispatcher was lost")
+# a queue that is resumed at once was not paused
 _LEAST_PAUSE_SECONDS = 1.0
 
 
@@ -43,9 +44,10 @@ def write_queue_page(directory: Path) -> Path:
         facts = store.facts()
     absences = list(_absences(decisions))
     worked = _working_time(absences)
-    now = facts.get("last_head_seconds", 0.0)
-    if is_worked_off and "began_at" in facts:
-        now = (datetime.now(UTC) - datetime.fromisoformat(facts["began_at"])).total_seconds()
+    # without a dispatcher the queue's time ended when one was last seen
+    now = facts.get(LAST_SEEN, 0.0)
+    if is_worked_off and BEGAN_AT in facts:
+        now = (datetime.now(UTC) - datetime.fromisoformat(facts[BEGAN_AT])).total_seconds()
     actual = [_ran(stretch, worked, now=now) for stretch in stretches]
     planned = list(_planned(tasks, decisions, worked))
     page = planned_against_actual_page(
@@ -64,15 +66,15 @@ def write_queue_page(directory: Path) -> Path:
 
 
 def _absences(decisions: Sequence[TaskDecision]) -> Iterator[tuple[float, float]]:
-    """Yield from when to when there was no head, by the queue's clock."""
+    """Yield from when to when there was no dispatcher, by the queue's clock."""
     for decision in decisions:
-        since = decision.numbers.get("none_since_seconds") if decision.kind == "head" else None
+        since = decision.numbers.get("none_since_seconds") if decision.kind == "dispatcher" else None
         if since is not None and decision.seconds - since >= _LEAST_PAUSE_SECONDS:
             yield float(since), decision.seconds
 
 
 def _working_time(absences: Sequence[tuple[float, float]]) -> Callable[[float], float]:
-    """Return what turns seconds of the queue's clock into seconds in which there was a head."""
+    """Return the function from seconds of the queue's clock to seconds with a dispatcher."""
 
     def worked(seconds: float) -> float:
         return seconds - sum(max(0.0, min(seconds, end) - start) for start, end in absences)
@@ -83,7 +85,7 @@ def _working_time(absences: Sequence[tuple[float, float]]) -> Callable[[float], 
 def _planned(
     tasks: Sequence[QueuedTask], decisions: Sequence[TaskDecision], worked: Callable[[float], float]
 ) -> Iterator[TaskBar]:
-    """Yield the first plan of each task; it counts from when it was made, as if no pause had come."""
+    """Yield the first plan of each task."""
     made: dict[str, float] = {}
     for decision in decisions:
         for placement in decision.numbers["placements"] if decision.kind == "plan" else ():
@@ -91,6 +93,7 @@ def _planned(
     for task in tasks:
         if task.planned_slot is None or task.planned_start is None or task.planned_end is None:
             continue
+        # a plan knows of no pauses, so its times count on from when it was made
         at = made.get(task.name, 0.0)
         yield TaskBar(
             task=task.name,
@@ -115,6 +118,6 @@ def _ran(stretch: RunStretch, worked: Callable[[float], float], *, now: float) -
 
 
 def _state(task: QueuedTask, *, is_worked_off: bool) -> str:
-    """Return a task's state; nothing runs where nobody works the queue off."""
+    # a dispatcher that was killed leaves tasks as running
     state = TaskState.QUEUED if task.state is TaskState.RUNNING and not is_worked_off else task.state
     return f"{state.value}: {task.reason}" if task.reason else state.value

@@ -1,4 +1,4 @@
-"""Where a queue's workers run: on this machine, or on a Ray cluster; and what each of them has."""
+"""Where a queue's workers run, on this machine or on a Ray cluster, and the hardware of each."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WORKER_TARGET = "cohort.task_queue.worker:serve"
 
 @dataclass(frozen=True, kw_only=True)
 class PoolRequest:
-    """What the user wants to work on.
+    """The devices a user asks for.
 
     Attributes:
-        gpus: GPUs to use at most, one task on each; None: all there are.
+        gpus: GPUs to use at most, one task on each; None: all.
         workers: Workers on the CPU instead.
         ray: Address of a Ray cluster; None: this machine.
     """
@@ -36,16 +36,15 @@ class PoolRequest:
     ray: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request for the queue's record."""
         return asdict(self)
 
 
 def open_pool(request: PoolRequest, directory: Path) -> tuple[WorkerPool, Hardware]:
-    """Return a pool without workers and what each of its slots has.
+    """Return a pool without workers and the hardware of each of its slots.
 
     Args:
-        request: What the user wants.
-        directory: Of the queue; workers log to ``workers`` in it.
+        request: The devices the user asks for.
+        directory: The queue's directory; workers log to ``workers`` in it.
 
     Raises:
         InputError: there is no such place, or no slot in it.
@@ -78,16 +77,16 @@ def _open_ray(address: str, request: PoolRequest, logs: Path) -> tuple[WorkerPoo
         )
     if on_gpu:
         return pool, _least_of(names)
-    # a worker has one thread and its share of a node's memory; nodes are taken to be like this one
+    # Ray tells cores and not speeds, so nodes are taken to be like this machine, shared by the workers of one node
     machine = choose_machine(0, where="num_gpus")
     per_node = max(Counter(slot.node for slot in pool.slots()).values())
     return pool, hardware_of(replace(machine, threads=1, memory_bytes=machine.memory_bytes // per_node))
 
 
 def _least_of(names: Sequence[str]) -> Hardware:
-    """Return the GPU with the least memory of those a cluster has: what fits it fits them all."""
+    # all slots are planned alike, so by the one with the least memory: a task that fits it fits them all
     return min(
-        # a GPU that nobody has described: a middling one, until a step was measured
+        # an unknown GPU counts as a middling one until a step was measured on it
         (
             known_gpu(name) or Hardware(name=name, memory_bytes=24e9, flops_per_second=1e14, bytes_per_second=8e11)
             for name in names

@@ -1,13 +1,18 @@
-"""What a working queue tells those who watch: immutable snapshots, and the protocol of a watcher."""
+"""A queue at one moment, as it is shown live and by ``cohort status``, and the protocol of those who watch it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cohort.task_queue.records import TaskState
+from cohort.task_queue.messages import Heartbeat
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
+from cohort.task_queue.replanner import Replanner
+from cohort.task_queue.store import QueueStore
+from cohort.task_queue.worker_slots import WorkerSlot
 
-__all__ = ["QueueProgress", "QueueWatcher", "SilentQueueWatcher", "SlotView", "TaskView"]
+__all__ = ["QueueProgress", "QueueWatcher", "SilentQueueWatcher", "SlotView", "TaskView", "view_queue"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +27,7 @@ class TaskView:
         share_done: Of the planned steps; None before it runs.
         best_value: Of its metric so far.
         expected_seconds: Predicted before it first ran, without early exit.
-        held_seconds: It held slots for so long so far.
+        held_seconds: How long it has held slots so far.
         planned_start, planned_end: Of the first plan that held it.
         expected_start, expected_end: Of the present plan.
         actual_start, actual_end: First start and last end.
@@ -78,12 +83,11 @@ class QueueProgress:
     num_plans: int = 0
 
     def count(self, state: TaskState) -> int:
-        """Return how many tasks are in ``state``."""
         return sum(task.state is state for task in self.tasks)
 
 
 class QueueWatcher(Protocol):
-    """Whoever shows progress; calls come from the head's thread and must return quickly."""
+    """Shows progress; the dispatcher's only thread calls it, so it must return quickly."""
 
     def update(self, progress: QueueProgress) -> None:
         """Take a snapshot, several a second at most."""
@@ -98,7 +102,88 @@ class SilentQueueWatcher:
     """Shows nothing."""
 
     def update(self, progress: QueueProgress) -> None:
-        """Drop the snapshot."""
+        pass
 
     def note(self, text: str) -> None:
-        """Drop the line."""
+        pass
+
+
+def view_queue(
+    store: QueueStore,
+    *,
+    now: float,
+    replanner: Replanner | None = None,
+    worker_slots: Iterable[WorkerSlot] = (),
+    heartbeats: Mapping[str, Heartbeat] | None = None,
+) -> QueueProgress:
+    """Return where the queue stands.
+
+    Args:
+        store: The queue.
+        now: Seconds of the queue's clock.
+        replanner: The dispatcher's; other processes have none and show the last recorded plan.
+        worker_slots: The dispatcher's slots.
+        heartbeats: The last heartbeat of each task's worker.
+    """
+    plan, num_plans = store.last_plan()
+    placements = plan.numbers["placements"] if plan is not None else ()
+    expected = {entry["task"]: (entry["start_seconds"], entry["end_seconds"]) for entry in placements}
+    # the ends of running tasks move without a new plan
+    for task in replanner.state.active if replanner is not None else ():
+        expected[task.request.task_id] = (task.started_seconds, max(task.ends_seconds, now))
+    stretches, worker_slots = store.stretches(), tuple(worker_slots)
+    devices = {slot.task: slot.slot.device for slot in worker_slots if slot.task}
+    devices |= {stretch.task: stretch.device for stretch in stretches if stretch.end_seconds is None}
+    tasks = tuple(
+        _view_task(
+            task,
+            device=devices.get(task.name, ""),
+            beat=(heartbeats or {}).get(task.name) or Heartbeat(),
+            expected=expected.get(task.name, (None, None)),
+            stretches=[stretch for stretch in stretches if stretch.task == task.name],
+        )
+        for task in store.tasks()
+    )
+    ends = [task.expected_end for task in tasks if not task.state.is_final and task.expected_end is not None]
+    return QueueProgress(
+        now_seconds=now,
+        tasks=tasks,
+        slots=tuple(
+            SlotView(slot_id=slot.slot.slot_id, device=slot.slot.device, state=slot.state.value, task=slot.task or "")
+            for slot in worker_slots
+        ),
+        end_seconds=max(max(ends), now) if ends else None,
+        num_plans=num_plans,
+    )
+
+
+def _view_task(
+    task: QueuedTask,
+    *,
+    device: str,
+    beat: Heartbeat,
+    expected: tuple[float | None, float | None],
+    stretches: Sequence[RunStretch],
+) -> TaskView:
+    is_open = not task.state.is_final
+    return TaskView(
+        name=task.name,
+        priority=task.priority,
+        state=task.state,
+        reason=task.reason,
+        device=device if is_open else "",
+        phase=beat.phase if task.state is TaskState.RUNNING else "",
+        num_trials=beat.num_trials,
+        num_ended=beat.num_ended,
+        num_early=beat.num_early,
+        share_done=beat.steps_done / beat.planned_steps if beat.planned_steps > 0 else None,
+        best_value=beat.best_value,
+        expected_seconds=task.expected_seconds,
+        planned_start=task.planned_start,
+        planned_end=task.planned_end,
+        expected_start=expected[0] if is_open else None,
+        expected_end=expected[1] if is_open else None,
+        actual_start=stretches[0].start_seconds if stretches else None,
+        actual_end=stretches[-1].end_seconds if stretches and not is_open else None,
+        held_seconds=sum(stretch.end_seconds - stretch.start_seconds for stretch in stretches if stretch.end_seconds),
+    )

@@ -1,4 +1,4 @@
-"""What a task queue holds, as immutable records. Times are seconds of the queue's own clock, from its first head on."""
+"""The records of a task queue, immutable. Times are seconds of the queue's own clock, from its first dispatcher on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TaskState(Enum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """Given up; its reason says why."""
+    """Given up; its ``reason`` says why."""
     HELD = "held"
     """Not begun, because its file or data are no longer what was added."""
     REMOVED = "removed"
@@ -26,7 +26,7 @@ class TaskState(Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Whether it stays as it is unless the user acts."""
         return self not in (TaskState.QUEUED, TaskState.RUNNING)
 
 
@@ -45,7 +45,7 @@ class QueuedTask:
         reason: Why it failed, is held, or waits again; empty otherwise.
         is_withdrawn: The user wants it off the queue.
         expected_seconds: Predicted before it first ran, without early exit; None until then.
-        attempts: Times it was begun and ended by a fault, since it last came further.
+        attempts: Faults since it last made progress.
         planned_slot, planned_start, planned_end: Of the first plan that held it; None before.
     """
 
@@ -79,14 +79,15 @@ class RunStretch:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskDecision:
-    """Something that the head noticed or decided.
+    """Something that the dispatcher noticed or decided.
 
     Attributes:
         seconds: When.
-        kind: ``plan``, ``start``, ``preempt``, ``end``, ``fail``, ``hold``, ``remove``, ``worker``, ``head``, ``note``.
+        kind: ``plan``, ``start``, ``preempt``, ``end``, ``fail``, ``hold``, ``remove``, ``reestimate``, ``worker``,
+            ``dispatcher``, ``note``.
         task: Which task it is about; empty when it is about none.
         text: In words.
-        numbers: What it rests on, JSON.
+        numbers: The figures it rests on, JSON.
     """
 
     seconds: float

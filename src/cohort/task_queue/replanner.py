@@ -1,4 +1,4 @@
-"""The plan of a queue as it changes: the planner's view of who runs and waits, kept up event by event."""
+"""The plan of a queue as it changes: the planner's view of which tasks run and wait, updated event by event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cohort.scheduling.placement.replan import advance, apply_event, replan, sta
 
 __all__ = ["Changes", "Replanner"]
 
-# an event in a live queue must be answered at once; what the solver has not proven by then is a good plan all the same
+# an event in a live queue must be answered at once; a plan that the solver has not proven by then is still a good one
 LIVE_PLACEMENT = PlacementSettings(work_limit=0.5, time_limit_seconds=2.0, most_solver_tasks=40)
 
 
@@ -25,7 +25,7 @@ class Changes:
         plan: The new plan in seconds from now; None when nothing waits.
         reason: Why there is one.
         evicted: Tasks that give way to more urgent ones, and wait again.
-        started: Tasks that take their slots now, or as soon as who holds them has stopped.
+        started: Tasks that take their slots now, or as soon as the worker there has stopped.
     """
 
     plan: PlacementPlan | None
@@ -38,19 +38,12 @@ class Replanner:
     """Holds the cluster's state and the plan; every change goes through :meth:`take`."""
 
     def __init__(self, cluster: Cluster, *, policy: ListPolicy | None, settings: PlacementSettings = LIVE_PLACEMENT):
-        """Begin without tasks.
-
-        Args:
-            cluster: Slots by node.
-            policy: Plan by a list policy instead of the solver.
-            settings: Limits of the solver.
-        """
         self.state = ClusterState(cluster=cluster)
         self.plan: PlacementPlan | None = None
         self._policy, self._settings = policy, settings
 
     def take(self, events: Sequence[ClusterEvent], *, saved_shares: Mapping[str, float]) -> Changes:
-        """Take in what happened, plan anew, and start what the plan starts now.
+        """Take in what happened, plan again, and start what the plan starts now.
 
         Args:
             events: In their order; at least one.
@@ -61,6 +54,7 @@ class Replanner:
         """
         active = (replace(task, saved_share=saved_shares.get(task.request.task_id, 0.0)) for task in self.state.active)
         self.state = replace(self.state, active=tuple(active))
+        # one plan for all events of a turn: a node that is lost would otherwise cost a solver run for each of its tasks
         *before, last = events
         for event in before:
             self.state, _ = apply_event(self.state, event)
@@ -73,7 +67,7 @@ class Replanner:
         return Changes(plan=decided.plan, reason=decided.reason + several, evicted=decided.evicted, started=started)
 
     def advance(self, now_seconds: float) -> None:
-        """Let time pass."""
+        # the clock of a queue follows the wall clock across restarts, which may be set back
         self.state = advance(self.state, now_seconds=max(now_seconds, self.state.now_seconds))
 
     def active(self, task_id: str) -> ActiveTask | None:
@@ -85,5 +79,4 @@ class Replanner:
         return next((task.request.task_id for task in self.state.active if slot_id in task.gpu_ids), None)
 
     def is_waiting(self, task_id: str) -> bool:
-        """Tell whether a task waits for a slot."""
         return any(task.task_id == task_id for task in (*self.state.waiting, *self.state.stranded))

@@ -1,7 +1,8 @@
-"""What ``cohort status`` shows of a queue: where it stands, as data. The command line draws it."""
+"""The status of a queue, and of a task in it that has not started, as data; the command line draws it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +12,19 @@ from cohort.core.errors import CohortError
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialStatus
 from cohort.runs.status import read_status
-from cohort.task_queue.operations import open_queue, queue_holder
-from cohort.task_queue.progress import QueueProgress, TaskView
-from cohort.task_queue.records import TaskState
-from cohort.task_queue.view import view_queue
+from cohort.task_queue.operations import find_queue, open_queue, queue_holder
+from cohort.task_queue.progress import QueueProgress, TaskView, view_queue
+from cohort.task_queue.records import TaskDecision, TaskState
+from cohort.task_queue.store import BEGAN_AT
 
-__all__ = ["QueueStatus", "queue_status_json", "read_queue_status"]
+__all__ = [
+    "QueueStatus",
+    "UnstartedTask",
+    "queue_status_json",
+    "read_queue_status",
+    "read_unstarted_task",
+    "unstarted_task_json",
+]
 
 _EARLY = (TrialStatus.STOPPED, TrialStatus.FAILED)
 
@@ -26,10 +34,10 @@ class QueueStatus:
     """A queue at one moment.
 
     Attributes:
-        directory: Of the queue.
+        directory: The queue's directory.
         holder: The process that works it off; empty when none does.
         progress: Its tasks.
-        metric_labels: By task that has begun, what its best value is.
+        metric_labels: By task that has started, what its best value is.
     """
 
     directory: Path
@@ -44,41 +52,37 @@ class QueueStatus:
 
 
 def read_queue_status(directory: Path) -> QueueStatus:
-    """Read where the queue in ``directory`` stands; disturbs nobody who works it off.
-
-    When nobody does, nothing runs and no end is expected, whatever a head that was killed has left behind.
+    """Read where the queue in ``directory`` stands, without disturbing a process that works it off.
 
     Raises:
         InputError: there is no queue.
     """
     holder = queue_holder(directory) or ""
     with open_queue(directory) as store:
-        began = store.facts().get("began_at")
+        began = store.facts().get(BEGAN_AT)
         now = (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds() if began else 0.0
         progress = view_queue(store, now=now)
     tasks, labels = [], {}
     for task in progress.tasks:
         view, label = _with_run(task, RunDirectory(directory / task.name))
+        # a dispatcher that was killed leaves tasks as running and a plan behind: without one, nothing runs or will
         tasks.append(view if holder else _unattended(view))
         if label:
             labels[task.name] = label
-    if not holder:
-        progress = replace(progress, end_seconds=None)
-    return QueueStatus(
-        directory=directory, holder=holder, progress=replace(progress, tasks=tuple(tasks)), metric_labels=labels
-    )
+    progress = replace(progress, tasks=tuple(tasks), end_seconds=progress.end_seconds if holder else None)
+    return QueueStatus(directory=directory, holder=holder, progress=progress, metric_labels=labels)
 
 
 def _unattended(task: TaskView) -> TaskView:
-    """Return a task as it is while nobody works the queue off: one that ran waits to go on from its checkpoint."""
     state = TaskState.QUEUED if task.state is TaskState.RUNNING else task.state
     return replace(task, state=state, device="", phase="", expected_start=None, expected_end=None)
 
 
 def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str]:
-    """Return the view with what its run directory says of trials and values."""
+    """Return the view with the trials and values of its run, and the label of its metric."""
     if not directory.database.exists():
         return task, ""
+    # heartbeats reach the dispatcher alone, so another process reads the run's own database
     try:
         status = read_status(directory)
     except CohortError:
@@ -99,7 +103,6 @@ def _with_run(task: TaskView, directory: RunDirectory) -> tuple[TaskView, str]:
 
 
 def queue_status_json(status: QueueStatus) -> dict[str, Any]:
-    """Return a queue's status for machines."""
     progress = status.progress
     return {
         "directory": str(status.directory),
@@ -130,4 +133,96 @@ def queue_status_json(status: QueueStatus) -> dict[str, Any]:
             }
             for task in progress.tasks
         ],
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnstartedTask:
+    """A task whose run directory does not exist yet, at one moment.
+
+    Attributes:
+        task: As the queue shows it.
+        queue: Directory of its queue.
+        holder: The process that works the queue off; empty when none does.
+        ahead: (name, where it runs or empty) of the tasks that have the same slots before it by the present plan.
+        begins_in_seconds: By the present plan; None when no plan holds it.
+        ends_in_seconds: By the present plan, without early exit.
+    """
+
+    task: TaskView
+    queue: Path
+    holder: str
+    ahead: tuple[tuple[str, str], ...]
+    begins_in_seconds: float | None
+    ends_in_seconds: float | None
+
+    @property
+    def waits_for(self) -> str:
+        """What has to happen before it begins, in words; empty where nothing will or it begins now."""
+        if self.task.state is not TaskState.QUEUED:
+            return ""
+        if not self.holder:
+            return "a process that works the queue off"
+        if self.begins_in_seconds is None:
+            return "the next plan"
+        ahead = ", ".join(f"{name} ({f'runs on {device}' if device else 'waits'})" for name, device in self.ahead)
+        return f"the end of {ahead}" if ahead else "a worker to take it up"
+
+
+def read_unstarted_task(directory: Path) -> UnstartedTask | None:
+    """Return the task whose run directory ``directory`` will be; None where there is no such task.
+
+    Raises:
+        RunStateError: the queue cannot be read.
+    """
+    queue, name = directory.absolute().parent, directory.absolute().name
+    if (directory.exists() and RunDirectory(directory).holds_run()) or not find_queue(queue):
+        return None
+    status = read_queue_status(directory.parent)
+    task = next((task for task in status.progress.tasks if task.name == name), None)
+    if task is None:
+        return None
+    with open_queue(queue) as store:
+        plan, _ = store.last_plan()
+    start, end, now = task.expected_start, task.expected_end, status.progress.now_seconds
+    is_planned = bool(status.holder) and start is not None and end is not None
+    return UnstartedTask(
+        task=task,
+        queue=directory.parent,
+        holder=status.holder,
+        ahead=_ahead(name, status.progress.tasks, plan) if is_planned else (),
+        begins_in_seconds=None if start is None else max(start - now, 0.0),
+        ends_in_seconds=None if end is None else max(end - now, 0.0),
+    )
+
+
+def _ahead(name: str, tasks: Sequence[TaskView], plan: TaskDecision | None) -> tuple[tuple[str, str], ...]:
+    recorded = plan.numbers["placements"] if plan is not None else ()
+    placements = sorted(recorded, key=lambda entry: float(entry["start_seconds"]))
+    mine = next((entry for entry in placements if entry["task"] == name), None)
+    if mine is None:
+        return ()
+    by_name = {task.name: task for task in tasks if not task.state.is_final}
+    return tuple(
+        (entry["task"], by_name[entry["task"]].device)
+        for entry in placements
+        if entry["task"] in by_name
+        and entry["start_seconds"] < mine["start_seconds"]
+        and set(entry["slots"]) & set(mine["slots"])
+    )
+
+
+def unstarted_task_json(unstarted: UnstartedTask) -> dict[str, Any]:
+    return {
+        "state": unstarted.task.state.value,
+        "task": unstarted.task.name,
+        "queue": str(unstarted.queue),
+        "holder": unstarted.holder or None,
+        "reason": unstarted.task.reason,
+        "priority": unstarted.task.priority,
+        "waits_for": unstarted.waits_for,
+        "ahead": [name for name, _ in unstarted.ahead],
+        "begins_in_seconds": unstarted.begins_in_seconds,
+        "ends_in_seconds": unstarted.ends_in_seconds,
+        "expected_seconds": unstarted.task.expected_seconds,
     }

@@ -1,7 +1,7 @@
-"""The queue on disk: ``queue.db`` (SQLite) with its tasks, what the head decided, and who held which slot when.
+"""The queue on disk: ``queue.db`` (SQLite) with tasks, the dispatcher's decisions, and which task held which slot when.
 
-Several processes use it at once: the head, which alone changes a task's state, and those who add, remove and look.
-Every method is one transaction and is on the disk when it returns.
+Several processes use it at once: the dispatcher, which alone changes a task's state while it runs, and the commands
+that add, remove and look. Every method is one transaction and is on the disk when it returns.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from cohort.core.errors import RunStateError
 from cohort.runs.schema import database_errors_named
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 
-__all__ = ["QueueStore"]
+__all__ = ["BEGAN_AT", "LAST_SEEN", "QueueStore"]
 
 SCHEMA_VERSION = 1
 # "COHQ": tells queues from runs
 _APPLICATION_ID = 0x434F4851
+
+# facts of the queue: the wall clock at its first dispatcher, and its own clock when a dispatcher was last there
+BEGAN_AT, LAST_SEEN = "began_at", "last_dispatcher_seconds"
+# earlier versions called the dispatcher the head, in facts and decisions and in how stretches ended
+_OLD_LAST_SEEN, _OLD_KIND, _OLD_OUTCOMES = "last_head_seconds", "head", ("the head ended", "the head died")
 
 _TABLES = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -89,7 +94,7 @@ class QueueStore:
         if not path.exists():
             if not create:
                 raise RunStateError(f"{path} does not exist; there is no queue here")
-            # two that add to a new queue at the same moment add to one
+            # two processes that begin a queue at the same moment share it: the second finds the file and keeps it
             with atomic_file(path, replaces=False) as partial, database_errors_named(path):
                 connection = sqlite3.connect(partial, isolation_level=None)
                 connection.executescript(
@@ -102,7 +107,9 @@ class QueueStore:
             if found != [_APPLICATION_ID, SCHEMA_VERSION]:
                 connection.close()
                 raise RunStateError(f"{path} is no queue of this version (found {found}); choose another directory")
+            # commands read while the dispatcher writes
             connection.execute("PRAGMA journal_mode = WAL")
+            # a decision must survive a power cut: workers act on it at once
             connection.execute("PRAGMA synchronous = FULL")
         return cls(connection, path=path)
 
@@ -110,7 +117,6 @@ class QueueStore:
         self._connection, self.path = connection, path
 
     def close(self) -> None:
-        """Close the database."""
         self._connection.close()
 
     def __enter__(self) -> QueueStore:
@@ -122,7 +128,7 @@ class QueueStore:
         self.close()
 
     def add(self, tasks: Iterable[QueuedTask]) -> None:
-        """Add tasks, all or none; one that was removed makes room for another of its name.
+        """Add tasks, all or none; a removed task gives way to a new one of its name.
 
         Raises:
             RunStateError: a name is taken.
@@ -138,11 +144,9 @@ class QueueStore:
                     raise RunStateError(f"the queue has a task {task.name} already") from None
 
     def tasks(self) -> tuple[QueuedTask, ...]:
-        """Return all tasks in the order they were added."""
         return tuple(_task_of(row) for row in self._rows(f"SELECT {_COLUMNS} FROM tasks ORDER BY position"))
 
     def has_open_tasks(self) -> bool:
-        """Tell whether any task waits or runs."""
         return any(state in _OPEN for (state,) in self._rows("SELECT DISTINCT state FROM tasks"))
 
     def task(self, name: str) -> QueuedTask | None:
@@ -160,11 +164,13 @@ class QueueStore:
         return changed
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the queue as a whole, by key."""
-        return {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts")}
+        """Return facts about the queue as a whole, by key."""
+        facts = {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts")}
+        if _OLD_LAST_SEEN in facts:
+            facts.setdefault(LAST_SEEN, facts.pop(_OLD_LAST_SEEN))
+        return facts
 
     def set_facts(self, facts: Mapping[str, Any]) -> None:
-        """Set facts."""
         with self._transaction():
             self._connection.executemany(
                 "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
@@ -172,7 +178,6 @@ class QueueStore:
             )
 
     def record(self, decision: TaskDecision) -> None:
-        """Write a decision to the log."""
         with self._transaction():
             self._connection.execute(
                 "INSERT INTO decisions (seconds, kind, task, text, numbers) VALUES (?, ?, ?, ?, ?)",
@@ -180,7 +185,6 @@ class QueueStore:
             )
 
     def decisions(self) -> tuple[TaskDecision, ...]:
-        """Return the log."""
         rows = self._rows("SELECT seconds, kind, task, text, numbers FROM decisions ORDER BY position")
         return tuple(_decision_of(row) for row in rows)
 
@@ -202,7 +206,7 @@ class QueueStore:
             )
 
     def end_stretches(self, *, task: str | None, seconds: float, outcome: str) -> None:
-        """Record that a task left its slot; None ends those of all tasks, which a killed head left open."""
+        """Record that a task left its slot; None ends those that a killed dispatcher left open."""
         where, arguments = ("", ()) if task is None else (" AND task = ?", (task,))
         with self._transaction():
             self._connection.execute(
@@ -212,7 +216,7 @@ class QueueStore:
             )
 
     def stretches(self) -> tuple[RunStretch, ...]:
-        """Return who held which slot when, by start."""
+        """Return which task held which slot when, by start."""
         return tuple(
             RunStretch(
                 task=task,
@@ -220,7 +224,7 @@ class QueueStore:
                 device=device,
                 start_seconds=start_seconds,
                 end_seconds=end_seconds,
-                outcome=outcome,
+                outcome=outcome.replace("head", "dispatcher") if outcome in _OLD_OUTCOMES else outcome,
             )
             for task, slot_id, device, start_seconds, end_seconds, outcome in self._rows(
                 "SELECT task, slot_id, device, start_seconds, end_seconds, outcome FROM stretches ORDER BY position"
@@ -229,10 +233,12 @@ class QueueStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        # update() reads and writes in one transaction; what it calls joins it
         if self._connection.in_transaction:
             yield
             return
         with database_errors_named(self.path):
+            # IMMEDIATE takes the write lock now: a read that becomes a write later fails if another process wrote
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -267,6 +273,7 @@ def _row_of(task: QueuedTask) -> tuple[object, ...]:
 
 def _decision_of(row: tuple[Any, ...]) -> TaskDecision:
     seconds, kind, task, text, numbers = row
+    kind = "dispatcher" if kind == _OLD_KIND else kind
     return TaskDecision(seconds=seconds, kind=kind, task=task, text=text, numbers=json.loads(numbers))
 
 

@@ -1,4 +1,4 @@
-"""Putting task files on a queue: read, checked, named, and remembered so that a later change is noticed."""
+"""Putting task files on a queue: they are read, checked and named, and digests let a later change be noticed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["find_changes", "read_submissions", "submission_of", "task_of"]
 
 
 def task_of(queued: QueuedTask) -> TaskFile:
-    """Return the task as it was added, whatever became of its file."""
+    """Return the task as it was added, even if its file has changed or is gone."""
     return task_from_mapping(queued.task, base_directory=Path("/"), name=queued.source)
 
 
@@ -29,17 +29,17 @@ def read_submissions(
 ) -> tuple[list[QueuedTask], list[QueuedTask]]:
     """Return (new tasks, tasks that the queue has already) for task files.
 
-    The same file with the same content is the same task: the same command again goes on. One that failed, was held or
-    removed is among the second; whoever names it wants it tried again. One that was removed before it began is new.
+    The same file with the same content is the same task, so the same command again continues. A task that failed, was
+    held or removed is among the second, to be tried again; one that was removed before it began is new.
 
     Args:
         files: Task files.
         known: Tasks of the queue.
-        directory: Of the queue; a task's run directory is the one of its name in it.
+        directory: The queue's; a task's run directory is the one of its name in it.
         clock: For the time of adding.
 
     Raises:
-        InputError: every problem of all files, files that changed since they were added, names that are taken.
+        InputError: every problem of all files, including changes since they were added and names that are taken.
     """
     problems: list[Problem] = []
     new: list[QueuedTask] = []
@@ -83,7 +83,7 @@ def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None 
 
     Args:
         name: Of the task and its run directory.
-        task: Validated.
+        task: A checked task.
         clock: For the time of adding.
         path: Its file; None for a task that was made in Python.
     """
@@ -98,18 +98,15 @@ def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None 
 
 
 def has_begun(name: str, directory: Path) -> bool:
-    """Tell whether there is a run of the task of this name in the queue's ``directory``."""
     return RunDirectory.find_problem(directory / name) is not None
 
 
 def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
     """Return what is no longer as it was when the task was added, key by key and file by file.
 
-    Comments and the order of keys are no change.
-
     Args:
         queued: The task.
-        directory: Of the queue, for what to type.
+        directory: The queue's, for the commands in hints.
     """
     problems: list[Problem] = []
     now = {path: _digest(Path(path)) for path in queued.digests}
@@ -118,6 +115,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
         f"`cohort queue add {queued.source} -o {directory}`."
     )
     if now.get(queued.source) != queued.digests.get(queued.source):
+        # compared key by key: another comment or order of keys changes the file and not the task
         try:
             require_same_task(
                 queued.task, load_task(queued.source), path=Path(queued.source), since="it was added", hint=hint

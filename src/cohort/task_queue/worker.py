@@ -1,8 +1,9 @@
-"""A worker: runs one task after the other on its device, tells the head how far it is, and stops when asked.
+"""A worker: runs one task after the other on its device, reports to the dispatcher, and stops when asked.
 
 Three threads. The main one trains; a stop reaches it as SIGTERM, which a run takes as a request to save its state at
-the next step boundary. One listens to the head and ends the process when the head is gone. One beats: it tells what
-the run last reported and how long nothing has moved, so that a step that hangs is seen though the process lives.
+the next step boundary. One listens to the dispatcher and ends the process when the dispatcher is gone. One sends
+heartbeats: what the run last reported and how long nothing has moved, so that a hanging step is noticed although the
+process lives.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import TrialStatus
 from cohort.task_queue.messages import (
-    Beat,
+    Heartbeat,
     Note,
     Ready,
     RunTask,
     StopTask,
     TaskDone,
-    TaskFailed,
+    TaskError,
     TaskStopped,
     WorkerReport,
     as_message,
@@ -43,52 +44,52 @@ from cohort.tasks.loading import task_from_mapping
 
 __all__ = ["serve"]
 
-BEAT_SECONDS = 0.25
+HEARTBEAT_SECONDS = 0.25
 
 
 def serve(channel: WorkerChannel) -> None:
-    """Work for the head until it is gone."""
+    """Work for the dispatcher until it is gone."""
     forget_threads_of_pool()
     _Worker(channel).work()
 
 
-class _Pulse:
-    """What the beats tell: written by the run, read by the beating thread."""
+class _Heartbeats:
+    """The latest report: written by the run, sent again and again by a thread of its own."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
         self._lock = threading.Lock()
-        self._beat = Beat()
-        self._moved = time.monotonic()
+        self._latest = Heartbeat()
+        self._moved_at = time.monotonic()
 
-    def set(self, beat: Beat) -> None:
-        """Take what the run reports; whatever differs from before is movement."""
+    def set(self, beat: Heartbeat) -> None:
         with self._lock:
-            if beat != self._beat:
-                self._beat, self._moved = beat, time.monotonic()
+            # any difference is progress: a step, an evaluation, a new phase
+            if beat != self._latest:
+                self._latest, self._moved_at = beat, time.monotonic()
 
-    def beat_forever(self) -> None:
+    def send_forever(self) -> None:
         while True:
             with self._lock:
-                still = time.monotonic() - self._moved
-                message = dict(as_message(self._beat)) | {"still_seconds": still}
+                still = time.monotonic() - self._moved_at
+                message = dict(as_message(self._latest)) | {"still_seconds": still}
             self._channel.send(message)
-            time.sleep(BEAT_SECONDS)
+            time.sleep(HEARTBEAT_SECONDS)
 
 
 class _Reporter:
-    """Watches one run for the head."""
+    """Watches one run for the dispatcher."""
 
-    def __init__(self, task: str, pulse: _Pulse, channel: WorkerChannel) -> None:
-        self.task, self._pulse, self._channel = task, pulse, channel
+    def __init__(self, task: str, heartbeats: _Heartbeats, channel: WorkerChannel) -> None:
+        self.task, self._heartbeats, self._channel = task, heartbeats, channel
         self.phase = ""
 
     def update(self, progress: RunProgress) -> None:
         self.phase = progress.phase
         best = progress.best
         early = sum(progress.count(status) for status in (TrialStatus.STOPPED, TrialStatus.FAILED))
-        self._pulse.set(
-            Beat(
+        self._heartbeats.set(
+            Heartbeat(
                 task=self.task,
                 phase=progress.phase,
                 steps_done=sum(trial.steps_done for trial in progress.trials),
@@ -111,9 +112,9 @@ class _Worker:
 
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
-        self._pulse = _Pulse(channel)
+        self._heartbeats = _Heartbeats(channel)
         self._tasks: queue.SimpleQueue[RunTask] = queue.SimpleQueue()
-        # who stops what: the listening thread must not miss a task that is about to begin
+        # guards the two below: a stop must not fall between the check for one and the start of the run
         self._lock = threading.Lock()
         self._reporter: _Reporter | None = None
         self._unwanted: set[str] = set()
@@ -121,7 +122,7 @@ class _Worker:
 
     def work(self) -> None:
         signal.signal(signal.SIGTERM, self._stop_outside_training)
-        for target in (self._listen, self._pulse.beat_forever):
+        for target in (self._listen, self._heartbeats.send_forever):
             threading.Thread(target=target, daemon=True).start()
         _warm_up()
         self._tell(Ready(process_id=os.getpid()))
@@ -144,14 +145,14 @@ class _Worker:
                         self._unwanted.add(task)
                     if is_running:
                         os.kill(os.getpid(), signal.SIGTERM)
-        # the head is gone: leave nothing behind, whatever the main thread hangs in
+        # the dispatcher is gone: end all processes of this worker, even if the main thread hangs
         os.killpg(0, signal.SIGKILL)
 
     def _carry_out(self, order: RunTask) -> WorkerReport:
-        # a run may have settled on another number than this worker began with; the next one must not inherit it
+        # the run before may have changed the number of threads, which is part of a run's identity
         torch.set_num_threads(self._threads)
-        reporter = _Reporter(order.task, self._pulse, self._channel)
-        self._pulse.set(Beat(task=order.task, phase="starting"))
+        reporter = _Reporter(order.task, self._heartbeats, self._channel)
+        self._heartbeats.set(Heartbeat(task=order.task, phase="starting"))
         try:
             with self._lock:
                 if order.task in self._unwanted:
@@ -161,31 +162,31 @@ class _Worker:
         except KeyboardInterrupt:
             return TaskStopped(task=order.task)
         except InputError as error:
-            return TaskFailed(task=order.task, message=str(error), is_input_error=True)
+            return TaskError(task=order.task, message=str(error), is_input_error=True)
         except CohortError as error:
-            return TaskFailed(task=order.task, message=str(error))
+            return TaskError(task=order.task, message=str(error))
         except Exception as error:
             traceback.print_exc()
-            return TaskFailed(task=order.task, message=f"{type(error).__name__}: {error}")
+            return TaskError(task=order.task, message=f"{type(error).__name__}: {error}")
         finally:
             self._reporter = None
         return TaskDone(task=order.task)
 
     def _stop_outside_training(self, _signum: int, _frame: object) -> None:
-        """Give a task up while its data or model are read: nothing is lost. Results being written are finished."""
+        # while data or model are read nothing is lost by stopping; results that are being written are finished first
         if self._reporter is not None and not self._reporter.phase.startswith("writing"):
             raise KeyboardInterrupt
 
     def _clean_up(self) -> None:
-        """Give the device's memory back before the next task measures what is free."""
-        self._pulse.set(Beat())
+        self._heartbeats.set(Heartbeat())
+        # the next task sizes its bank and passes by the memory that is free when it starts
         gc.collect()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
 
 def _run(order: RunTask, *, watcher: _Reporter) -> None:
-    """Begin the task, or go on with it where its run directory holds a run."""
+    """Begin the task, or resume it where its run directory holds a run."""
     options = RunOptions(**order.options)
     directory = Path(order.run_directory)
     if RunDirectory.find_problem(directory) is None:
@@ -196,7 +197,7 @@ def _run(order: RunTask, *, watcher: _Reporter) -> None:
 
 
 def _warm_up() -> None:
-    """Load what every run needs before its first step, so that a worker that is ready begins at once."""
+    # a plan counts from the moment a worker is ready, so slow imports and CUDA's start come before that
     importlib.import_module("transformers").AutoTokenizer  # noqa: B018 - loads it
     importlib.import_module("transformers").AutoConfig  # noqa: B018
     if torch.cuda.is_available():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -27,12 +28,7 @@ class DamagedStateError(RunStateError):
 
 def serialise_state(state: TrialState) -> bytes:
     """Return the bytes of ``state``, with a checksum over the tensors in the header."""
-    tensors = {
-        "weights": state.adapter.weights,
-        "exp_avg": state.adapter.exp_avg,
-        "exp_avg_sq": state.adapter.exp_avg_sq,
-    }
-    return _save(tensors, step=state.step)
+    return _save(state.adapter.tensors, step=state.step)
 
 
 def serialise_weights(weights_rD: Tensor, *, step: int) -> bytes:
@@ -40,14 +36,14 @@ def serialise_weights(weights_rD: Tensor, *, step: int) -> bytes:
     return _save({"weights": weights_rD}, step=step)
 
 
-def deserialise_state(path: Path) -> TrialState:
-    """Read what :func:`serialise_state` wrote.
+def deserialise_state(path: Path, *, moments: Collection[str]) -> TrialState:
+    """Read what :func:`serialise_state` wrote of a trial whose optimizer has ``moments``.
 
     Raises:
         DamagedStateError: the file is truncated, altered or of another kind.
     """
-    tensors, step = _load(path, names=("weights", "exp_avg", "exp_avg_sq"))
-    return TrialState(adapter=AdapterState(**tensors), step=step)
+    tensors, step = _load(path, names=("weights", *moments))
+    return TrialState(adapter=AdapterState(weights=tensors.pop("weights"), moments=tensors), step=step)
 
 
 def read_weights(path: Path) -> tuple[Tensor, int]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank
+from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
@@ -25,7 +25,8 @@ from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losse
 from cohort.training.fresh_weights import FreshWeights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches, too_large
-from cohort.training.optimizer import update_slots
+from cohort.training.optimizers import optimizer_named
+from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateError
 from cohort.training.step_samples import Resident, StepSamples, gather
 from cohort.training.training_pass import StagedPass, TrainingPasses
 from cohort.training.trial import TrialSpec, TrialState
@@ -87,6 +88,7 @@ class Executor:
         dtype: torch.dtype = torch.float32,
         compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         """Allocate the bank beside ``decoder``.
 
@@ -99,10 +101,12 @@ class Executor:
             dtype: Of master weights and moments.
             compute_dtype: Of the factors in products; the decoder's.
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
+            optimizer: Of all trials; None for the default.
         """
         self.decoder = decoder
         self.train_rows = train_rows
         self.settings = settings
+        self.optimizer = optimizer or optimizer_named()
         self.bank = AdapterBank(
             AdapterLayout(dict(target_linears)),
             num_slots=settings.num_slots,
@@ -110,6 +114,7 @@ class Executor:
             device=device,
             dtype=dtype,
             compute_dtype=compute_dtype,
+            moments=self.optimizer.moments,
         )
         self._residents: dict[int, Resident] = {}
         records = settings.graph_tokens > 0 and self.bank.weights_RD.is_cuda
@@ -175,9 +180,8 @@ class Executor:
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is resident already")
         if state is None:
-            slot, step = self.bank.insert_fresh(spec.adapter, self._fresh_weights.of(spec)), 0
-        else:
-            slot, step = self.bank.insert(spec.adapter, state.adapter), state.step
+            state = TrialState(adapter=AdapterState(weights=self._fresh_weights.of(spec)))
+        slot, step = self.bank.insert(spec.adapter, state.adapter), state.step
         rows = self.train_rows if rows is None else rows
         order = spec.order(len(rows))
         self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=step, order=order, rows=rows)
@@ -267,10 +271,10 @@ class Executor:
             self._clear_gradients(residents)
             raise
         try:
-            norms = update_slots(self.bank, residents)
-        except Exception:
+            norms = self.optimizer.update(self.bank, residents)
+        except Exception as error:
             self._clear_gradients(residents)
-            raise
+            raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
         self._stage_next(residents)
         # the only host reads of the step, after everything is launched
         loss_sums = loss_sums_S.tolist()

@@ -23,7 +23,7 @@ from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.optimizer import UnfinishedUpdateError
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["MemoryProbe", "ProbePass", "probe_grid", "probe_rows", "worst_pass"]
@@ -196,9 +196,9 @@ class MemoryProbe:
         return executor.memory.take_peaks(), fits
 
     def _zeros(self, r: int) -> TrialState:
-        """Return weights and moments of zeros: drawing those of a large model takes longer than all passes."""
+        """Return weights of zeros: drawing those of a large model takes longer than all passes."""
         zeros_rD = torch.zeros(1, 1, device=self._decoder.device).expand(r, self._executor.bank.layout.width)
-        return TrialState(adapter=AdapterState(weights=zeros_rD, exp_avg=zeros_rD, exp_avg_sq=zeros_rD), step=0)
+        return TrialState(adapter=AdapterState(weights=zeros_rD), step=0)
 
     def close(self) -> None:
         """Free the bank."""

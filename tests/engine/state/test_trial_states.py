@@ -17,7 +17,8 @@ NUM_BYTES = 3 * 4 * 8 * 4
 
 def state(step: int, *, device: str) -> TrialState:
     weights, exp_avg, exp_avg_sq = (torch.randn(4, 8, device=device) for _ in range(3))
-    return TrialState(adapter=AdapterState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step=step)
+    moments = {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    return TrialState(adapter=AdapterState(weights=weights, moments=moments), step=step)
 
 
 def assert_kept(state_store: TrialStateStore, states: list[TrialState]) -> None:
@@ -25,8 +26,9 @@ def assert_kept(state_store: TrialStateStore, states: list[TrialState]) -> None:
         found = state_store.state(trial_id)
         assert found is not None
         assert found.step == expected.step
-        for name in ("weights", "exp_avg", "exp_avg_sq"):
-            assert torch.equal(getattr(found.adapter, name).cpu(), getattr(expected.adapter, name).cpu())
+        assert found.adapter.tensors.keys() == {"weights", "exp_avg", "exp_avg_sq"}
+        for name, tensor in found.adapter.tensors.items():
+            assert torch.equal(tensor.cpu(), expected.adapter.tensors[name].cpu())
 
 
 def test_the_oldest_move_to_files(tmp_path: Path) -> None:

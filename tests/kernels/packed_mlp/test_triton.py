@@ -110,7 +110,7 @@ def test_a_decoder_with_augmented_products_equals_one_without(
     )
     torch.manual_seed(0)
     for r in (5, 20):
-        state = AdapterState.fresh(torch.randn(r, bank.layout.width, device=triton_device) * 0.05)
+        state = AdapterState(weights=torch.randn(r, bank.layout.width, device=triton_device) * 0.05)
         bank.insert(AdapterSpec(r=r, lora_alpha=2.0 * r), state)
     outcomes = []
     for tiles in (APART, AUGMENTED):

@@ -139,7 +139,7 @@ def generate_from_run(
             device=machine.device,
             compute_dtype=decoder.dtype,
         )
-        slot = bank.insert(adapter.spec, AdapterState.fresh(rank_rows_from_peft(layout, adapter)))
+        slot = bank.insert(adapter.spec, AdapterState(weights=rank_rows_from_peft(layout, adapter)))
     requests = [
         GenerateRequest(
             prompt_tokens=encode_prompt(text, tokenizer=tokenizer, is_chat=is_chat),

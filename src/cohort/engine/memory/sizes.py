@@ -25,6 +25,8 @@ from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.training.executor import ExecutorSettings
 from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
+from cohort.training.optimizers import optimizer_named
+from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
 from cohort.training.trial import TrialSpec
 
 __all__ = [
@@ -88,10 +90,10 @@ class SizeRequest:
         return cls(token_budget=sizes.token_budget, num_slots=sizes.num_slots, rank_rows=sizes.rank_rows)
 
 
-def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool) -> int:
-    """Return the bytes one rank row takes in the bank: weight, gradient and two moments in float32, and a bf16 copy."""
-    bytes_per_entry = 4 * 4 + (2 if has_compute_copy else 0)
-    return layout.width * bytes_per_entry
+def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: Optimizer | None = None) -> int:
+    """Return the bytes one rank row takes in the bank: weight, gradient and moments in float32, and a bf16 copy."""
+    moments = moment_bytes(optimizer or optimizer_named(), weights_dtype=torch.float32)
+    return layout.width * (2 * torch.float32.itemsize + moments + (torch.bfloat16.itemsize if has_compute_copy else 0))
 
 
 def choose_sizes(

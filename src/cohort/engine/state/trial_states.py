@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterState
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
@@ -25,6 +24,8 @@ from cohort.training.checkpoint import (
     serialise_state,
     serialise_weights,
 )
+from cohort.training.optimizers import optimizer_named
+from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.trial import TrialState
 
 __all__ = ["StoredState", "StoredStateKind", "TrialStateStore"]
@@ -54,14 +55,23 @@ class StoredState:
 class TrialStateStore:
     """Keeps at most one state and one best checkpoint of each trial."""
 
-    def __init__(self, directory: RunDirectory, *, memory_budget_bytes: int, device_budget_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        *,
+        memory_budget_bytes: int,
+        device_budget_bytes: int = 0,
+        optimizer: Optimizer | None = None,
+    ) -> None:
         """Keep tensors where they come from while there is room.
 
         Args:
             directory: Of the run.
             memory_budget_bytes: Most host memory; beyond it the oldest move to files.
             device_budget_bytes: Most memory of a GPU; beyond it the oldest move to the host.
+            optimizer: Of the trials; None for the default.
         """
+        self._moments = tuple(moment.name for moment in (optimizer or optimizer_named()).moments)
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
         self._device_budget_bytes = device_budget_bytes
@@ -104,7 +114,7 @@ class TrialStateStore:
         if name is None:
             return None
         kept = self._in_memory.get(name)
-        return kept if isinstance(kept, TrialState) else deserialise_state(self._path(name))
+        return kept if isinstance(kept, TrialState) else deserialise_state(self._path(name), moments=self._moments)
 
     def last_good_state(
         self, trial_id: int, *, at_most: int
@@ -128,7 +138,7 @@ class TrialStateStore:
             if name.step > at_most or name == newest:
                 continue
             try:
-                return deserialise_state(path), tuple(damages)
+                return deserialise_state(path, moments=self._moments), tuple(damages)
             except DamagedStateError as error:
                 damages.append(error)
         return None, tuple(damages)
@@ -239,9 +249,7 @@ class TrialStateStore:
 
 
 def _tensors(value: TrialState | Tensor) -> tuple[Tensor, ...]:
-    if isinstance(value, TrialState):
-        return (value.adapter.weights, value.adapter.exp_avg, value.adapter.exp_avg_sq)
-    return (value,)
+    return tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
 
 
 def _is_on_device(value: TrialState | Tensor) -> bool:
@@ -253,5 +261,5 @@ def _on_host(value: TrialState | Tensor) -> TrialState | Tensor:
         return value
     if isinstance(value, Tensor):
         return value.cpu()
-    weights, exp_avg, exp_avg_sq = (tensor.cpu() for tensor in _tensors(value))
-    return TrialState(adapter=AdapterState(weights=weights, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step=value.step)
+    moments = {name: moment.cpu() for name, moment in value.adapter.moments.items()}
+    return replace(value, adapter=replace(value.adapter, weights=value.adapter.weights.cpu(), moments=moments))

@@ -14,7 +14,7 @@ import torch
 
 from cohort.core.errors import StorageFullError
 from cohort.core.events import TrialFailed
-from cohort.training.optimizer import UnfinishedUpdateError
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 __all__ = ["MOST_ERRORS", "TrialErrors", "is_run_wide", "one_line", "run_isolated"]
 

@@ -1,4 +1,4 @@
-"""The head on pretended workers and a clock that is set: every kind of event, to the moment."""
+"""The dispatcher on pretended workers and a clock that is set: every kind of event, to the moment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.scheduling.placement.baselines import ListPolicy
-from cohort.task_queue.head import Head
-from cohort.task_queue.head_settings import HeadSettings
+from cohort.task_queue.dispatcher import Dispatcher
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.progress import QueueProgress
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
+from cohort.task_queue.settings import DispatcherSettings, Limits
 from cohort.task_queue.store import QueueStore
-from cohort.task_queue.worker_slots import Limits
 from tests.task_queue.fake_pool import FakePool
 
 
@@ -78,18 +77,18 @@ class Scene:
             return plain_wait(timeout_seconds)
 
         self.pool.wait = wait  # type: ignore[method-assign]
-        head = Head(
+        dispatcher = Dispatcher(
             self.store,
             self.pool,
             directory=self.directory,
             expect=self.expect,
             watcher=self,
-            settings=HeadSettings(**settings),
+            settings=DispatcherSettings(**settings),
             clock=self.clock,
             stop=self.stop,
         )
         try:
-            head.run()
+            dispatcher.run()
         finally:
             self.pool.wait = plain_wait  # type: ignore[method-assign]
         return self.states()
@@ -111,7 +110,7 @@ class Scene:
 
 @pytest.fixture(autouse=True)
 def no_check_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cohort.task_queue.head.find_changes", lambda task, **_: [])
+    monkeypatch.setattr("cohort.task_queue.dispatcher.find_changes", lambda task, **_: [])
 
 
 def all_done(states: Mapping[str, TaskState]) -> bool:
@@ -252,7 +251,7 @@ def test_a_task_whose_file_changed_is_held_and_the_others_go_on(
 ) -> None:
     change = Problem(where="b.yaml: training.max_steps", found="7", allowed="6", hint="Restore it as it was.")
     found = {"b": [change]}
-    monkeypatch.setattr("cohort.task_queue.head.find_changes", lambda task, **_: found.get(task.name, []))
+    monkeypatch.setattr("cohort.task_queue.dispatcher.find_changes", lambda task, **_: found.get(task.name, []))
     scene = Scene(tmp_path, {"a": 5.0, "b": 5.0, "c": 5.0}, num_slots=1)
     for name in "abc":
         scene.add(name)
@@ -312,7 +311,7 @@ def test_a_task_that_is_added_as_the_last_slot_is_lost_waits_for_another(tmp_pat
     assert {slot for _, slot, _ in scene.pool.started} == {0, 5}
 
 
-def test_asked_to_stop_every_task_saves_its_state_and_another_head_goes_on(tmp_path: Path) -> None:
+def test_asked_to_stop_every_task_saves_its_state_and_another_dispatcher_goes_on(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"a": 20.0, "b": 20.0, "c": 20.0})
     for name in "abc":
         scene.add(name)
@@ -327,7 +326,7 @@ def test_asked_to_stop_every_task_saves_its_state_and_another_head_goes_on(tmp_p
     assert all_done(scene.run())
 
 
-def test_a_new_head_takes_over_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_a_new_dispatcher_takes_over_what_a_killed_one_left(tmp_path: Path) -> None:
     scene = Scene(tmp_path, {"a": 20.0, "b": 20.0, "c": 20.0})
     for name in "abc":
         scene.add(name)
@@ -348,12 +347,12 @@ def test_a_new_head_takes_over_what_a_killed_one_left(tmp_path: Path) -> None:
     scene.clock.advance(timedelta(minutes=1).total_seconds())
     assert all_done(scene.run())
     assert sorted(scene.order()) == ["a", "b", "c"]
-    # what ran, ran while there was a head; the minute without one is a pause, of which no task knows
-    (left,) = (stretch for stretch in scene.store.stretches() if stretch.outcome == "the head died")
+    # what ran, ran while there was a dispatcher; the minute without one is a pause, of which no task knows
+    (left,) = (stretch for stretch in scene.store.stretches() if stretch.outcome == "the dispatcher died")
     assert left.end_seconds == pytest.approx(8, abs=1)
     page = write_queue_page(tmp_path).read_text()
     assert "pause of 1m 00s" in page
-    ends = re.findall(r"cpu 0: the head died|actual: (\d+)s to (\d+)s", page)
+    ends = re.findall(r"cpu 0: the dispatcher died|actual: (\d+)s to (\d+)s", page)
     assert max(int(end) for _, end in ends if end) <= 50
 
 

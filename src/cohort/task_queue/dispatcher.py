@@ -1,0 +1,335 @@
+"""The dispatcher of a queue: turns what happens into events, asks the planner, and makes the workers follow the plan.
+
+One loop, one thread. Each turn: take the workers' messages, kill workers that hang, look at the queue on the disk, plan
+again if anything happened, and bring every slot closer to the plan. All that a new dispatcher needs is in ``queue.db``
+and the run directories, so a dispatcher may die at any moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from cohort.cluster.worker_pool import (
+    PoolEvent,
+    Slot,
+    SlotsGained,
+    SlotsLost,
+    WorkerDied,
+    WorkerMessage,
+    WorkerPool,
+)
+from cohort.core.clock import Clock, SystemClock
+from cohort.core.errors import RunStateError
+from cohort.runs.directory import RunDirectory
+from cohort.scheduling.placement.cluster_events import GpusGained, TaskReestimated
+from cohort.scheduling.placement.records import Cluster
+from cohort.task_queue.log import QueueLog
+from cohort.task_queue.messages import (
+    Heartbeat,
+    Note,
+    Ready,
+    RunTask,
+    StopTask,
+    TaskDone,
+    TaskError,
+    TaskStopped,
+    as_message,
+    read_message,
+)
+from cohort.task_queue.progress import QueueWatcher, view_queue
+from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
+from cohort.task_queue.replanner import Replanner
+from cohort.task_queue.settings import DispatcherSettings
+from cohort.task_queue.store import QueueStore
+from cohort.task_queue.submission import find_changes
+from cohort.task_queue.task_states import TaskStates
+from cohort.task_queue.worker_slots import WorkerSlot, WorkerSlotState
+
+__all__ = ["Dispatcher"]
+
+_SECONDS_BETWEEN_UPDATES = 0.5
+
+
+class Dispatcher:
+    """Works one queue off."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        pool: WorkerPool,
+        *,
+        directory: Path,
+        expect: Callable[[QueuedTask], float],
+        watcher: QueueWatcher,
+        settings: DispatcherSettings | None = None,
+        clock: Clock | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Take a queue and its workers.
+
+        Args:
+            store: The queue; the caller holds its lock.
+            pool: Where workers run; closed at the end.
+            directory: The queue's directory, which holds the run directories.
+            expect: Returns the seconds a task has left at worst; raises InputError for a task that cannot run here.
+            watcher: Shows progress.
+            settings: How the queue is worked off.
+            clock: The queue's clock.
+            stop: Set by the caller to make all tasks save their state and stop.
+        """
+        self._store, self._pool, self._directory, self._watcher = store, pool, directory, watcher
+        self._settings = settings = settings or DispatcherSettings()
+        self._stop = stop or threading.Event()
+        self._log = QueueLog(store, clock=clock or SystemClock(), watcher=watcher)
+        self._slots = {slot.slot_id: WorkerSlot(slot=slot) for slot in pool.slots()}
+        self._replanner = Replanner(Cluster(nodes=_by_node(pool.slots())), policy=settings.policy)
+        self._task_states = TaskStates(
+            store, self._log, self._replanner, directory=directory, expect=expect, settings=settings
+        )
+        self._looked_at = self._updated_at = float("-inf")
+        self._waited_for: set[str] = set()
+        self._was_ready = False
+
+    def run(self) -> None:
+        """Go on until every task has ended.
+
+        Raises:
+            KeyboardInterrupt: asked to stop; every task has saved its state.
+            RunStateError: no slot is left.
+        """
+        if not self._settings.keeps_open and not self._store.has_open_tasks():
+            # starting workers takes seconds (torch is imported), and here they would have nothing to do
+            self._pool.close()
+            return
+        devices = ", ".join(slot.slot.device for slot in self._slots.values())
+        self._log.decide(
+            "dispatcher",
+            text=f"{len(self._slots)} slot{'' if len(self._slots) == 1 else 's'}: {devices}",
+            numbers={"none_since_seconds": self._log.last_dispatcher_seconds},
+        )
+        try:
+            self._task_states.recover()
+            for slot in self._slots.values():
+                self._start_worker(slot)
+            while not self._is_over():
+                if self._stop.is_set():
+                    self._stop_all()
+                    raise KeyboardInterrupt
+                self._turn()
+        finally:
+            self._pool.close()
+            self._store.end_stretches(task=None, seconds=self._log.now, outcome="the dispatcher ended")
+            self._log.note_presence(at_once=True)
+            self._update_watcher()
+
+    def _turn(self) -> None:
+        for event in self._pool.wait(self._settings.poll_seconds):
+            self._take_event(event)
+        for slot in self._slots.values():
+            if fault := slot.fault(self._settings.limits, now=self._log.now):
+                slot.kill_reason = fault
+                self._pool.kill(slot.slot.slot_id)
+        if self._log.now - self._looked_at >= self._settings.look_seconds:
+            self._looked_at = self._log.now
+            self._log.note_presence()
+            self._task_states.look_at_queue()
+        self._plan()
+        for slot in self._slots.values():
+            self._follow_plan(slot)
+        if self._log.now - self._updated_at >= _SECONDS_BETWEEN_UPDATES:
+            self._update_watcher()
+
+    def _is_over(self) -> bool:
+        if all(slot.is_lost for slot in self._slots.values()) and not self._pool.can_grow:
+            raise RunStateError(
+                f"no slot is left to work in; see what the workers wrote in {self._directory / 'workers'}, fix it, "
+                f"and go on with `cohort resume {self._directory}`"
+            )
+        # before the first look the queue on the disk is unknown, and events may put a task back
+        if self._settings.keeps_open or self._looked_at < 0 or self._task_states.events:
+            return False
+        return not self._store.has_open_tasks() and not any(slot.task for slot in self._slots.values())
+
+    def _update_watcher(self) -> None:
+        self._updated_at = self._log.now
+        self._watcher.update(
+            view_queue(
+                self._store,
+                now=self._log.now,
+                replanner=self._replanner,
+                worker_slots=self._slots.values(),
+                heartbeats=self._task_states.heartbeats,
+            )
+        )
+
+    def _take_event(self, event: PoolEvent) -> None:
+        match event:
+            case WorkerMessage():
+                self._take_report(self._slots[event.slot_id], read_message(event.message))
+            case WorkerDied():
+                self._replace_worker(self._slots[event.slot_id], event.reason)
+            case SlotsLost():
+                self._lose_slots(event.slot_ids, event.reason)
+            case SlotsGained():
+                self._log.decide("worker", text=f"slots joined: {', '.join(slot.device for slot in event.slots)}")
+                for slot in event.slots:
+                    self._slots[slot.slot_id] = WorkerSlot(slot=slot)
+                    self._start_worker(self._slots[slot.slot_id])
+                    gained = GpusGained(at_seconds=self._log.now, node=slot.node, gpu_ids=(slot.slot_id,))
+                    self._task_states.events.append(gained)
+
+    def _take_report(self, slot: WorkerSlot, report: object) -> None:
+        now = slot.last_message_at = self._log.now
+        # a report about another task than the slot's is late: the slot was taken from that task in the meantime
+        match report:
+            case Ready():
+                slot.enter(WorkerSlotState.IDLE, now=now)
+                self._was_ready = True
+            case Heartbeat():
+                slot.heartbeat = report
+                if slot.task is not None and report.task == slot.task:
+                    self._task_states.take_heartbeat(slot.task, report)
+            case Note(task=task, text=text):
+                self._watcher.note(f"{task}: {text}")
+            case TaskDone(task=task) if slot.task == task:
+                self._release(slot, outcome="done")
+                self._task_states.done(task)
+            case TaskStopped(task=task) if slot.task == task:
+                was_asked = slot.state is WorkerSlotState.STOPPING
+                self._release(slot, outcome="stopped")
+                self._task_states.stopped(task, was_asked=was_asked)
+            case TaskError(task=task) if slot.task == task:
+                self._release(slot, outcome="failed")
+                self._task_states.failed(task, report.message, is_final=report.is_input_error)
+
+    def _replace_worker(self, slot: WorkerSlot, reason: str) -> None:
+        reason = f"{slot.kill_reason}, {reason}" if slot.kill_reason else reason
+        task, state = slot.task, slot.state
+        self._log.decide("worker", task=task or "", text=f"the worker on {slot.slot.device} died: {reason}")
+        if task is not None:
+            self._release(slot, outcome="its worker died")
+            if state is WorkerSlotState.BUSY:
+                self._task_states.failed(task, f"its worker died: {reason}")
+            else:
+                # it was giving the task up anyway: that is no fault of the task
+                self._task_states.stopped(task, was_asked=True)
+        slot.deaths = slot.deaths + 1 if state is WorkerSlotState.STARTING else 0
+        if slot.deaths >= self._settings.limits.deaths_in_a_row:
+            self._lose_slots(
+                [slot.slot.slot_id], f"{slot.deaths} workers in a row died before they could work: {reason}"
+            )
+        else:
+            self._start_worker(slot)
+
+    def _lose_slots(self, slot_ids: Sequence[int], reason: str) -> None:
+        tasks = []
+        for slot in (self._slots[slot_id] for slot_id in slot_ids):
+            if slot.task is not None:
+                tasks.append(slot.task)
+                self._release(slot, outcome="its slot was lost")
+            slot.enter(WorkerSlotState.LOST, now=self._log.now)
+        self._task_states.lost_slots(tuple(slot_ids), tasks, reason=reason)
+
+    def _start_worker(self, slot: WorkerSlot) -> None:
+        slot.kill_reason, slot.heartbeat = "", None
+        slot.enter(WorkerSlotState.STARTING, now=self._log.now)
+        self._pool.start(slot.slot.slot_id)
+
+    def _release(self, slot: WorkerSlot, *, outcome: str) -> None:
+        assert slot.task is not None, "a slot is released of the task it holds"
+        self._store.end_stretches(task=slot.task, seconds=self._log.now, outcome=outcome)
+        slot.task = None
+        slot.enter(WorkerSlotState.IDLE, now=self._log.now)
+
+    def _plan(self) -> None:
+        """Take all that happened to the planner, if anything did."""
+        # a plan starts its first tasks at once, so its times would be wrong by what the first worker takes to start
+        if not self._was_ready and any(slot.state is WorkerSlotState.STARTING for slot in self._slots.values()):
+            return
+        events, self._task_states.events = self._task_states.events, []
+        if not events:
+            self._replanner.advance(self._log.now)
+            return
+        changes = self._replanner.take(events, saved_shares=self._task_states.done_shares())
+        # ends move by seconds all the time: a plan that only follows them is recorded but not shown
+        only_times = all(isinstance(event, TaskReestimated) for event in events)
+        self._log.planned(changes, is_shown=not only_times or bool(changes.started or changes.evicted))
+        for task in changes.evicted:
+            slots = [slot.slot.slot_id for slot in self._slots.values() if slot.task == task]
+            by = next((name for slot_id in slots if (name := self._replanner.wanted_in(slot_id))), "a more urgent task")
+            if slots:
+                self._task_states.evicted(task, by=by)
+
+    def _follow_plan(self, slot: WorkerSlot) -> None:
+        wanted = None if slot.is_lost else self._replanner.wanted_in(slot.slot.slot_id)
+        if slot.state is WorkerSlotState.BUSY and slot.task != wanted:
+            self._ask_to_stop(slot)
+        elif slot.state is WorkerSlotState.IDLE and wanted is not None and self._is_free(wanted):
+            self._begin(wanted, slot)
+
+    def _ask_to_stop(self, slot: WorkerSlot) -> None:
+        assert slot.task is not None, "a busy worker has a task"
+        slot.enter(WorkerSlotState.STOPPING, now=self._log.now)
+        self._pool.send(slot.slot.slot_id, as_message(StopTask(task=slot.task)))
+
+    def _is_free(self, name: str) -> bool:
+        if any(slot.task == name for slot in self._slots.values()):
+            return False
+        # a worker of a dispatcher that was killed may still be writing its last checkpoint
+        root = self._directory / name
+        holder = RunDirectory(root).lock().holder() if root.is_dir() else None
+        if holder is not None and name not in self._waited_for:
+            self._waited_for.add(name)
+            self._log.decide("note", task=name, text=f"waits until {holder} has left its run directory")
+        return holder is None
+
+    def _begin(self, name: str, slot: WorkerSlot) -> None:
+        task = self._store.task(name)
+        assert task is not None, "the plan holds tasks of the queue"
+        run_directory = self._directory / name
+        # a run that has begun keeps its task, and checks rows and weights itself when it resumes
+        is_new = RunDirectory.find_problem(run_directory) is None
+        if is_new and (changes := find_changes(task, directory=self._directory)):
+            self._task_states.held(name, changes)
+            return
+        slot.task, slot.heartbeat = name, None
+        slot.enter(WorkerSlotState.BUSY, now=self._log.now)
+        self._store.begin_stretch(
+            RunStretch(task=name, slot_id=slot.slot.slot_id, device=slot.slot.device, start_seconds=self._log.now)
+        )
+        self._task_states.begun(name, device=slot.slot.device)
+        order = RunTask(
+            task=name,
+            source=task.source,
+            resolved=task.task,
+            run_directory=str(run_directory),
+            options=asdict(self._settings.options),
+        )
+        self._pool.send(slot.slot.slot_id, as_message(order))
+
+    def _stop_all(self) -> None:
+        self._log.decide("dispatcher", text="asked to stop: every task saves its state")
+        for slot in self._slots.values():
+            if slot.state is WorkerSlotState.BUSY:
+                self._ask_to_stop(slot)
+        deadline = self._log.now + self._settings.limits.stop_seconds
+        while any(slot.task for slot in self._slots.values()) and self._log.now < deadline:
+            # deaths do not start another worker now, so _take_event would be wrong here
+            for event in self._pool.wait(self._settings.poll_seconds):
+                if isinstance(event, WorkerMessage):
+                    self._take_report(self._slots[event.slot_id], read_message(event.message))
+                elif isinstance(event, WorkerDied) and self._slots[event.slot_id].task is not None:
+                    self._release(self._slots[event.slot_id], outcome="its worker died")
+        for task in self._store.tasks():
+            if task.state is TaskState.RUNNING:
+                self._store.update(task.name, state=TaskState.QUEUED, reason="the queue was stopped")
+
+
+def _by_node(slots: Sequence[Slot]) -> dict[str, tuple[int, ...]]:
+    nodes: dict[str, tuple[int, ...]] = {}
+    for slot in slots:
+        nodes[slot.node] = (*nodes.get(slot.node, ()), slot.slot_id)
+    return nodes
