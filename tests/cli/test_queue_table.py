@@ -41,7 +41,7 @@ def test_the_status_of_a_task_that_waits_says_for_what_and_until_when(
     ]
     with RunLock(Path(queue) / ".queue.lock"):
         with open_queue(queue) as store:
-            store.set_facts({"began_at": began.isoformat()})
+            store.set_facts(began_at=began)
             store.update("first", state=TaskState.RUNNING)
             store.update("third", expected_seconds=600.0)
             store.begin_stretch(RunStretch(task="first", slot_id=0, device="gpu 0", start_seconds=50.0))

@@ -65,7 +65,7 @@ def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
 ) -> None:
     cohort(capsys, "queue", "add", str(task), "-o", queue)
     with open_queue(queue) as store:
-        store.set_facts({"request": {"workers": 2, "policy": "sjf"}})
+        store.set_facts(request={"workers": 2, "policy": "sjf"})
     later = task.with_name("later.yaml")
     later.write_text(TASK)
     with RunLock(Path(queue) / ".queue.lock"):
@@ -80,7 +80,7 @@ def test_a_queue_that_is_worked_off_takes_tasks_in_and_keeps_its_ways(
         in out
     )
     with open_queue(queue) as store:
-        assert store.facts()["request"] == {"workers": 2, "policy": "sjf"}
+        assert store.facts().request == {"workers": 2, "policy": "sjf"}
 
 
 def test_a_queue_that_has_ended_starts_no_worker(task: Path, queue: str, capsys: pytest.CaptureFixture[str]) -> None:

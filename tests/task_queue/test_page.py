@@ -10,7 +10,7 @@ import pytest
 
 from cohort.runs.lock import RunLock
 from cohort.task_queue.page import write_queue_page
-from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.records import QueuedTask, QueueFacts, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.store import QueueStore
 
 # two heads: one until 100, another from 1000 on
@@ -53,7 +53,9 @@ def queue(tmp_path: Path) -> Path:
             store.begin_stretch(RunStretch(task=task, slot_id=slot, device=f"cpu {slot}", start_seconds=start))
             if end is not None:
                 store.end_stretches(task=task, seconds=end, outcome=outcome)
-        store.set_facts({"last_head_seconds": 1060.0})
+        old_facts = [("last_head_seconds", "1060.0"), ("wish", '{"workers": 2}')]
+        store._connection.executemany("INSERT INTO facts (key, value) VALUES (?, ?)", old_facts)
+        assert store.facts() == QueueFacts(last_dispatcher_seconds=1060.0, request={"workers": 2})
     return tmp_path
 
 

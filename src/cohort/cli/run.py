@@ -102,8 +102,7 @@ def continue_queue(directory: Path, *, as_json: bool) -> None:
         request = {
             "policy": get_args(Policy)[0],
             "stall_limit": STALL_LIMIT_SECONDS,
-            # queues of earlier versions recorded it as "wish"
-            **store.facts().get("request", store.facts().get("wish", {})),
+            **store.facts().request,
         }
         has_work = store.has_open_tasks()
     # a finished queue is shown without starting workers, which would load torch and take a GPU
@@ -141,7 +140,7 @@ def _work_off(
     # a process that runs the queue already keeps its own settings; work_off refuses below, with its name
     if queue_holder(directory) is None:
         with open_queue(directory) as store:
-            store.set_facts({"request": request})
+            store.set_facts(request=request)
     with watching(QUEUE_VIEW) as watcher:
         work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
     _show(directory, as_json=as_json)

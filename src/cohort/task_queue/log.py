@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from cohort.core.clock import Clock
@@ -12,7 +11,7 @@ from cohort.scheduling.placement.records import PlacementPlan, SolverStatus
 from cohort.task_queue.progress import QueueWatcher
 from cohort.task_queue.records import TaskDecision
 from cohort.task_queue.replanner import Changes
-from cohort.task_queue.store import BEGAN_AT, LAST_SEEN, QueueStore
+from cohort.task_queue.store import QueueStore
 
 __all__ = ["QueueLog", "plan_as_json", "plan_in_words"]
 
@@ -34,13 +33,14 @@ class QueueLog:
         self._opened = clock.monotonic()
         self._planned = {task.name for task in store.tasks() if task.planned_start is not None}
         facts = store.facts()
-        if BEGAN_AT not in facts:
-            facts[BEGAN_AT] = clock.now().isoformat()
-            store.set_facts(facts)
+        began_at = facts.began_at
+        if began_at is None:
+            began_at = clock.now()
+            store.set_facts(began_at=began_at)
         # the wall clock bridges the time between two dispatchers, the monotonic clock measures within one
-        self._before = max((clock.now() - datetime.fromisoformat(facts[BEGAN_AT])).total_seconds(), 0.0)
+        self._before = max((clock.now() - began_at).total_seconds(), 0.0)
         # None for a queue's first dispatcher
-        self.last_dispatcher_seconds: float | None = facts.get(LAST_SEEN)
+        self.last_dispatcher_seconds = facts.last_dispatcher_seconds
         self._noted_presence = float("-inf")
 
     @property
@@ -52,7 +52,7 @@ class QueueLog:
         """Write every few seconds that a dispatcher is there: the next one knows from it how long there was none."""
         if at_once or self.now - self._noted_presence >= _PRESENCE_SECONDS:
             self._noted_presence = self.now
-            self._store.set_facts({LAST_SEEN: self.now})
+            self._store.set_facts(last_dispatcher_seconds=self.now)
 
     def decide(
         self, kind: str, *, task: str = "", text: str, numbers: Mapping[str, Any] | None = None, is_shown: bool = True

@@ -14,7 +14,6 @@ from cohort.runs.report.gantt import Pause, TaskBar
 from cohort.runs.report.gantt_page import planned_against_actual_page
 from cohort.task_queue.operations import open_queue, queue_holder
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
-from cohort.task_queue.store import BEGAN_AT, LAST_SEEN
 
 __all__ = ["write_queue_page"]
 
@@ -45,9 +44,9 @@ def write_queue_page(directory: Path) -> Path:
     absences = list(_absences(decisions))
     worked = _working_time(absences)
     # without a dispatcher the queue's time ended when one was last seen
-    now = facts.get(LAST_SEEN, 0.0)
-    if is_worked_off and BEGAN_AT in facts:
-        now = (datetime.now(UTC) - datetime.fromisoformat(facts[BEGAN_AT])).total_seconds()
+    now = facts.last_dispatcher_seconds or 0.0
+    if is_worked_off and facts.began_at is not None:
+        now = (datetime.now(UTC) - facts.began_at).total_seconds()
     actual = [_ran(stretch, worked, now=now) for stretch in stretches]
     planned = list(_planned(tasks, decisions, worked))
     page = planned_against_actual_page(

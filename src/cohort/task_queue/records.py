@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, TypedDict
 
-__all__ = ["QueuedTask", "RunStretch", "TaskDecision", "TaskState"]
+__all__ = ["QueueFactUpdates", "QueueFacts", "QueuedTask", "RunStretch", "TaskDecision", "TaskState"]
 
 
 class TaskState(Enum):
@@ -28,6 +29,29 @@ class TaskState(Enum):
     def is_final(self) -> bool:
         """Whether it stays as it is unless the user acts."""
         return self not in (TaskState.QUEUED, TaskState.RUNNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueFacts:
+    """Facts about a queue as a whole.
+
+    Attributes:
+        began_at: The wall clock at the queue's first dispatcher; None before that.
+        last_dispatcher_seconds: The queue's clock when a dispatcher was last there; None before the first.
+        request: The options of the last ``cohort run``.
+    """
+
+    began_at: datetime | None = None
+    last_dispatcher_seconds: float | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+
+class QueueFactUpdates(TypedDict, total=False):
+    """Facts to set, by field of :class:`QueueFacts`."""
+
+    began_at: datetime
+    last_dispatcher_seconds: float
+    request: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

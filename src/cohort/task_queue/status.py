@@ -15,7 +15,6 @@ from cohort.runs.status import read_status
 from cohort.task_queue.operations import find_queue, open_queue, queue_holder
 from cohort.task_queue.progress import QueueProgress, TaskView, view_queue
 from cohort.task_queue.records import TaskDecision, TaskState
-from cohort.task_queue.store import BEGAN_AT
 
 __all__ = [
     "QueueStatus",
@@ -59,8 +58,8 @@ def read_queue_status(directory: Path) -> QueueStatus:
     """
     holder = queue_holder(directory) or ""
     with open_queue(directory) as store:
-        began = store.facts().get(BEGAN_AT)
-        now = (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds() if began else 0.0
+        began = store.facts().began_at
+        now = (datetime.now(UTC) - began).total_seconds() if began else 0.0
         progress = view_queue(store, now=now)
     tasks, labels = [], {}
     for task in progress.tasks:

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from cohort.core.durable_files import atomic_file
 from cohort.core.errors import RunStateError
 from cohort.runs.schema import database_errors_named
-from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.records import QueuedTask, QueueFacts, QueueFactUpdates, RunStretch, TaskDecision, TaskState
 
-__all__ = ["BEGAN_AT", "LAST_SEEN", "QueueStore"]
+__all__ = ["QueueStore"]
 
 SCHEMA_VERSION = 1
 # "COHQ": tells queues from runs
 _APPLICATION_ID = 0x434F4851
 
-# facts of the queue: the wall clock at its first dispatcher, and its own clock when a dispatcher was last there
-BEGAN_AT, LAST_SEEN = "began_at", "last_dispatcher_seconds"
-# earlier versions called the dispatcher the head, in facts and decisions and in how stretches ended
-_OLD_LAST_SEEN, _OLD_KIND, _OLD_OUTCOMES = "last_head_seconds", "head", ("the head ended", "the head died")
+# earlier versions called the dispatcher the head, in facts and decisions and in how stretches ended, and the request a
+# wish
+_OLD_FACTS = {"last_head_seconds": "last_dispatcher_seconds", "wish": "request"}
+_OLD_KIND, _OLD_OUTCOMES = "head", ("the head ended", "the head died")
 
 _TABLES = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -163,18 +164,22 @@ class QueueStore:
             self._connection.execute(f"UPDATE tasks SET {assignments} WHERE name = ?", (*_row_of(changed), name))
         return changed
 
-    def facts(self) -> dict[str, Any]:
-        """Return facts about the queue as a whole, by key."""
-        facts = {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts")}
-        if _OLD_LAST_SEEN in facts:
-            facts.setdefault(LAST_SEEN, facts.pop(_OLD_LAST_SEEN))
-        return facts
+    def facts(self) -> QueueFacts:
+        """Return facts about the queue as a whole."""
+        found = {key: json.loads(value) for key, value in self._rows("SELECT key, value FROM facts")}
+        for old, name in _OLD_FACTS.items():
+            if old in found:
+                found.setdefault(name, found.pop(old))
+        if "began_at" in found:
+            found["began_at"] = datetime.fromisoformat(found["began_at"])
+        return QueueFacts(**{name: value for name, value in found.items() if name in QueueFacts.__annotations__})
 
-    def set_facts(self, facts: Mapping[str, Any]) -> None:
+    def set_facts(self, **facts: Unpack[QueueFactUpdates]) -> None:
+        """Set facts, e.g. ``set_facts(last_dispatcher_seconds=12.5)``."""
         with self._transaction():
             self._connection.executemany(
                 "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                [(key, json.dumps(value)) for key, value in facts.items()],
+                [(key, json.dumps(value, default=datetime.isoformat)) for key, value in facts.items()],
             )
 
     def record(self, decision: TaskDecision) -> None:
