@@ -27,9 +27,9 @@ from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
 from cohort.training.device_memory import is_out_of_memory, release_cached
-from cohort.training.objectives.sft import token_losses
+from cohort.training.token_losses import token_losses
 
-__all__ = ["CapturedLosses", "CapturedPasses", "PassShape", "StagedReplay", "rounded_up"]
+__all__ = ["CapturedPasses", "PassShape", "StagedReplay", "rounded_up"]
 
 # a shape is captured when it has come up so often; until then its passes are launched one by one
 CAPTURE_AT = 2
@@ -84,14 +84,6 @@ def rounded_up(need: PassShape) -> PassShape:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapturedLosses:
-    """What a replay left: the losses [T] stay valid until the next replay."""
-
-    losses_T: Tensor
-    sequence_offsets: tuple[int, ...]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StagedReplay:
     """A graph whose tensors are filled for one pass; void once the graph is filled for another.
@@ -99,12 +91,10 @@ class StagedReplay:
     Attributes:
         graph: The graph. It does not know its staged replays: a circle would keep the bank alive.
         filling: Which filling of its tensors this is.
-        sequence_offsets: Of the pass.
     """
 
     graph: _CapturedPass
     filling: int
-    sequence_offsets: tuple[int, ...]
 
 
 class CapturedPasses:
@@ -139,29 +129,31 @@ class CapturedPasses:
         self,
         entries: Sequence[SlotSample],
         *,
-        trained_tokens: Mapping[int, int] | None = None,
+        divisors: Mapping[int, int] | None = None,
         fresh_slots: Collection[int] = (),
-    ) -> CapturedLosses | None:
+    ) -> Tensor | None:
         """Run a pass over ``entries`` as a graph; None where it is to be launched one by one.
 
-        Takes what :meth:`stage` takes.
+        Takes what :meth:`stage` takes and returns what :meth:`replay` returns.
         """
-        staged = self.stage(entries, trained_tokens=trained_tokens, fresh_slots=fresh_slots)
+        staged = self.stage(entries, divisors=divisors, fresh_slots=fresh_slots)
         return None if staged is None else self.replay(staged)
 
-    def replay(self, staged: StagedReplay) -> CapturedLosses | None:
-        """Run a staged pass; None where its graph has been given up or filled for another pass since."""
+    def replay(self, staged: StagedReplay) -> Tensor | None:
+        """Run a staged pass and return its losses [T], valid until the next replay.
+
+        None where its graph has been given up or filled for another pass since.
+        """
         if self._most_rows == 0 or staged.graph.filling != staged.filling:
             return None
         self.num_replays += 1
-        losses_T = staged.graph.replay()
-        return CapturedLosses(losses_T=losses_T, sequence_offsets=staged.sequence_offsets)
+        return staged.graph.replay()
 
     def stage(
         self,
         entries: Sequence[SlotSample],
         *,
-        trained_tokens: Mapping[int, int] | None = None,
+        divisors: Mapping[int, int] | None = None,
         fresh_slots: Collection[int] = (),
     ) -> StagedReplay | None:
         """Fill the tensors of a graph for a pass over ``entries``; None where it is to be launched one by one.
@@ -170,7 +162,7 @@ class CapturedPasses:
 
         Args:
             entries: As :func:`cohort.data.packing.pack` takes them.
-            trained_tokens: n_z by slot: gradients of the mean losses are added to the bank. None only measures.
+            divisors: By slot, of plain sums of token losses: their gradients are added to the bank. None only measures.
             fresh_slots: Slots whose gradients are written over what the bank holds instead.
         """
         lengths = [len(entry.sample.tokens) for entry in entries]
@@ -187,11 +179,11 @@ class CapturedPasses:
             length=max(lengths),
             num_trained=sum(int(np.count_nonzero(entry.sample.trained[1:])) for entry in entries),
         )
-        graph = self._graph(need, trains=trained_tokens is not None, slots=slots, widest=widest)
+        graph = self._graph(need, trains=divisors is not None, slots=slots, widest=widest)
         if graph is None:
             return None
         stream = lay_out(entries, num_slots=slots.num_slots, num_rows=graph.shape.num_rows)
-        return graph.stage(stream, slots=slots, trained_tokens=trained_tokens, fresh_slots=fresh_slots)
+        return graph.stage(stream, slots=slots, divisors=divisors, fresh_slots=fresh_slots)
 
     def _graph(self, need: PassShape, *, trains: bool, slots: SlotTable, widest: int) -> _CapturedPass | None:
         own = rounded_up(need)
@@ -265,7 +257,7 @@ class _CapturedPass:
             num_sequences=shape.num_sequences, length=shape.length, rows_P=rows_P, places_T=places_T
         )
         self._lora = replace(bank.context(nothing), tables=self._tables)
-        self._fill(_empty_stream(num_rows, num_slots=slots.num_slots), trained_tokens={})
+        self._fill(_empty_stream(num_rows, num_slots=slots.num_slots), divisors={})
         self._copied = torch.cuda.Event()
         self._send()
         decoder.is_recorded = True
@@ -276,15 +268,15 @@ class _CapturedPass:
         stream: HostStream,
         *,
         slots: SlotTable,
-        trained_tokens: Mapping[int, int] | None,
+        divisors: Mapping[int, int] | None,
         fresh_slots: Collection[int],
     ) -> StagedReplay:
         self._copied.synchronize()  # the last transfer still reads the pinned memory
-        self._fill(stream, trained_tokens=trained_tokens or {})
+        self._fill(stream, divisors=divisors or {})
         self._tables.update(stream.segments, slots, fresh_slots=fresh_slots)
         self._send()
         self.filling += 1
-        return StagedReplay(graph=self, filling=self.filling, sequence_offsets=stream.sequence_offsets)
+        return StagedReplay(graph=self, filling=self.filling)
 
     def replay(self) -> Tensor:
         self._graph.replay()
@@ -296,7 +288,7 @@ class _CapturedPass:
         self._graph.reset()
         del self._losses_T
 
-    def _fill(self, stream: HostStream, *, trained_tokens: Mapping[int, int]) -> None:
+    def _fill(self, stream: HostStream, *, divisors: Mapping[int, int]) -> None:
         tokens, positions, targets, rows, rows_P, places_T, weights = self._host_parts
         tokens[:], positions[:], targets[:] = stream.tokens, stream.positions, stream.targets
         # what is left of the trained rows names the filler at the end, whose loss and gradient are zero
@@ -310,9 +302,9 @@ class _CapturedPass:
         )
         weight_of_row = weights.view(np.float32)[: self.shape.num_rows]
         weight_of_row[:] = 0.0
-        for slot, count in trained_tokens.items():
+        for slot, divisor in divisors.items():
             own = stream.segments.rows(slot)
-            weight_of_row[own] = np.where(stream.targets[own] != UNTRAINED, np.float32(1.0 / count), np.float32(0.0))
+            weight_of_row[own] = np.where(stream.targets[own] != UNTRAINED, np.float32(1.0 / divisor), np.float32(0.0))
 
     def _send(self) -> None:
         self._staged.copy_(self._host, non_blocking=True)

@@ -15,17 +15,19 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
-from cohort.data.packing import SlotSample, split_micro_batches
+from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
-from cohort.training.fresh_weights import FreshWeights
+from cohort.training.fresh_weights import fresh_weights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
-from cohort.training.micro_batches import MicroBatches, too_large
-from cohort.training.optimizers import optimizer_named
+from cohort.training.micro_batches import MicroBatches, sample_too_large
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
+from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateError
 from cohort.training.step_samples import Resident, StepSamples, gather
 from cohort.training.training_pass import StagedPass, TrainingPasses
@@ -38,7 +40,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
-    """Sizes of an executor; none of them changes a trial's numbers.
+    """Sizes of an executor. None of them changes a trial's numbers.
 
     Attributes:
         num_slots: Most resident trials.
@@ -48,7 +50,8 @@ class ExecutorSettings:
         graph_tokens: On a GPU with the grouped kernels, micro-batches of fewer tokens are recorded as CUDA graphs and
             replayed; 0 launches every pass kernel by kernel.
         gradient_checkpointing: When a training pass recomputes its layers instead of keeping their activations.
-        keep_tokens: Under ``auto``, training passes of more tokens do from the start; None: none, while memory lasts.
+        keep_tokens: Under ``auto``, training passes of more tokens are recomputed from the start; None for none while
+            memory lasts.
     """
 
     num_slots: int
@@ -72,9 +75,9 @@ class Executor:
 
     Attributes:
         memory: Watches its passes.
-        gradient_checkpointing: Which training passes keep their activations.
-        reliefs: Asked before a row is said not to fit: each gives up what is kept on the device only to save time, and
-            says whether there was anything.
+        gradient_checkpointing: Decides which training passes are recomputed.
+        reliefs: Called one after another before a row is declared too large. Each frees what is kept on the device only
+            to save time, and returns whether there was anything.
     """
 
     def __init__(
@@ -88,25 +91,24 @@ class Executor:
         dtype: torch.dtype = torch.float32,
         compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
-        optimizer: Optimizer | None = None,
+        objective: Objective = DEFAULT_OBJECTIVE,
+        optimizer: Optimizer = DEFAULT_OPTIMIZER,
     ) -> None:
-        """Allocate the bank beside ``decoder``.
+        """Allocate the bank next to ``decoder``.
 
         Args:
             decoder: The frozen backbone.
             target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
-            train_rows: What trials train on that come without rows of their own.
+            train_rows: The rows of trials that come without rows of their own.
             settings: Sizes.
-            device: Of the bank; the decoder's.
-            dtype: Of master weights and moments.
-            compute_dtype: Of the factors in products; the decoder's.
+            device: The bank's, which is the decoder's.
+            dtype: Of master weights and gradients.
+            compute_dtype: Of the factors in products, which is the decoder's.
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
-            optimizer: Of all trials; None for the default.
+            objective, optimizer: Of all trials.
         """
-        self.decoder = decoder
-        self.train_rows = train_rows
-        self.settings = settings
-        self.optimizer = optimizer or optimizer_named()
+        self.decoder, self.train_rows, self.settings = decoder, train_rows, settings
+        self.objective, self.optimizer = objective, optimizer
         self.bank = AdapterBank(
             AdapterLayout(dict(target_linears)),
             num_slots=settings.num_slots,
@@ -114,15 +116,15 @@ class Executor:
             device=device,
             dtype=dtype,
             compute_dtype=compute_dtype,
-            moments=self.optimizer.moments,
+            moments=optimizer.moments,
         )
         self._residents: dict[int, Resident] = {}
-        records = settings.graph_tokens > 0 and self.bank.weights_RD.is_cuda
-        records = records and choose_backend(self.bank.compute_RD) is Backend.TRITON
+        self._fresh_weights = fresh_weights(self.bank)
+        on_gpu = self.bank.weights_RD.is_cuda
+        records = settings.graph_tokens > 0 and on_gpu and choose_backend(self.bank.compute_RD) is Backend.TRITON
         self.captured = CapturedPasses(decoder, self.bank, most_rows=settings.graph_tokens) if records else None
-        self._fresh_weights = FreshWeights(self.bank)
         # on a CPU the host is the device: there is nothing to be ahead of
-        self._stages = self.bank.weights_RD.is_cuda
+        self._stages = on_gpu
         self._staged: tuple[StepSamples, StagedPass] | None = None
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
@@ -132,47 +134,53 @@ class Executor:
             settings.gradient_checkpointing, keep_tokens=settings.keep_tokens, device=device
         )
         self._training, self._evaluation = (
-            MicroBatches(kind, token_budget=budget, memory=self.memory, reliefs=self.reliefs, policy=policy)
+            MicroBatches(
+                kind,
+                token_budget=budget,
+                memory=self.memory,
+                reliefs=self.reliefs,
+                policy=policy,
+                group_size=objective.group_size,
+            )
             for kind, budget, policy in (
                 (PassKind.TRAIN, settings.token_budget, self.gradient_checkpointing),
                 (PassKind.EVALUATE, settings.evaluation_token_budget, None),
             )
         )
-        self._passes = TrainingPasses(decoder, self.bank, memory=self.memory, captured=self.captured)
+        self._passes = TrainingPasses(
+            decoder, self.bank, objective=objective, memory=self.memory, captured=self.captured
+        )
 
     @property
     def token_budgets(self) -> dict[PassKind, int]:
         """Most tokens of a micro-batch now: as set, or less where memory has run out."""
-        return {
-            PassKind.TRAIN: self._training.token_budget,
-            PassKind.EVALUATE: self._evaluation.token_budget,
-        }
+        return {batches.kind: batches.token_budget for batches in (self._training, self._evaluation)}
 
     def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
-        """Make micro-batches of each kind of at most so many tokens, where they were larger."""
-        for kind, batches in ((PassKind.TRAIN, self._training), (PassKind.EVALUATE, self._evaluation)):
-            batches.token_budget = min(batches.token_budget, budgets.get(kind, batches.token_budget))
+        """Lower the budget of each kind of pass to the given one, where it is higher."""
+        for batches in (self._training, self._evaluation):
+            batches.token_budget = min(batches.token_budget, budgets.get(batches.kind, batches.token_budget))
 
     def take_shortages(self) -> tuple[MemoryShortage, ...]:
-        """Return what ran out of memory since the last call; it has been done again and lost nothing."""
+        """Return the memory shortages since the last call. Their passes have been run again, and nothing was lost."""
         return (*self._training.take_shortages(), *self._evaluation.take_shortages())
 
     @property
     def resident(self) -> tuple[int, ...]:
         """Ids of the trials in the bank, in slot order."""
-        return tuple(r.spec.trial_id for r in self._by_slot())
+        return tuple(resident.spec.trial_id for resident in self._by_slot())
 
     def fits(self, spec: TrialSpec) -> bool:
         """Tell whether the bank has room for another trial."""
         return self.bank.fits(spec.adapter.r)
 
     def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
-        """Make a trial resident, from the start or exactly where ``state`` left off; return its slot.
+        """Make a trial resident, fresh or exactly where ``state`` left off; return its slot.
 
         Args:
             spec: The trial.
-            state: Where it left off; None begins it.
-            rows: What it trains on, where that is not what all do.
+            state: None starts the trial.
+            rows: The trial's own training rows; None for those of the executor.
 
         Raises:
             BankFullError: no room.
@@ -180,34 +188,27 @@ class Executor:
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is resident already")
         if state is None:
-            state = TrialState(adapter=AdapterState(weights=self._fresh_weights.of(spec)))
-        slot, step = self.bank.insert(spec.adapter, state.adapter), state.step
-        rows = self.train_rows if rows is None else rows
-        order = spec.order(len(rows))
-        self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=step, order=order, rows=rows)
+            state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter.r, spec.seed)))
+        slot, rows = self.bank.insert(spec.adapter, state.adapter), self.train_rows if rows is None else rows
+        order = spec.order(len(rows) // self.objective.group_size)
+        self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=state.step, order=order, rows=rows)
         return slot
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Return a copy of where a resident trial stands, on the host unless ``on_device`` and there is room."""
+        """Return a copy of a resident trial's state, on the host unless ``on_device`` and there is room."""
         resident = self._residents[trial_id]
-        adapter = self._copy(lambda there: self.bank.read(resident.slot, on_device=there), on_device=on_device)
+        adapter = _copied(lambda there: self.bank.read(resident.slot, on_device=there), on_device=on_device)
         return TrialState(adapter=adapter, step=resident.step)
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
         """Return a copy of a resident trial's weights [r, D], on the host unless ``on_device`` and there is room."""
         weights_rD = self.bank.weights_RD[self.bank.rank_rows(self._residents[trial_id].slot)]
-        return self._copy(
+        return _copied(
             lambda there: weights_rD.clone() if there else weights_rD.to("cpu", copy=True), on_device=on_device
         )
 
-    def _copy(self, copy: Callable[[bool], _T], *, on_device: bool) -> _T:
-        if on_device:
-            with contextlib.suppress(torch.OutOfMemoryError):
-                return copy(True)
-        return copy(False)
-
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
-        """Take a trial out of the bank and return where it stands; :meth:`load` continues there bit for bit."""
+        """Take a trial out of the bank and return its state; :meth:`load` continues there bit for bit."""
         state = self.state(trial_id, on_device=on_device)
         self.drop(trial_id)
         return state
@@ -217,56 +218,53 @@ class Executor:
         self.bank.remove(self._residents.pop(trial_id).slot)
 
     def slot_of(self, trial_id: int) -> int:
-        """Return the slot of a resident trial."""
         return self._residents[trial_id].slot
 
     def steps_of(self, trial_id: int) -> int:
-        """Return the optimizer steps that a resident trial's state has seen."""
+        """Return the optimizer steps that a resident trial has done."""
         return self._residents[trial_id].step
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one optimizer step of each of ``trial_ids`` (default: all resident); return their events in slot order.
 
-        The step is cut into micro-batches of at most ``token_budget`` tokens, smaller where memory runs out; losses are
-        means over each trial's own trained tokens of its whole step, and the backward pass runs on their sum
+        The step is cut into micro-batches of at most ``token_budget`` tokens, smaller where memory runs out. Each
+        trial's loss is its objective's over its whole step, and the backward pass runs on the sum of the losses
         (algorithms.md 1).
 
         Raises:
             SampleTooLargeError: one row does not fit into memory even alone.
-            UnfinishedUpdateError: the update broke off; the trials need to be loaded anew. Any other exception leaves
-                all of them as they were before the step.
+            UnfinishedUpdateError: the update broke off, and the trials have to be loaded again from a state. After any
+                other exception all of them are as they were before the step.
         """
         wanted = self._residents if trial_ids is None else trial_ids
-        residents = [r for r in self._by_slot() if r.spec.trial_id in wanted]
+        residents = [resident for resident in self._by_slot() if resident.spec.trial_id in wanted]
         if not residents:
             return ()
         staged, self._staged = self._staged, None
-        steps = tuple((r.spec, r.slot, r.step) for r in residents)
+        steps = tuple((resident.spec, resident.slot, resident.step) for resident in residents)
         samples, first = staged if staged is not None else (None, None)
         if samples is None or samples.steps != steps:
-            samples, first = gather(residents), None
-        trained = samples.trained
-        fresh: set[int] = set()
+            samples, first = gather(residents, objective=self.objective), None
+        divisors = samples.divisors
+        # a slot's first pass writes over what the bank holds: that saves a launch that zeroes it
+        written = frozenset(divisors) if self.bank.writes_gradients else frozenset()
+        fresh = set(written)
 
-        def begin() -> None:
-            fresh.update(trained if self.bank.writes_gradients else ())
-
-        def begin_again() -> None:
+        def restart() -> None:
             self._clear_gradients(residents)
-            begin()
+            fresh.update(written)
 
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
             present, recomputed = frozenset(entry.slot for entry in part), self._is_recomputed(part)
-            sums = self._passes.run(part, trained, fresh_slots=present & fresh, staged=first, recomputed=recomputed)
+            terms_G = self._passes.run(part, divisors, fresh_slots=present & fresh, staged=first, recomputed=recomputed)
             self.gradient_checkpointing.num_passes += recomputed
             fresh.difference_update(present)
-            return sums
+            return terms_G
 
-        begin()
         try:
-            sums = self._training.run(samples.entries, one_pass, too_large=self._too_large, restart=begin_again)
-            # before the update: whatever fails after it would leave weights a step ahead of their count
-            loss_sums_S = torch.cat(sums)
+            terms = self._training.run(samples.entries, one_pass, too_large=self._too_large, restart=restart)
+            # before the update: an error after it would leave weights one step ahead of their count
+            terms_G = torch.cat(terms)
         except BaseException:
             self._clear_gradients(residents)
             raise
@@ -277,19 +275,22 @@ class Executor:
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
         self._stage_next(residents)
         # the only host reads of the step, after everything is launched
-        loss_sums = loss_sums_S.tolist()
-        losses = dict.fromkeys(trained, 0.0)
-        for entry, loss_sum in zip(samples.entries, loss_sums, strict=True):
-            losses[entry.slot] += loss_sum
-        return tuple(
-            self._event(
-                resident,
-                loss=losses[resident.slot] / trained[resident.slot],
+        sums = dict.fromkeys(divisors, 0.0)
+        for entry, term in zip(samples.entries[:: self.objective.group_size], terms_G.tolist(), strict=True):
+            sums[entry.slot] += term
+        events = []
+        for resident, norm in zip(residents, norms.tolist(), strict=True):
+            event = StepDone(
+                trial_id=resident.spec.trial_id,
+                step=resident.step + 1,
+                loss=sums[resident.slot] / divisors[resident.slot],
                 grad_norm=norm,
+                learning_rate=resident.spec.learning_rate_at(resident.step),
                 num_tokens=samples.num_tokens[resident.slot],
             )
-            for resident, norm in zip(residents, norms.tolist(), strict=True)
-        )
+            resident.step += 1
+            events.append(event)
+        return tuple(events)
 
     def evaluate(
         self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
@@ -309,6 +310,7 @@ class Executor:
         return evaluation_losses(
             self.decoder,
             self.bank,
+            objective=self.objective,
             slots=slots,
             rows=rows,
             row_ids=row_ids,
@@ -319,17 +321,19 @@ class Executor:
         )
 
     def _clear_gradients(self, residents: Sequence[Resident]) -> None:
-        """Gradients are zero between steps, or written by the next: a step that was not finished leaves none."""
+        """Gradients are zero between steps, or written by the next: an unfinished step must leave none."""
         for resident in residents:
             self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
 
     def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows | None = None) -> SampleTooLargeError:
+        """Name the row and its trial; ``rows`` are those of an evaluation, None in training."""
         resident = next((r for r in self._residents.values() if r.slot == entry.slot), None)
-        trial = None if resident is None else resident.spec
+        whose = "the base model"
+        if resident is not None:
+            whose = f"trial {resident.spec.trial_id} (r = {resident.spec.adapter.r})"
+        own = rows if rows is not None else self.train_rows if resident is None else resident.rows
         mode = self.settings.gradient_checkpointing if rows is None else None
-        rows = rows if rows is not None else self.train_rows if resident is None else resident.rows
-        whose = "the base model" if trial is None else f"trial {trial.trial_id} (r = {trial.adapter.r})"
-        return too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id], mode=mode)
+        return sample_too_large(entry.sample, words, whose=whose, source=own.sources[entry.sample.sample_id], mode=mode)
 
     def _by_slot(self) -> list[Resident]:
         return sorted(self._residents.values(), key=lambda resident: resident.slot)
@@ -338,28 +342,22 @@ class Executor:
         """Lay out the step after this one while the device computes; void where trials come or go before it."""
         if not self._stages or any(r.step + 1 >= r.spec.num_steps for r in residents):
             return
-        # what is wrong with a row, or a device without room for a stream, will be said in the step itself
+        # a bad row, or a device without room for a stream, raises again in the step itself
         with contextlib.suppress(Exception):
-            samples = gather(residents, ahead=1)
-            lengths = [len(entry.sample.tokens) for entry in samples.entries]
-            first = split_micro_batches(lengths, token_budget=self._training.token_budget)[0]
-            part = samples.entries[first.start : first.stop]
+            samples = gather(residents, objective=self.objective, ahead=1)
+            part = samples.entries[self._training.split(samples.entries)[0]]
             present = frozenset(entry.slot for entry in part)
             fresh = present if self.bank.writes_gradients else frozenset()
             recomputed = self._is_recomputed(part)
-            self._staged = samples, self._passes.stage(part, samples.trained, fresh_slots=fresh, recomputed=recomputed)
+            self._staged = samples, self._passes.stage(part, samples.divisors, fresh_slots=fresh, recomputed=recomputed)
 
     def _is_recomputed(self, part: Sequence[SlotSample]) -> bool:
         return self.gradient_checkpointing.is_for(sum(len(entry.sample.tokens) for entry in part))
 
-    def _event(self, resident: Resident, *, loss: float, grad_norm: float, num_tokens: int) -> StepDone:
-        learning_rate = resident.spec.learning_rate_at(resident.step)
-        resident.step += 1
-        return StepDone(
-            trial_id=resident.spec.trial_id,
-            step=resident.step,
-            loss=loss,
-            grad_norm=grad_norm,
-            learning_rate=learning_rate,
-            num_tokens=num_tokens,
-        )
+
+def _copied(copy: Callable[[bool], _T], *, on_device: bool) -> _T:
+    if on_device:
+        # a full device is no error: the copy goes to the host instead
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return copy(True)
+    return copy(False)

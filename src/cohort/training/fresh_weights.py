@@ -1,33 +1,26 @@
-"""Weights of adapters that begin, kept for the next: trials of a sweep share their seed as a rule."""
+"""Initial weights of adapters, kept for the next: trials of a sweep mostly share their seed."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
 
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.initialization import initial_weights
-from cohort.training.trial import TrialSpec
 
-__all__ = ["FreshWeights"]
-
-# a few ranks' fresh weights serve all trials of one seed
-MOST_KEPT = 4
+__all__ = ["fresh_weights"]
 
 
-class FreshWeights:
-    """Draws the weights that trials of a bank begin with; those of one seed differ in their rank alone."""
+def fresh_weights(bank: AdapterBank) -> Callable[[int, int], Tensor]:
+    """Return what draws the weights [r, D] of a rank and a seed, on the host, ready to be copied to ``bank``."""
+    layout, dtype, on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
 
-    def __init__(self, bank: AdapterBank) -> None:
-        """Begin with none, for adapters of ``bank``."""
-        self._bank = bank
-        self._kept: dict[tuple[int, int], Tensor] = {}
+    # the weights of a few ranks serve all trials of one seed
+    @lru_cache(maxsize=4)
+    def draw(r: int, seed: int) -> Tensor:
+        weights_rD = initial_weights(layout, r=r, seed=seed, dtype=dtype)
+        return weights_rD.pin_memory() if on_gpu else weights_rD
 
-    def of(self, spec: TrialSpec) -> Tensor:
-        """Return the fresh weights [r, D] of a trial, on the host, ready to be copied to the bank."""
-        key, weights_RD = (spec.adapter.r, spec.seed), self._bank.weights_RD
-        if key not in self._kept:
-            while len(self._kept) >= MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-            weights = initial_weights(self._bank.layout, r=key[0], seed=key[1], dtype=weights_RD.dtype)
-            self._kept[key] = weights.pin_memory() if weights_RD.is_cuda else weights
-        return self._kept[key]
+    return draw

@@ -23,6 +23,8 @@ from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
 from cohort.models.decoder import Decoder
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -79,9 +81,10 @@ def probe_grid(ranks: Sequence[int], *, tokens: int, longest: int, usual: int) -
     return sorted(passes, key=lambda own: own.num_tokens)
 
 
-def probe_rows(probe: ProbePass, *, vocabulary: int) -> TokenisedRows:
-    """Return random rows of the pass's lengths."""
-    lengths = np.array(probe.lengths, dtype=np.int64)
+def probe_rows(probe: ProbePass, *, vocabulary: int, group_size: int = 1) -> TokenisedRows:
+    """Return random rows of the pass's lengths, the last one again until all are in groups of ``group_size``."""
+    missing = -len(probe.lengths) % group_size
+    lengths = np.array(probe.lengths + probe.lengths[-1:] * missing, dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     trained = np.zeros(int(offsets[-1]), dtype=np.bool_)
     for start, length in zip(offsets.tolist(), lengths.tolist(), strict=False):
@@ -141,6 +144,7 @@ class MemoryProbe:
         compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
         gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.NEVER,
+        objective: Objective = DEFAULT_OBJECTIVE,
     ) -> None:
         """Allocate the bank; ``gradient_checkpointing`` chooses the kind of pass that is measured."""
         self._decoder = decoder
@@ -158,6 +162,7 @@ class MemoryProbe:
             device=decoder.device,
             compute_dtype=compute_dtype,
             memory_limit_bytes=memory_limit_bytes,
+            objective=objective,
         )
         self.reserve_bytes = 0
 
@@ -167,10 +172,12 @@ class MemoryProbe:
         Without room for it there are the peaks of the smaller passes it was cut into, if any.
         """
         executor, device = self._executor, self._decoder.device
-        executor.train_rows = rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size)
+        size = executor.objective.group_size
+        executor.train_rows = rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size, group_size=size)
+        groups = range(len(rows) // size)
         try:
             for trial_id, r in enumerate(probe.ranks):
-                executor.load(_trial(trial_id, r=r, batch_size=len(rows)), self._zeros(r))
+                executor.load(_trial(trial_id, r=r, batch_size=len(groups)), self._zeros(r))
             executor.memory.take_peaks()
             executor.memory.observe_next(2)
             if device.type == "cuda":
@@ -181,7 +188,7 @@ class MemoryProbe:
             if device.type == "cuda":
                 unused = torch.cuda.memory_reserved(device) - executor.memory.highest_bytes
                 self.reserve_bytes = max(self.reserve_bytes, unused)
-            executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
+            executor.evaluate(executor.resident, rows=rows, row_ids=groups)
             fits = not executor.take_shortages()
         except SampleTooLargeError:
             fits = False

@@ -1,4 +1,4 @@
-"""The micro-batches of one kind of pass: as large as the budget allows, smaller once memory has run out."""
+"""The micro-batches of one kind of pass: as large as the budget allows, smaller after memory has run out."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cohort.models.decoder import Decoder
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory, release_cached
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 
-__all__ = ["MicroBatches", "pass_size", "too_large"]
+__all__ = ["MicroBatches", "pass_size", "sample_too_large"]
 
 T = TypeVar("T")
 
 
 class MicroBatches:
-    """Cuts samples into passes and runs them. A pass that runs out of memory is done again in smaller ones.
+    """Cuts samples into passes and runs them. A pass that runs out of memory is run again as smaller ones.
 
-    One that cannot be cut, or only into uselessly small ones, is recomputed where that is left. Neither changes a
-    number, so a shortage changes none: what a failed attempt left behind is dropped before the next (``restart``), and
-    the budget stays lowered, so that the same shortage does not come again at every step.
+    A pass that cannot be cut, or only into uselessly small ones, is recomputed where that is still possible. Neither
+    changes a number, so a shortage changes none: the results of a failed attempt are dropped before the next
+    (``restart``), and the budget stays lowered, so that the same shortage does not come again at every step.
 
     Attributes:
         token_budget: Most tokens of a pass; a longer sample stands alone.
@@ -40,27 +40,36 @@ class MicroBatches:
         memory: DeviceMemory,
         reliefs: Sequence[Callable[[], bool]],
         policy: GradientCheckpointingPolicy | None = None,
+        group_size: int = 1,
     ) -> None:
-        """Begin with ``token_budget``.
+        """Start with ``token_budget``.
 
         Args:
-            kind: Of the passes.
+            kind: What the passes are for.
             token_budget: Most tokens of a pass.
-            memory: Of the device.
-            reliefs: Give up what only saves time, and say whether there was anything; asked one after another before
-                a sample is said not to fit.
+            memory: The device's.
+            reliefs: See :class:`cohort.training.executor.Executor`.
             policy: Which passes are recomputed; None for evaluation, which keeps no activations anyway.
+            group_size: Samples that share a pass, one after the other.
         """
-        self._kind, self._memory, self._reliefs = kind, memory, reliefs
-        self._policy = policy
-        self.token_budget = token_budget
+        self.kind, self.token_budget = kind, token_budget
+        self._memory, self._reliefs = memory, reliefs
+        self._policy, self._group_size = policy, group_size
         self._shortages: list[MemoryShortage] = []
 
     def take_shortages(self) -> tuple[MemoryShortage, ...]:
-        """Return what ran out of memory since the last call."""
+        """Return the shortages since the last call."""
         taken = tuple(self._shortages)
         self._shortages.clear()
         return taken
+
+    def split(self, entries: Sequence[SlotSample]) -> list[slice]:
+        """Return the micro-batches that ``entries`` are cut into under the present budget, between groups only."""
+        size = self._group_size
+        lengths = [len(entry.sample.tokens) for entry in entries]
+        groups = [sum(lengths[first : first + size]) for first in range(0, len(lengths), size)]
+        runs = split_micro_batches(groups, token_budget=self.token_budget)
+        return [slice(run.start * size, run.stop * size) for run in runs]
 
     def run(
         self,
@@ -75,9 +84,9 @@ class MicroBatches:
         Args:
             entries: Samples in the order they are packed in.
             one_pass: Runs one micro-batch.
-            too_large: The error for a sample that does not fit alone, from it and the allocator's words.
-            restart: Undoes every pass since the beginning; all of them are then run again. None: a pass leaves nothing
-                behind, and only the failed one is run again.
+            too_large: Makes the error for a sample that does not fit alone, from it and the allocator's words.
+            restart: Undoes every pass so far; all of them are then run again. With None a pass leaves nothing behind,
+                and only the failed one is run again.
 
         Raises:
             Exception: that of ``too_large``, or anything from ``one_pass`` that is no shortage of memory.
@@ -85,8 +94,7 @@ class MicroBatches:
         done: list[T] = []
         start = 0
         while start < len(entries):
-            lengths = [len(entry.sample.tokens) for entry in entries[start:]]
-            for run in split_micro_batches(lengths, token_budget=self.token_budget):
+            for run in self.split(entries[start:]):
                 part, message = entries[start + run.start : start + run.stop], None
                 try:
                     done.append(one_pass(part))
@@ -113,14 +121,15 @@ class MicroBatches:
         release_cached(self._memory.device)
         num_tokens, policy = sum(len(entry.sample.tokens) for entry in part), self._policy
         was_recomputed = policy is not None and policy.is_for(num_tokens)
-        recomputes = policy is not None and policy.takes_over(num_tokens, can_split=len(part) > 1)
-        if len(part) == 1 and not recomputes:
+        can_split = len(part) > self._group_size
+        recomputes = policy is not None and policy.takes_over(num_tokens, can_split=can_split)
+        if not can_split and not recomputes:
             if any(relief() for relief in self._reliefs):
                 release_cached(self._memory.device)
                 return
-            raise too_large(part[0], message)
+            raise too_large(max(part, key=lambda entry: len(entry.sample.tokens)), message)
         shortage = MemoryShortage(
-            kind=self._kind,
+            kind=self.kind,
             num_tokens=num_tokens,
             budget_before=self.token_budget,
             budget_after=self.token_budget if recomputes else max(1, num_tokens // 2),
@@ -157,7 +166,7 @@ def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomp
     )
 
 
-def too_large(
+def sample_too_large(
     sample: Sample, words: str, *, whose: str, source: str, mode: GradientCheckpointing | None = None
 ) -> SampleTooLargeError:
     """Return the error for a row that does not fit into memory alone.
@@ -165,9 +174,9 @@ def too_large(
     Args:
         sample: The row.
         words: What the allocator said.
-        whose: The trial that it belongs to, in words.
+        whose: The trial it belongs to, in words.
         source: ``file:line`` of the row.
-        mode: When training passes are recomputed; None for a pass that only measures and so keeps nothing.
+        mode: When training passes are recomputed; None for an evaluation, which keeps no activations.
     """
     length = len(sample.tokens)
     said = " ".join(words.split())

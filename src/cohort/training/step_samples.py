@@ -9,6 +9,7 @@ from cohort.data.order import SampleOrder
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.dropout import row_keys
+from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec
 
 __all__ = ["Resident", "StepSamples", "gather", "samples_of"]
@@ -16,7 +17,7 @@ __all__ = ["Resident", "StepSamples", "gather", "samples_of"]
 
 @dataclass(kw_only=True)
 class Resident:
-    """A trial in a slot, and the rows it trains on."""
+    """A trial in a slot, and the rows it trains on, in the order of their groups."""
 
     spec: TrialSpec
     slot: int
@@ -32,39 +33,41 @@ class StepSamples:
     Attributes:
         steps: Each trial with its slot and the steps done before, in slot order.
         entries: Their samples, sorted by slot.
-        trained: Trained tokens of each slot's whole step, n_z.
+        divisors: What the objective divides each slot's sum of terms by, over its whole step.
         num_tokens: All tokens of each slot's step.
     """
 
     steps: tuple[tuple[TrialSpec, int, int], ...]
     entries: tuple[SlotSample, ...]
-    trained: dict[int, int]
+    divisors: dict[int, int]
     num_tokens: dict[int, int]
 
 
-def gather(residents: Sequence[Resident], *, ahead: int = 0) -> StepSamples:
+def gather(residents: Sequence[Resident], *, objective: Objective, ahead: int = 0) -> StepSamples:
     """Return the samples of the residents' next step, or of the one ``ahead`` steps after it.
 
     Args:
         residents: In slot order.
+        objective: Of all of them.
         ahead: Steps to skip.
     """
     entries: list[SlotSample] = []
-    trained: dict[int, int] = {}
+    divisors: dict[int, int] = {}
     num_tokens: dict[int, int] = {}
     for resident in residents:
-        own = samples_of(resident, step=resident.step + ahead)
-        trained[resident.slot] = sum(int(entry.sample.trained.sum()) for entry in own)
+        own = samples_of(resident, step=resident.step + ahead, group_size=objective.group_size)
+        divisors[resident.slot] = objective.divisor([entry.sample for entry in own])
         num_tokens[resident.slot] = sum(len(entry.sample.tokens) for entry in own)
         entries += own
     steps = tuple((r.spec, r.slot, r.step + ahead) for r in residents)
-    return StepSamples(steps=steps, entries=tuple(entries), trained=trained, num_tokens=num_tokens)
+    return StepSamples(steps=steps, entries=tuple(entries), divisors=divisors, num_tokens=num_tokens)
 
 
-def samples_of(resident: Resident, *, step: int) -> list[SlotSample]:
-    """Return the samples of one trial's ``step``, in its own order."""
+def samples_of(resident: Resident, *, step: int, group_size: int = 1) -> list[SlotSample]:
+    """Return the samples of one trial's ``step``, in its own order of groups of ``group_size`` rows."""
     spec, found = resident.spec, []
-    for sample_id in resident.order.batch(step):
+    row_ids = (group * group_size + place for group in resident.order.batch(step) for place in range(group_size))
+    for sample_id in row_ids:
         sample = resident.rows.sample(sample_id)
         keys = None
         if spec.adapter.lora_dropout > 0:

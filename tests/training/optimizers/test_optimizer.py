@@ -19,10 +19,10 @@ from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.runs.directory import RunDirectory
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.objectives.sft import token_losses, token_weights
-from cohort.training.optimizers import OPTIMIZERS, optimizer_named
+from cohort.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
 from cohort.training.step_samples import Resident, samples_of
+from cohort.training.token_losses import token_losses, token_weights
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 
@@ -72,7 +72,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 @pytest.fixture
 def sgd(monkeypatch: pytest.MonkeyPatch) -> Optimizer:
     monkeypatch.setitem(OPTIMIZERS, "sgd", Sgd())
-    return optimizer_named("sgd")
+    return OPTIMIZERS["sgd"]
 
 
 def executor_for(decoder: Decoder, optimizer: Optimizer) -> Executor:
@@ -99,7 +99,7 @@ def plain_loop(decoder: Decoder, spec: TrialSpec) -> tuple[Tensor, Tensor]:
         batch = pack(samples_of(resident, step=step), num_slots=1)
         losses_T = token_losses(decoder, batch, bank.context(batch.segments))
         divisors = {slot: batch.trained_rows_M.shape[0]}
-        losses_T.backward(token_weights(batch, trained_tokens=divisors, dtype=losses_T.dtype))
+        losses_T.backward(token_weights(batch, divisors=divisors, dtype=losses_T.dtype))
         weights.grad = bank.grads_RD[rows].clone()
         optimizer.param_groups[0]["lr"] = spec.learning_rate_at(step)
         optimizer.step()
@@ -141,14 +141,9 @@ def test_packed_parked_checkpointed_and_resumed_it_has_the_bits_of_a_plain_loop(
 
 
 def test_sizes_ask_the_optimizer_for_its_bytes(decoder: Decoder, sgd: Optimizer) -> None:
-    for optimizer, tensors in ((sgd, 3), (optimizer_named(), 4)):
+    for optimizer, tensors in ((sgd, 3), (DEFAULT_OPTIMIZER, 4)):
         bank = executor_for(decoder, optimizer).bank
         row_bytes = rank_row_bytes(bank.layout, has_compute_copy=False, optimizer=optimizer)
         assert row_bytes == bank.layout.width * 4 * tensors
         assert bank.num_bytes == bank.num_rank_rows * row_bytes
-    assert moment_bytes(optimizer_named(), weights_dtype=torch.float64) == 16
-
-
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="no optimizer is called 'lion'; there are adamw"):
-        optimizer_named("lion")
+    assert moment_bytes(DEFAULT_OPTIMIZER, weights_dtype=torch.float64) == 16

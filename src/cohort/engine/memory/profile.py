@@ -16,6 +16,8 @@ from cohort.scheduling.memory.memory_fit import PassModel, fit_passes
 from cohort.scheduling.memory.memory_model import largest_that_fits
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, worst_pass
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 
 __all__ = ["MARGIN_SHARE", "MemoryProfile", "profile_memory"]
 
@@ -115,6 +117,7 @@ def profile_memory(
     memory_limit_bytes: int | None = None,
     known: KnownPasses | None = None,
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO,
+    objective: Objective = DEFAULT_OBJECTIVE,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryProfile | None:
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
@@ -132,6 +135,7 @@ def profile_memory(
         memory_limit_bytes: Of everything, on a CPU.
         known: What an earlier run measured.
         gradient_checkpointing: When passes are recomputed.
+        objective: Of the trials.
         clock: For the time it takes.
     """
     begun = clock()
@@ -152,6 +156,7 @@ def profile_memory(
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
             gradient_checkpointing=mode,
+            objective=objective,
         )
 
     swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)

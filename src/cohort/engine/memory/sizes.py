@@ -25,7 +25,7 @@ from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
 from cohort.training.executor import ExecutorSettings
 from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
-from cohort.training.optimizers import optimizer_named
+from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
 from cohort.training.trial import TrialSpec
 
@@ -90,9 +90,9 @@ class SizeRequest:
         return cls(token_budget=sizes.token_budget, num_slots=sizes.num_slots, rank_rows=sizes.rank_rows)
 
 
-def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: Optimizer | None = None) -> int:
+def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: Optimizer = DEFAULT_OPTIMIZER) -> int:
     """Return the bytes one rank row takes in the bank: weight, gradient and moments in float32, and a bf16 copy."""
-    moments = moment_bytes(optimizer or optimizer_named(), weights_dtype=torch.float32)
+    moments = moment_bytes(optimizer, weights_dtype=torch.float32)
     return layout.width * (2 * torch.float32.itemsize + moments + (torch.bfloat16.itemsize if has_compute_copy else 0))
 
 

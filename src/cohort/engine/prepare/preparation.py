@@ -38,6 +38,7 @@ from cohort.runs.facts import Activity, InputFacts, MachineFacts, PassFacts, Run
 from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import Executor
+from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
 from cohort.tuning.evaluation_times import EvaluationPlan
 
@@ -143,6 +144,7 @@ class Preparation:
             device=self.machine.device,
             compute_dtype=self.decoder.dtype,
             memory_limit_bytes=self.memory.limit_bytes,
+            objective=OBJECTIVES[self.task.objective],
         )
 
 
@@ -209,7 +211,7 @@ def prepare(
         decoder=decoder,
         data=data,
         proposals=proposals,
-        evaluation_rows=_choose_rows(len(data.validation), plan.num_rows, seed=task.training.seed),
+        evaluation_rows=_choose_rows(task, data.validation, wanted=plan.num_rows),
         target_modules=target_modules,
         sizes=sizes,
         facts=facts,
@@ -334,7 +336,8 @@ def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     return plain
 
 
-def _choose_rows(available: int, wanted: int, *, seed: int) -> tuple[int, ...]:
-    """Choose evaluation rows by seed, the same for every trial of the task."""
-    ranked = sorted(range(available), key=lambda row: derive_seed(seed, "evaluation rows", row))
+def _choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
+    """Choose evaluation rows, or groups of rows, by seed: the same for every trial of the task."""
+    available = len(rows) // OBJECTIVES[task.objective].group_size
+    ranked = sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
     return tuple(sorted(ranked[:wanted]))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cohort.engine.prepare.trials import PlannedTrial, objective_metric, plan_trial
 from cohort.tasks.task_file import TaskFile
+from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.samplers import SamplerName, build_sampler
@@ -54,7 +55,8 @@ class TrialProposals:
         Raises:
             InputError: the search space cannot be listed or sampled.
         """
-        self._task, self._num_rows, self._num_tokens = task, num_rows, num_tokens
+        self._task, self._num_tokens = task, num_tokens
+        self._num_rows = num_rows // OBJECTIVES[task.objective].group_size
         self._name, self._num_proposed = SamplerName(task.search.sampler), 0
         self._sampler = build_sampler(
             self._name,

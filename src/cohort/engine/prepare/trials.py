@@ -10,6 +10,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.runs.records import NewTrial
 from cohort.tasks.task_file import TaskFile
+from cohort.training.objectives import OBJECTIVES
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
@@ -96,17 +97,19 @@ def default_configuration(task: TaskFile) -> Configuration:
 
 def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validation: TokenisedRows) -> EvaluationPlan:
     """Return how many validation rows every evaluation uses, within the task's share of the training compute."""
+    group_size = OBJECTIVES[task.objective].group_size
+    num_available = len(validation) // group_size
     generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
     return plan_evaluation_rows(
         [
             Workload(candidate=trial.candidate, tokens_per_step=trial.planned_tokens / trial.spec.num_steps)
             for trial in trials
         ],
-        num_available=len(validation),
-        mean_tokens_per_row=float(validation.lengths.mean()) + generated,
+        num_available=num_available,
+        mean_tokens_per_row=group_size * float(validation.lengths.mean()) + generated,
         settings=task.evaluation_settings(),
         kept_share=task.early_exit_settings().kept_share,
-        min_rows=min(_FEWEST_ROWS, len(validation)),
+        min_rows=min(_FEWEST_ROWS, num_available),
     )
 
 

@@ -24,7 +24,7 @@ from cohort.training.checkpoint import (
     serialise_state,
     serialise_weights,
 )
-from cohort.training.optimizers import optimizer_named
+from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.trial import TrialState
 
@@ -61,7 +61,7 @@ class TrialStateStore:
         *,
         memory_budget_bytes: int,
         device_budget_bytes: int = 0,
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer = DEFAULT_OPTIMIZER,
     ) -> None:
         """Keep tensors where they come from while there is room.
 
@@ -69,9 +69,9 @@ class TrialStateStore:
             directory: Of the run.
             memory_budget_bytes: Most host memory; beyond it the oldest move to files.
             device_budget_bytes: Most memory of a GPU; beyond it the oldest move to the host.
-            optimizer: Of the trials; None for the default.
+            optimizer: Of the trials.
         """
-        self._moments = tuple(moment.name for moment in (optimizer or optimizer_named()).moments)
+        self._moments = tuple(moment.name for moment in optimizer.moments)
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
         self._device_budget_bytes = device_budget_bytes

@@ -72,7 +72,7 @@ class RunEvaluator:
         return [
             Measured(
                 validation_loss=losses[trial_id].loss,
-                metrics=metrics,
+                metrics={**losses[trial_id].metrics, **metrics},
                 num_tokens=losses[trial_id].num_tokens + num_tokens,
             )
             for trial_id, (metrics, num_tokens) in zip(trial_ids, texts, strict=True)
@@ -82,7 +82,11 @@ class RunEvaluator:
         """Measure the frozen model itself."""
         loss = self._executor.evaluate_base(rows=rows, row_ids=row_ids)
         ((metrics, num_tokens),) = self._metrics([None], rows=rows, row_ids=row_ids)
-        return Measured(validation_loss=loss.loss, metrics=metrics, num_tokens=loss.num_tokens + num_tokens)
+        return Measured(
+            validation_loss=loss.loss,
+            metrics={**loss.metrics, **metrics},
+            num_tokens=loss.num_tokens + num_tokens,
+        )
 
     def _metrics(
         self, slots: Sequence[int | None], *, rows: TokenisedRows, row_ids: Sequence[int]

@@ -5,17 +5,7 @@ from __future__ import annotations
 from cohort.training.optimizers.adamw import AdamW
 from cohort.training.optimizers.optimizer import Optimizer
 
-__all__ = ["OPTIMIZERS", "optimizer_named"]
+__all__ = ["DEFAULT_OPTIMIZER", "OPTIMIZERS"]
 
 OPTIMIZERS: dict[str, Optimizer] = {"adamw": AdamW()}
-
-
-def optimizer_named(name: str = "adamw") -> Optimizer:
-    """Return the optimizer of that name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"no optimizer is called {name!r}; there are {', '.join(OPTIMIZERS)}")
-    return OPTIMIZERS[name]
+DEFAULT_OPTIMIZER = OPTIMIZERS["adamw"]

@@ -1,0 +1,84 @@
+"""Losses of a packed stream token by token, and their sums by sequence: what every objective is made of.
+
+Shapes:  T rows of the stream
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cohort.adapters.linear import LoraContext
+from cohort.data.packing import UNTRAINED, PackedBatch
+from cohort.data.tokenised import Sample
+from cohort.kernels.cross_entropy import linear_cross_entropy
+from cohort.kernels.staging import to_device_unwaited
+from cohort.models.attention import AttentionContext, PackedAttention
+from cohort.models.decoder import Decoder
+
+__all__ = ["sequence_sums", "token_losses", "token_weights"]
+
+
+def token_losses(
+    decoder: Decoder,
+    batch: PackedBatch,
+    lora: LoraContext | None,
+    *,
+    attention: AttentionContext | None = None,
+    gradient_checkpointing: bool = False,
+) -> Tensor:
+    """Return the loss of every row in nats, float32 or float64 [T]; 0 where a row predicts nothing.
+
+    ``attention`` says how the rows attend, by default within the batch's own sequences; for ``gradient_checkpointing``
+    see :meth:`Decoder.forward`.
+    """
+    hidden_TD = decoder.forward(
+        batch.tokens_T,
+        positions_T=batch.positions_T,
+        attention=attention or PackedAttention(batch.sequence_offsets),
+        lora=lora,
+        gradient_checkpointing=gradient_checkpointing,
+    )
+    return linear_cross_entropy(
+        hidden_TD, head=decoder.head, targets_T=batch.targets_T, trained_rows_M=batch.trained_rows_M
+    )
+
+
+def token_weights(batch: PackedBatch, *, divisors: Mapping[int, int], dtype: torch.dtype) -> Tensor:
+    """Return the weight of every row's loss [T] where samples are plain sums: ``1 / divisor`` on a slot's trained rows.
+
+    Args:
+        batch: The stream.
+        divisors: By slot, of all samples of its optimizer step, all micro-batches together, so that gradients
+            accumulate to the mean over the step and not to a mean of means.
+        dtype: Of the losses.
+    """
+    weights = torch.zeros(batch.num_rows, dtype=torch.float64)
+    for slot, divisor in divisors.items():
+        weights[batch.segments.rows(slot)] = 1.0 / divisor
+    weights = weights.to(dtype)
+    device = batch.targets_T.device
+    if device.type == "cuda":
+        # pinned: a transfer from pageable memory waits for everything launched before it
+        weights = weights.pin_memory()
+    return weights.to(device, non_blocking=True).masked_fill(batch.targets_T == UNTRAINED, 0.0)
+
+
+def sequence_sums(losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
+    """Return the sum of each sequence's losses [number of samples], on the losses' device; differentiable.
+
+    Each sequence is summed by itself, so a NaN stays in its sequence and a sum has the same bits in every pack.
+
+    Args:
+        losses_T: As :func:`token_losses` returns them; rows behind the last sample are filler.
+        samples: The sequences in the stream's order.
+    """
+    lengths = [len(sample.tokens) for sample in samples]
+    used_T = losses_T[: sum(lengths)]
+    if losses_T.device.type == "cpu":
+        return torch.stack([of_sequence.sum() for of_sequence in used_T.split(lengths)])
+    counts = to_device_unwaited(np.array(lengths, dtype=np.int64), losses_T.device)
+    return torch.segment_reduce(used_T, "sum", lengths=counts)

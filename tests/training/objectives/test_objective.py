@@ -1,0 +1,286 @@
+"""A second objective, defined here alone: pairs whose loss is known only after both sequences, trained packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from cohort.adapters.bank import AdapterBank
+from cohort.adapters.initialization import initial_weights
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.events import StepDone
+from cohort.core.memory_records import GradientCheckpointing
+from cohort.data.packing import SlotSample
+from cohort.data.tokenised import Sample
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.evaluate import EvaluationLoss
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.memory_probe import MemoryProbe, ProbePass
+from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+from cohort.training.objectives.objective import Objective
+from cohort.training.objectives.sft import SupervisedFineTuning
+from cohort.training.optimizers import DEFAULT_OPTIMIZER
+from cohort.training.optimizers.adamw import AdamW
+from cohort.training.optimizers.optimizer import Optimizer
+from cohort.training.step_samples import Resident
+from cohort.training.token_losses import sequence_sums
+from cohort.training.training_pass import TrainingPasses
+from cohort.training.trial import TrialSpec
+from tests.training.small_models import random_rows, save_llama
+
+STEPS = 4
+NUM_PAIRS = 10
+ROWS = random_rows(2 * NUM_PAIRS, seed=8, longest=24)
+# of a frozen reference model: log p(chosen) - log p(rejected), in nats; and 1 / (2 beta)
+REFERENCE, MARGIN = 0.3, 0.5
+
+
+class Ipo(Objective):
+    """The squared distance of each pair's margin to the one it should have (Azar et al. 2023, eq. 17)."""
+
+    group_size = 2
+
+    def divisor(self, samples: Sequence[Sample]) -> int:
+        return len(samples) // 2
+
+    def terms(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
+        return (self._margins(losses_T, samples) - MARGIN).square()
+
+    def metrics(self, losses_T: Tensor, samples: Sequence[Sample]) -> Mapping[str, Tensor]:
+        return {"accuracy": (self._margins(losses_T, samples) > 0).float()}
+
+    def _margins(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
+        chosen, rejected = sequence_sums(losses_T, samples).view(-1, 2).unbind(1)
+        return rejected - chosen - REFERENCE
+
+
+class RecordedAdamW(AdamW):
+    """AdamW that keeps the gradients it was given, by trial."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, list[Tensor]] = {}
+
+    def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:
+        for resident in residents:
+            gradient_rD = bank.grads_RD[bank.rank_rows(resident.slot)].clone()
+            self.gradients.setdefault(resident.spec.trial_id, []).append(gradient_rD)
+        return super().update(bank, residents)
+
+
+TRIALS = [
+    TrialSpec(
+        trial_id=trial_id,
+        seed=10 + trial_id,
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout),
+        learning_rate=1e-2,
+        batch_size=batch_size,
+        num_steps=STEPS,
+    )
+    for trial_id, (r, batch_size, dropout) in enumerate([(4, 3, 0.0), (17, 1, 0.0), (8, 4, 0.3)])
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found: Path = tmp_path_factory.mktemp("model")
+    save_llama(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def decoder(directory: Path) -> Decoder:
+    return load_decoder(directory, dtype="float32", device="cpu")
+
+
+@pytest.fixture
+def ipo(monkeypatch: pytest.MonkeyPatch) -> Objective:
+    monkeypatch.setitem(OBJECTIVES, "ipo", Ipo())
+    return OBJECTIVES["ipo"]
+
+
+def executor_for(
+    decoder: Decoder,
+    objective: Objective,
+    *,
+    trials: Sequence[TrialSpec] = TRIALS,
+    token_budget: int = 70,
+    mode: GradientCheckpointing = GradientCheckpointing.AUTO,
+    optimizer: Optimizer = DEFAULT_OPTIMIZER,
+) -> Executor:
+    executor = Executor(
+        decoder,
+        target_linears=decoder.linears,
+        train_rows=ROWS,
+        settings=ExecutorSettings(
+            num_slots=4,
+            num_rank_rows=96,
+            token_budget=token_budget,
+            evaluation_token_budget=token_budget,
+            gradient_checkpointing=mode,
+        ),
+        dtype=decoder.dtype,
+        objective=objective,
+        optimizer=optimizer,
+    )
+    for spec in trials:
+        executor.load(spec)
+    return executor
+
+
+def outcome(executor: Executor, trial_id: int) -> tuple[list[StepDone], Tensor, EvaluationLoss]:
+    events = [event for _ in range(STEPS) for event in executor.step() if event.trial_id == trial_id]
+    evaluated = executor.evaluate([trial_id], rows=ROWS, row_ids=range(1, NUM_PAIRS))
+    return events, executor.weights(trial_id), evaluated[trial_id]
+
+
+def log_likelihood(model: torch.nn.Module, sample: Sample) -> Tensor:
+    tokens = torch.from_numpy(sample.tokens.astype("int64"))
+    log_p: Tensor = model(input_ids=tokens[None]).logits[0, :-1].log_softmax(-1)
+    return (log_p.gather(1, tokens[1:, None])[:, 0] * torch.from_numpy(sample.trained[1:])).sum()
+
+
+def pair_margin(model: torch.nn.Module, pair: int) -> Tensor:
+    chosen, rejected = (log_likelihood(model, ROWS.sample(2 * pair + place)) for place in (0, 1))
+    return chosen - rejected - REFERENCE
+
+
+def plain_loop(directory: Path, spec: TrialSpec, executor: Executor) -> tuple[list[float], list[Tensor], float, float]:
+    """Train with PEFT in float64, pair by pair; return losses, gradients in the bank's layout, and an evaluation."""
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64)
+    r, alpha = spec.adapter.r, int(spec.adapter.lora_alpha)
+    config = LoraConfig(r=r, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(model, config, autocast_adapter_dtype=False)
+    parameters = dict(model.named_parameters())
+    columns = executor.bank.layout.columns
+    start = initial_weights(executor.bank.layout, r=r, seed=spec.seed, dtype=torch.float64)
+    own = {
+        name: [parameters[f"base_model.model.{name}.lora_{side}.default.weight"] for side in "AB"] for name in columns
+    }
+    with torch.no_grad():
+        for name, (a, b) in own.items():
+            a.copy_(start[:, columns[name].a])
+            b.copy_(start[:, columns[name].b].T)
+    flat = [parameter for pair in own.values() for parameter in pair]
+    optimizer = torch.optim.AdamW(flat, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+    order, losses, gradients = spec.order(NUM_PAIRS), [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        pairs = order.batch(step)
+        loss = torch.stack([(pair_margin(model, pair) - MARGIN) ** 2 for pair in pairs]).mean()
+        loss.backward()
+        losses.append(loss.item())
+        gradient = torch.zeros_like(start)
+        for name, (a, b) in own.items():
+            assert a.grad is not None
+            assert b.grad is not None
+            gradient[:, columns[name].a], gradient[:, columns[name].b] = a.grad, b.grad.T
+        gradients.append(gradient)
+        torch.nn.utils.clip_grad_norm_(flat, spec.max_grad_norm)
+        optimizer.step()
+    with torch.no_grad():
+        margins = torch.stack([pair_margin(model, pair) for pair in range(1, NUM_PAIRS)])
+    return losses, gradients, float((margins - MARGIN).square().mean()), float((margins > 0).double().mean())
+
+
+def test_losses_and_gradients_are_those_of_a_plain_loop_over_the_pairs(directory: Path, ipo: Objective) -> None:
+    optimizer = RecordedAdamW()
+    decoder = load_decoder(directory, dtype="float64", device="cpu")
+    executor = executor_for(decoder, ipo, optimizer=optimizer)
+    events = [event for _ in range(STEPS) for event in executor.step()]
+    # dropout draws differ from PEFT's
+    for spec in TRIALS[:2]:
+        losses, gradients, evaluated, accuracy = plain_loop(directory, spec, executor)
+        mine = [event for event in events if event.trial_id == spec.trial_id]
+        assert [event.loss for event in mine] == pytest.approx(losses, rel=1e-9)
+        for found, expected in zip(optimizer.gradients[spec.trial_id], gradients, strict=True):
+            assert torch.linalg.vector_norm(found - expected) <= 1e-9 * torch.linalg.vector_norm(expected)
+        norms = [float(torch.linalg.vector_norm(gradient)) for gradient in gradients]
+        assert [event.grad_norm for event in mine] == pytest.approx(norms, rel=1e-9)
+        evaluation = executor.evaluate([spec.trial_id], rows=ROWS, row_ids=range(1, NUM_PAIRS))[spec.trial_id]
+        assert evaluation.loss == pytest.approx(evaluated, rel=1e-9)
+        assert evaluation.metrics == {"accuracy": pytest.approx(accuracy)}
+
+
+@pytest.mark.parametrize("spec", TRIALS, ids=lambda spec: f"r{spec.adapter.r}")
+def test_alone_and_packed_have_the_same_bits_under_any_split(decoder: Decoder, ipo: Objective, spec: TrialSpec) -> None:
+    expected = outcome(executor_for(decoder, ipo, trials=[spec], token_budget=10_000), spec.trial_id)
+    packs = [
+        executor_for(decoder, ipo, token_budget=10_000),
+        executor_for(decoder, ipo, token_budget=1),
+        executor_for(decoder, ipo, mode=GradientCheckpointing.ALWAYS),
+    ]
+    for executor in packs:
+        found = outcome(executor, spec.trial_id)
+        assert found[0] == expected[0]
+        assert torch.equal(found[1], expected[1])
+        assert found[2] == expected[2]
+
+
+def test_no_micro_batch_separates_a_pair(decoder: Decoder, ipo: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[list[tuple[int, int]]] = []
+    run = TrainingPasses.run
+
+    def watched(self: TrainingPasses, entries: Sequence[SlotSample], *rest: object, **options: object) -> Tensor:
+        passes.append([(entry.slot, entry.sample.sample_id) for entry in entries])
+        return run(self, entries, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TrainingPasses, "run", watched)
+    executor = executor_for(decoder, ipo)
+    executor.step()
+    assert len(passes) > 1
+    assert sum(len(entries) for entries in passes) == 2 * sum(spec.batch_size for spec in TRIALS)
+    for entries in passes:
+        for (slot, chosen), (same_slot, rejected) in zip(entries[::2], entries[1::2], strict=True):
+            assert (same_slot, rejected) == (slot, chosen + 1)
+            assert chosen % 2 == 0
+
+
+def test_a_diverged_neighbour_leaves_the_others_bits_alone(decoder: Decoder, ipo: Objective) -> None:
+    expected = outcome(executor_for(decoder, ipo, trials=TRIALS[1:]), 1)
+    executor = executor_for(decoder, ipo)
+    executor.bank.weights_RD[executor.bank.rank_rows(executor.slot_of(0))] = float("nan")
+    found = outcome(executor, 1)
+    assert found[0] == expected[0]
+    assert torch.equal(found[1], expected[1])
+
+
+def test_weights_known_beforehand_are_a_shortcut_to_the_same_bits(decoder: Decoder) -> None:
+    """Of supervised fine-tuning; the terms of any objective can be summed, weighted and differentiated as IPO's are."""
+
+    class WithoutShortcut(SupervisedFineTuning):
+        sums_tokens = False
+
+    expected = outcome(executor_for(decoder, DEFAULT_OBJECTIVE), 2)
+    found = outcome(executor_for(decoder, WithoutShortcut()), 2)
+    assert found[0] == expected[0]
+    assert torch.equal(found[1], expected[1])
+    assert found[2] == expected[2]
+
+
+def test_the_memory_probe_runs_whole_pairs(decoder: Decoder, ipo: Objective) -> None:
+    probe = MemoryProbe(
+        decoder,
+        target_linears=decoder.linears,
+        num_slots=1,
+        num_rank_rows=16,
+        memory_limit_bytes=1 << 30,
+        objective=ipo,
+    )
+    peaks, fits = probe.measure(ProbePass(ranks=(8,), lengths=(9, 9, 9)))
+    assert fits
+    assert {peak.size.num_sequences for peak in peaks} == {4}
+    probe.close()
+
+
+def test_batches_count_pairs(decoder: Decoder, ipo: Objective) -> None:
+    executor = executor_for(decoder, ipo, trials=[replace(TRIALS[0], batch_size=NUM_PAIRS)])
+    (event,) = executor.step()
+    assert event.num_tokens == int(ROWS.lengths.sum())
