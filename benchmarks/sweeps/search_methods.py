@@ -36,7 +36,6 @@ from cohort.tuning import (
     EarlyExitSettings,
     EvaluationSettings,
     Sampler,
-    SamplerName,
     SearchFeedback,
     Study,
     build_sampler,
@@ -143,7 +142,7 @@ def search_one(arguments: argparse.Namespace, *, sampler: str, grid: Grid, name:
         }
     )
     search = Search(
-        build_sampler(SamplerName(sampler), space, trials=MOST_TRIALS, seed=grid.seed),
+        build_sampler(sampler, space, trials=MOST_TRIALS, seed=grid.seed),
         rows=len(train),
         epochs=epochs,
         scale=float(grid.source["learning_rate_scale"]),

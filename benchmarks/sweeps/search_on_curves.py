@@ -22,7 +22,6 @@ from cohort.tuning import (
     DecisionKind,
     EarlyExitSettings,
     RecordedCurve,
-    SamplerName,
     SearchFeedback,
     Study,
     TrialPhase,
@@ -43,7 +42,7 @@ class Search:
         self._by_values = {(trial.learning_rate, trial.r, trial.batch_size): trial for trial in grid.trials}
         rates, ranks, sizes = (sorted({key[place] for key in self._by_values}) for place in range(3))
         space = parse_space({"learning_rate": rates, "r": ranks, "batch_size": sizes})
-        name = SamplerName(sampler.split("_")[0])
+        name = sampler.split("_")[0]
         self._sampler = build_sampler(name, space, trials=len(grid.trials), seed=seed)
         self._feedback = SearchFeedback(self._sampler)
         self.settings = EarlyExitSettings()

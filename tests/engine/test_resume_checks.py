@@ -14,7 +14,7 @@ from cohort.core.errors import InputError
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.machine.machine import cpu_name
 from cohort.engine.prepare.preparation import Preparation, prepare
-from cohort.engine.resume_checks import require_same_inputs, surroundings_warning
+from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
 from cohort.runs.facts import InputFacts, RunFacts
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
@@ -49,6 +49,16 @@ def test_another_processor_is_told_and_another_kind_of_device_refused(preparatio
     assert f"device cpu ({cpu_name()}) (was cpu (Elder One))" in str(surroundings_warning(elder, facts.machine))
     with pytest.raises(InputError, match="the device changed"):
         require_same_inputs(replace(facts, machine=replace(elder, device="cuda (Elder One)")), preparation)
+
+
+def test_settings_of_rules_that_are_not_active_may_come_and_go(preparation: Preparation, tmp_path: Path) -> None:
+    task = preparation.task
+    before = task.model_dump(mode="json")
+    before["early_exit"] = {**before["early_exit"], "patience": 9, "gone_since": 1}
+    require_same_task(before, task, path=tmp_path / "task.yaml")
+    before["early_exit"]["select_fraction"] = 0.9
+    with pytest.raises(InputError, match=r"early_exit\.select_fraction: found 0\.5; allowed: 0\.9"):
+        require_same_task(before, task, path=tmp_path / "task.yaml")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.early_exit.rule import UNDERPERFORMING
 from cohort.tuning.objective_metric import ObjectiveMetric
-from cohort.tuning.samplers import Proposal, Sampler, SamplerName, build_sampler
+from cohort.tuning.samplers import Proposal, Sampler, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space_syntax import parse_space
 
@@ -81,7 +81,7 @@ def test_it_is_told_the_metric_that_the_result_is_chosen_by() -> None:
 def share_of_large_rates(*, depth: int) -> float:
     """Share of large rates in what is proposed when those have come to ``depth`` and measured more than the others."""
     space = parse_space({"learning_rate": {"min": 1e-5, "max": 1e-1, "log": True}})
-    sampler = build_sampler(SamplerName.TPE, space, trials=60, seed=0)
+    sampler = build_sampler("tpe", space, trials=60, seed=0)
     for proposal in sampler.propose(20):
         is_large = float(proposal.configuration["learning_rate"]) > 1e-3
         # deeper in training, the large rates measure a little more than the small ones did early on
@@ -99,7 +99,7 @@ def test_a_later_word_on_a_trial_takes_the_place_of_the_earlier() -> None:
     space = parse_space({"learning_rate": {"min": 1e-5, "max": 1e-1, "log": True}})
 
     def proposed(*, twice: bool) -> list[Proposal]:
-        sampler = build_sampler(SamplerName.TPE, space, trials=60, seed=0)
+        sampler = build_sampler("tpe", space, trials=60, seed=0)
         for proposal in sampler.propose(20):
             if twice:
                 sampler.tell(proposal.trial_id, 9.0 - proposal.trial_id, depth=1)

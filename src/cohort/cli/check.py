@@ -19,7 +19,9 @@ def _print_schema(value: bool) -> None:  # noqa: FBT001 - typer calls it so
     if value:
         from cohort.tasks.loading import task_json_schema
 
-        print(json.dumps(task_json_schema(), indent=2))
+        # an installed package's rule may be broken: an error like any other, not a traceback
+        with exits(as_json=False, debug=False):
+            print(json.dumps(task_json_schema(), indent=2))
         raise typer.Exit
 
 

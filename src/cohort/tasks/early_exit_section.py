@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, GetJsonSchemaHandler, ValidationError, WrapValidator, create_model
+from pydantic import GetJsonSchemaHandler, ValidationError, WrapValidator, create_model
 from pydantic_core import CoreSchema
 
 from cohort.core.setting_fields import SettingField, setting_fields
-from cohort.tasks.fields import Section, Whole, setting
+from cohort.tasks.fields import Registered, Section, Whole, chosen, setting
 from cohort.tasks.refusal import Refusal, refuse
 from cohort.tuning.early_exit.rule import ExitRule
-from cohort.tuning.early_exit.rules import DEFAULT_RULE, EXIT_RULES, built_in_keys
+from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 __all__ = ["EarlyExitSection", "early_exit_section", "is_plugin_key"]
 
 
-def _known_rule(name: str) -> str:
-    names = EXIT_RULES.names()
-    if name not in names:
-        near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-        hint = f"Did you mean rule: {near[0]}?" if near else "Choose one of these."
-        refuse(Refusal(found=repr(name), allowed=" | ".join(names), hint=hint))
-    return name
-
-
-def _described(name: str, field: SettingField) -> str:
-    """Return a key's description after the names of the rules that read it."""
-    readers = [entry.name for entry in EXIT_RULES.built_in() if name in setting_fields(entry.settings)]
-    return f"{', '.join(readers)}: {field.description}" if readers else field.description
+def _setting(field: SettingField, *, rules: Sequence[str]) -> Any:
+    """Return the pydantic field of a rule's setting; its description names the rules that read it."""
+    description = f"{', '.join(rules)}: {field.description}" if rules else field.description
+    return setting(field.default, allowed=field.allowed, description=description, **field.bounds)
 
 
 def _built_in_fields() -> dict[str, Any]:
     """Return the fields of all built-in rules, so that ``rule`` can be changed without removing keys."""
+    readers = {
+        name: [entry.name for entry in EXIT_RULES.built_in() if name in setting_fields(entry.settings)]
+        for name in built_in_keys()
+    }
     return {
-        name: (
-            Whole if field.kind is int else field.kind,
-            setting(field.default, allowed=field.allowed, description=_described(name, field), **field.bounds),
-        )
+        name: (Whole if field.kind is int else field.kind, _setting(field, rules=readers[name]))
         for name, field in built_in_keys().items()
     }
 
@@ -58,10 +49,8 @@ else:
 class EarlyExitSection(_RuleKeys):
     """When trials end early; ``early_exit: none`` means ``rule: none``."""
 
-    rule: Annotated[str, AfterValidator(_known_rule)] = setting(
-        DEFAULT_RULE,
-        allowed=" | ".join(entry.name for entry in EXIT_RULES.built_in()),
-        description="which trials end early, and why; a non-finite loss ends a trial under each rule",
+    rule: Annotated[str, Registered("rule", EXIT_RULES)] = chosen(
+        EXIT_RULES, description="which trials end early, and why; a non-finite loss ends a trial under each rule"
     )
 
     def settings(self) -> EarlyExitSettings:
@@ -71,9 +60,8 @@ class EarlyExitSection(_RuleKeys):
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema: dict[str, Any] = handler.resolve_ref_schema(handler(core_schema))
-        plugins = tuple(EXIT_RULES.plugins())
-        schema["properties"]["rule"]["enum"] = list(EXIT_RULES.names())
-        for entry in plugins:
+        # a plugin's section is a subclass, whose schema is asked for here and needs no other plugins
+        for entry in EXIT_RULES.plugins() if cls is EarlyExitSection else ():
             own = section_of(entry).model_json_schema()["properties"]
             schema["properties"] |= {name: own[name] for name in _own_fields(entry)}
         return schema
@@ -112,7 +100,7 @@ def section_of(entry: ExitRule) -> type[EarlyExitSection]:
     fields: dict[str, Any] = {
         name: (
             Annotated[Whole if field.kind is int else field.kind, WrapValidator(_refusing(field))],
-            setting(field.default, allowed=field.allowed, description=field.description, **field.bounds),
+            _setting(field, rules=[entry.name]),
         )
         for name, field in own.items()
     }

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
 from cohort.core.units import format_bytes, parse_bytes
-from cohort.tasks.fields import Section, Whole, setting
+from cohort.tasks.fields import Registered, Section, Whole, chosen, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, multiple_to_plain, parse_alpha
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.refusal import Refusal, refuse
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tuning.parameters import MultipleOf, Parameter
+from cohort.tuning.samplers import SAMPLERS, sampler_kind
 
 __all__ = ["EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
 
@@ -204,8 +205,8 @@ _SPACE_SCHEMA = {
 class SearchSection(Section):
     """Which configurations are tried."""
 
-    sampler: Literal["grid", "random", "tpe"] = setting(
-        "grid", allowed="grid | random | tpe", description="what proposes the trials; grid takes all combinations"
+    sampler: Annotated[str, Registered("sampler", SAMPLERS)] = chosen(
+        SAMPLERS, description="what proposes the trials; grid takes all combinations"
     )
     trials: Whole = setting(
         60, ge=1, allowed="a whole number of at least 1", description="trials of random and tpe; grid takes all"
@@ -241,14 +242,14 @@ class SearchSection(Section):
 
     @model_validator(mode="after")
     def _grid_can_be_counted(self) -> SearchSection:
-        if self.sampler != "grid":
+        if not sampler_kind(self.sampler).takes_whole_space:
             return self
         given = [name for name in ("first_trials", "max_gpu_hours") if getattr(self, name) is not None]
         if given:
             refuse(
                 *(
                     Refusal(
-                        found=f"{name} with sampler: grid, which takes all combinations at once",
+                        found=f"{name} with sampler: {self.sampler}, which takes all combinations at once",
                         allowed="sampler: random or tpe",
                         hint=f"Remove {name}, or choose another sampler.",
                         at=(name,),
@@ -260,7 +261,7 @@ class SearchSection(Section):
         endless = [
             Refusal(
                 found=f"a range of {name} without step or num",
-                allowed="with sampler: grid, a list, or a range with num (values) or step (distance)",
+                allowed=f"with sampler: {self.sampler}, a list, or a range with num (values) or step (distance)",
                 hint=f"Add num: 5, write a list such as {SEARCHABLE[name].example}, or sampler: tpe.",
                 at=("space", name),
             )

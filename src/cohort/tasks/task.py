@@ -73,7 +73,7 @@ class Task:
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         data |= {key: dict(value) for key, value in sections.items() if value is not None}
         if early_exit is not None:
-            data["early_exit"] = early_exit.keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
+            data["early_exit"] = early_exit.as_keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
         if report_to is not None:
             data["report_to"] = report_to if isinstance(report_to, str) else list(report_to)
         shown = "Task" if name is None else f"Task {name!r}"
@@ -96,7 +96,7 @@ class Task:
         """Return the validated task with ``settings``, unless it has an ``early_exit`` of its own."""
         if "early_exit" in self.file.model_fields_set:
             return self.file
-        section = early_exit_section(settings.keys())
+        section = early_exit_section(settings.as_keys())
         return self.file.model_copy(update={"early_exit": section})
 
     def __repr__(self) -> str:

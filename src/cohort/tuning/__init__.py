@@ -6,7 +6,7 @@ from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationPlan, EvaluationSettings, plan_candidate, plan_evaluation_rows
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.replay import RecordedCurve, ReplayReport, replay_curves
-from cohort.tuning.samplers import Proposal, Sampler, SamplerName, build_sampler
+from cohort.tuning.samplers import Proposal, Sampler, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
@@ -27,7 +27,6 @@ __all__ = [
     "RecordedCurve",
     "ReplayReport",
     "Sampler",
-    "SamplerName",
     "SearchFeedback",
     "SearchSpace",
     "Study",

@@ -10,7 +10,7 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
-from cohort.tuning.samplers import SamplerName, build_sampler
+from cohort.tuning.samplers import build_sampler, sampler_kind
 from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.study import Study
 
@@ -26,7 +26,7 @@ def num_first_trials(task: TaskFile) -> int | None:
     search = task.search
     if search.first_trials is not None:
         return search.first_trials
-    if SamplerName(search.sampler) is SamplerName.TPE or search.max_gpu_hours is not None:
+    if sampler_kind(search.sampler).learns or search.max_gpu_hours is not None:
         return max(_FEWEST_AT_FIRST, math.ceil(_SHARE_AT_FIRST * search.trials))
     return None
 
@@ -57,9 +57,9 @@ class TrialProposals:
         """
         self._task, self._num_tokens = task, num_tokens
         self._num_rows = num_rows // OBJECTIVES[task.objective].group_size
-        self._name, self._num_proposed = SamplerName(task.search.sampler), 0
+        self._num_proposed = 0
         self._sampler = build_sampler(
-            self._name,
+            task.search.sampler,
             task.search_space(),
             trials=task.search.trials,
             seed=task.training.seed,
@@ -108,7 +108,9 @@ class TrialProposals:
             for proposal in self._sampler.propose(num)
         )
         self._num_proposed += len(trials)
-        is_budget_used = self._name is SamplerName.GRID or self._num_proposed >= self._task.search.trials
+        search = self._task.search
+        is_whole = sampler_kind(search.sampler).takes_whole_space
+        is_budget_used = is_whole or self._num_proposed >= search.trials
         self._is_exhausted = is_budget_used or len(trials) < num
         return trials
 

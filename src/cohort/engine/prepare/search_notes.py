@@ -8,6 +8,7 @@ from dataclasses import replace
 from cohort.engine.prepare.proposals import num_first_trials
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import MOST_POINTS, Conditional
+from cohort.tuning.samplers import sampler_kind
 
 __all__ = ["search_notes"]
 
@@ -37,7 +38,9 @@ def _condition_notes(task: TaskFile) -> Iterator[str]:
 
 def _budget_notes(task: TaskFile) -> Iterator[str]:
     search = task.search
-    if search.sampler == "grid" or (search.sampler == "random" and not (search.first_trials or search.max_gpu_hours)):
+    kind = sampler_kind(search.sampler)
+    proposes_later = kind.learns or search.first_trials or search.max_gpu_hours
+    if kind.takes_whole_space or not proposes_later:
         return
     size = task.search_space().size_bound()
     most = search.trials if size is None else min(search.trials, size)

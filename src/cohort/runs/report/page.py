@@ -190,7 +190,7 @@ def _trial_row(entry: RankedTrial, *, parameters: Sequence[str], metrics: Sequen
     cells.append(_cell(f"{trial.steps_done:,} / {trial.planned_steps:,}", key=trial.steps_done))
     cells.append(_cell(format_count(trial.tokens), key=trial.tokens))
     outcome = outcome_of(trial).label if trial.is_over else trial.status.value
-    detail = trial.message or (trial.reason if trial.reason not in ("", outcome, "completed", "non-finite") else "")
+    detail = trial.message
     cells.append(_cell(outcome + (f": {detail}" if detail else ""), numeric=False, wrap=len(detail) > 40))
     setting = ", ".join(f"{name} {value_label(value)}" for name, value in trial.parameters.items())
     return {

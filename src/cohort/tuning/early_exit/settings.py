@@ -56,14 +56,14 @@ class EarlyExitSettings:
                 return getattr(self.__dict__[part], name)
         raise AttributeError(f"the rule {self.__dict__.get('rule')!r} has no setting {name!r}")
 
-    def keys(self) -> dict[str, Any]:
+    def as_keys(self) -> dict[str, Any]:
         """Return the rule and its settings as they stand in a task file."""
         return {"rule": self.rule, **asdict(self.common), **asdict(self.options)}
 
     def with_keys(self, **keys: Any) -> EarlyExitSettings:
         """Return the same settings with other values of some keys; ``rule`` is one of them."""
         # another rule has keys of its own, so only what all rules share goes with it
-        kept = self.keys() if keys.get("rule", self.rule) == self.rule else asdict(self.common)
+        kept = self.as_keys() if keys.get("rule", self.rule) == self.rule else asdict(self.common)
         return EarlyExitSettings(**{**kept, **keys})
 
     @property

@@ -1,16 +1,15 @@
-"""Which configurations are tried: the whole grid, random draws, or TPE; the last two by Optuna."""
+"""Which configurations are tried: one sampler per file behind one interface (``sampler.py``), found by ``SAMPLER``."""
 
-from cohort.tuning.samplers.building import build_sampler, count_configurations
-from cohort.tuning.samplers.grid import GridSampler
-from cohort.tuning.samplers.optuna_sampler import OptunaSampler
-from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerName
+from cohort.tuning.samplers.building import SAMPLERS, build_sampler, count_configurations, sampler_kind
+from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerKind, SearchBudget
 
 __all__ = [
-    "GridSampler",
-    "OptunaSampler",
+    "SAMPLERS",
     "Proposal",
     "Sampler",
-    "SamplerName",
+    "SamplerKind",
+    "SearchBudget",
     "build_sampler",
     "count_configurations",
+    "sampler_kind",
 ]

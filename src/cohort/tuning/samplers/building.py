@@ -8,37 +8,59 @@ from dataclasses import replace
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.tuning.parameters import MOST_POINTS, Configuration
-from cohort.tuning.samplers.grid import GridSampler
-from cohort.tuning.samplers.optuna_sampler import OptunaSampler
-from cohort.tuning.samplers.sampler import Sampler, SamplerName
+from cohort.tuning.registry import Registry
+from cohort.tuning.samplers.sampler import Sampler, SamplerKind, SearchBudget
 from cohort.tuning.space import SearchSpace
 
-__all__ = ["build_sampler", "count_configurations"]
+__all__ = ["SAMPLERS", "build_sampler", "count_configurations", "sampler_kind"]
+
+SAMPLERS = Registry(
+    kind=SamplerKind,
+    noun="sampler",
+    package="cohort.tuning.samplers",
+    constant="SAMPLER",
+    group="cohort.samplers",
+    default="grid",
+)
+
 
 # draws for which the constraints of a space that cannot be listed are worked out before anything runs
 _TRIED = 500
 
 
-def build_sampler(
-    name: SamplerName, space: SearchSpace, *, trials: int | None = None, seed: int = 0, maximize: bool = False
-) -> Sampler:
-    """Return the sampler of a task. A grid takes all its configurations; ``trials`` is for random and TPE.
+def sampler_kind(name: str) -> SamplerKind:
+    """Return the choice that a task file names.
 
     Raises:
-        InputError: ``trials`` is missing for random or TPE, a range cannot be listed for a grid, or optuna is missing.
+        InputError: there is none of that name, or another package's cannot be used.
     """
-    if name is SamplerName.GRID:
-        return GridSampler(space)
-    if trials is None:
+    kind = SAMPLERS.find(name)
+    if kind is None:
+        where, allowed = Place(key=("search", "sampler")), ", ".join(SAMPLERS.names())
+        raise InputError(Problem(where=where, found=repr(name), allowed=allowed, hint="Choose one of these samplers."))
+    return kind
+
+
+def build_sampler(
+    name: str, space: SearchSpace, *, trials: int | None = None, seed: int = 0, maximize: bool = False
+) -> Sampler:
+    """Return the sampler of a task. One that takes the whole space ignores ``trials``.
+
+    Raises:
+        InputError: there is no such sampler, ``trials`` is missing, a range cannot be listed for a grid, or optuna is
+            not installed.
+    """
+    kind = sampler_kind(name)
+    if trials is None and not kind.takes_whole_space:
         raise InputError(
             Problem(
                 where=Place(key=("search", "trials")),
                 found="nothing",
-                allowed=f"an integer >= 1 with sampler: {name.value}",
+                allowed=f"an integer >= 1 with sampler: {name}",
                 hint="Write how many configurations to try.",
             )
         )
-    return OptunaSampler(space, name=name, trials=trials, seed=seed, maximize=maximize)
+    return kind.build(space, SearchBudget(trials=1 if trials is None else trials, seed=seed, maximize=maximize))
 
 
 def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> int:
@@ -48,7 +70,7 @@ def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> in
         InputError: a constraint cannot be worked out for a configuration, or a grid's range cannot be listed. Where
             there are too many configurations to try all, many draws are tried.
     """
-    size, is_grid = space.size_bound(), sampler == SamplerName.GRID
+    size, is_grid = space.size_bound(), sampler_kind(sampler).takes_whole_space
     if not space.constraints:
         return size or 0 if is_grid else trials if size is None else min(size, trials)
     if size is not None and size <= MOST_POINTS:
@@ -56,7 +78,7 @@ def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> in
         return found if is_grid else min(found, trials)
     if not is_grid:
         _try_constraints(space.constrained())
-    proposed = build_sampler(SamplerName(sampler), space, trials=trials).propose(1)
+    proposed = build_sampler(sampler, space, trials=trials).propose(1)
     return trials if proposed else 0
 
 
@@ -66,7 +88,7 @@ def _try_constraints(space: SearchSpace) -> None:
     if size is not None and size <= MOST_POINTS:
         tried: Iterator[Configuration] = replace(space, constraints=()).configurations()
     else:
-        draws = build_sampler(SamplerName.RANDOM, replace(space, constraints=()), trials=_TRIED).propose(_TRIED)
+        draws = build_sampler("random", replace(space, constraints=()), trials=_TRIED).propose(_TRIED)
         tried = (proposal.configuration for proposal in draws)
     for configuration in tried:
         space.allows(configuration)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from cohort.tuning.samplers.sampler import Proposal, Sampler
+from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerKind
 from cohort.tuning.space import SearchSpace
 
-__all__ = ["GridSampler"]
+__all__ = ["SAMPLER", "GridSampler"]
 
 
 class GridSampler(Sampler):
@@ -25,3 +25,11 @@ class GridSampler(Sampler):
 
     def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:
         """Change nothing: a grid does not learn."""
+
+
+SAMPLER = SamplerKind(
+    name="grid",
+    summary="All combinations, in their order.",
+    build=lambda space, budget: GridSampler(space),  # noqa: ARG005 - a grid has neither draws nor a budget
+    takes_whole_space=True,
+)

@@ -10,14 +10,14 @@ import importlib
 import itertools
 import math
 import random
-import warnings
+from collections.abc import Callable
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.seeds import derive_seed
 from cohort.tuning.parameters import Choice, Configuration, MultipleOf, Range, Value
-from cohort.tuning.samplers.sampler import Proposal, Sampler, SamplerName
+from cohort.tuning.samplers.sampler import Proposal, Sampler, SearchBudget
 from cohort.tuning.space import SearchSpace, configuration_key
 
 __all__ = ["OptunaSampler"]
@@ -28,10 +28,9 @@ class OptunaSampler(Sampler):
 
     Args:
         space: What to draw from. A list is a categorical parameter, a range as Optuna's int and float distributions.
-        name: RANDOM or TPE.
-        trials: Most proposals over the sampler's life.
-        seed: Fixes all draws.
-        maximize: Whether told values are better when larger.
+        name: In the task file.
+        budget: Trials, seed and direction.
+        make: Returns Optuna's sampler from Optuna and a seed.
 
     Raises:
         InputError: optuna is not installed, or ``trials`` is not positive.
@@ -42,29 +41,27 @@ class OptunaSampler(Sampler):
     _MOST_EVEN_DRAWS = 5_000
     _LARGEST_LISTED_SPACE = 100_000
 
-    def __init__(
-        self, space: SearchSpace, *, name: SamplerName, trials: int, seed: int, maximize: bool = False
-    ) -> None:
-        if trials < 1:
+    def __init__(self, space: SearchSpace, *, name: str, budget: SearchBudget, make: Callable[[Any, int], Any]) -> None:
+        if budget.trials < 1:
             raise InputError(
                 Problem(
                     where=Place(key=("search", "trials")),
-                    found=repr(trials),
+                    found=repr(budget.trials),
                     allowed="an integer >= 1",
                     hint="Write how many configurations to try.",
                 )
             )
         self._optuna = _import_optuna(name)
         self._space = space
-        self._trials = trials
+        self._trials = budget.trials
         self._num_proposed = 0
         self._seen: set[tuple[tuple[str, bool, Value], ...]] = set()
         self._asked: dict[int, Any] = {}
         self._told: dict[int, tuple[int, float]] = {}
         self._columns = _columns(space)
         self._distributions = self._build_distributions()
-        self._sign = -1.0 if maximize else 1.0
-        self._sampler = self._build_sampler(name, seed=derive_seed("sampler", name.value, seed) % 2**32)
+        self._sign = -1.0 if budget.maximize else 1.0
+        self._sampler = make(self._optuna, derive_seed("sampler", name, budget.seed) % 2**32)
         self._study: Any = None
 
     def propose(self, num: int) -> tuple[Proposal, ...]:
@@ -175,15 +172,6 @@ class OptunaSampler(Sampler):
                 built[name] = distributions.FloatDistribution(low, high, log=parameter.log)
         return built
 
-    def _build_sampler(self, name: SamplerName, *, seed: int) -> Any:
-        samplers = self._optuna.samplers
-        if name is SamplerName.RANDOM:
-            return samplers.RandomSampler(seed=seed)
-        with warnings.catch_warnings():
-            # The constant liar, which keeps a wave of proposals apart, was marked experimental before Optuna 5.
-            warnings.simplefilter("ignore")
-            return samplers.TPESampler(seed=seed, constant_liar=True)
-
     def _build_study(self) -> Any:
         """Return a study that holds what is known now: Optuna's own cannot take a result back for a later one.
 
@@ -239,14 +227,14 @@ def _columns(space: SearchSpace) -> dict[str, tuple[Value | MultipleOf, ...]]:
     return columns
 
 
-def _import_optuna(name: SamplerName) -> Any:
+def _import_optuna(name: str) -> Any:
     try:
         return importlib.import_module("optuna")
     except ImportError as error:
         raise InputError(
             Problem(
                 where=Place(key=("search", "sampler")),
-                found=f"{name.value}, which needs the package optuna",
+                found=f"{name}, which needs the package optuna",
                 allowed="grid on a machine without optuna",
                 hint="Install it with: pip install optuna, or choose sampler: grid.",
             )

@@ -1,22 +1,15 @@
-"""What a sampler is: it proposes configurations, and may learn from what came of them."""
+"""The interface of all samplers: proposing configurations, learning from results, and how a task file chooses one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from cohort.tuning.parameters import Configuration
+from cohort.tuning.space import SearchSpace
 
-__all__ = ["Proposal", "Sampler", "SamplerName"]
-
-
-class SamplerName(StrEnum):
-    """How configurations are chosen."""
-
-    GRID = "grid"
-    RANDOM = "random"
-    TPE = "tpe"
+__all__ = ["Proposal", "Sampler", "SamplerKind", "SearchBudget"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +42,41 @@ class Sampler(ABC):
             depth: How many comparisons with other trials it has come to, its end counted as one. Values are compared
                 at equal depth; a trial that came deeper was better than those left behind, whatever they measured.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchBudget:
+    """What a sampler works with besides the space.
+
+    Attributes:
+        trials: Most proposals over its life, at least 1. A sampler that takes the whole space ignores it.
+        seed: Fixes all draws.
+        maximize: Whether a larger result is better.
+    """
+
+    trials: int = 1
+    seed: int = 0
+    maximize: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerKind:
+    """One choice of ``search.sampler``. A module of this folder offers it as ``SAMPLER``.
+
+    Another package offers it by an entry point of the group ``cohort.samplers``, named as the sampler is.
+
+    Attributes:
+        name: The word in the task file.
+        summary: What it proposes, for the schema and the docs.
+        build: Returns a fresh sampler.
+        takes_whole_space: Whether it proposes every configuration, all at once: the space must be listable then, and
+            there is no number of trials to choose.
+        learns: Whether results change its proposals. It then proposes some trials at first and one for each that ends;
+            any other proposes all at once.
+    """
+
+    name: str
+    summary: str
+    build: Callable[[SearchSpace, SearchBudget], Sampler]
+    takes_whole_space: bool = False
+    learns: bool = False

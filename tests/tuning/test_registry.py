@@ -1,0 +1,102 @@
+"""Cohort's own entries are found in their folder, those of packages by entry points; a bad one is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.core.errors import InputError
+from cohort.core.setting_fields import setting_fields, whole
+from cohort.tuning.decisions import Reason
+from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
+from cohort.tuning.early_exit.rules import EXIT_RULES, reason_of, reasons
+from cohort.tuning.samplers import SAMPLERS
+from tests.tuning.plugin_packages import install
+
+
+def _rule(name: str, **fields: Any) -> ExitRule:
+    return ExitRule(name=name, summary="", build=lambda settings, common: (), **fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherPatience(RuleSettings):
+    """A key that the rule ``patience`` has, with another default."""
+
+    patience: int = whole(9, "another thing")
+
+
+GOOD = _rule("good", reasons=(Reason("good riddance", label="let go"),))
+MISNAMED = _rule("other")
+CLASHING = _rule("clashing", settings=OtherPatience)
+SAME_REASON = _rule("same_reason", reasons=(Reason("diverging", label="something else"),))
+NO_RULE = "a text"
+
+
+@pytest.fixture
+def offer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    def _offer(name: str, value: str, package: str = "lucky-rules") -> None:
+        install(monkeypatch, tmp_path / package, package=package, group="cohort.exit_rules", points={name: value})
+
+    return _offer
+
+
+def test_every_rule_and_sampler_of_the_folders_is_found_the_default_first() -> None:
+    assert [entry.name for entry in EXIT_RULES.built_in()] == [
+        "patterns", "asha", "halving", "hyperband", "median", "none", "patience",
+    ]  # fmt: skip
+    assert [entry.name for entry in SAMPLERS.built_in()] == ["grid", "random", "tpe"]
+    assert EXIT_RULES.find("nothing of the kind") is None
+
+
+def test_keys_that_rules_share_are_declared_once() -> None:
+    fields: dict[str, Any] = {}
+    for entry in EXIT_RULES.built_in():
+        for name, field in setting_fields(entry.settings).items():
+            assert fields.setdefault(name, field) is field, f"two rules declare {name}"
+
+
+def test_a_package_adds_a_name_and_its_reasons(offer: Any) -> None:
+    assert reason_of("good riddance").label == "good riddance"
+    offer("good", f"{__name__}:GOOD")
+    assert EXIT_RULES.names()[-1] == "good"
+    assert EXIT_RULES.find("good") is GOOD
+    assert GOOD.reasons[0] in reasons()
+    assert reason_of("good riddance").label == "let go"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("gone", "no_such_module_anywhere:RULE", "cannot be imported (ModuleNotFoundError: No module named"),
+        ("text", f"{__name__}:NO_RULE", f"{__name__}:NO_RULE is no ExitRule but str"),
+        ("mine", f"{__name__}:MISNAMED", "names itself 'other'"),
+        ("clashing", f"{__name__}:CLASHING", "its setting 'patience' means something else in Cohort"),
+        ("same_reason", f"{__name__}:SAME_REASON", "its reason 'diverging' means something else in Cohort"),
+    ],
+)
+def test_a_package_whose_rule_cannot_be_used_is_named(offer: Any, name: str, value: str, why: str) -> None:
+    offer(name, value)
+    with pytest.raises(InputError) as caught:
+        EXIT_RULES.find(name)
+    (problem,) = caught.value.problems
+    assert str(problem.where) == "the installed package lucky-rules"
+    assert why in problem.found
+    assert problem.hint == "Update lucky-rules, or uninstall it."
+    assert EXIT_RULES.find("asha") is not None, "a rule of ours needs no other package"
+    assert reason_of("diverging").shape == "up"
+
+
+def test_a_name_that_is_taken_is_refused_also_where_ours_is_asked_for(offer: Any) -> None:
+    offer("asha", f"{__name__}:GOOD")
+    with pytest.raises(InputError, match=r"lucky-rules: found its exit rule 'asha' cannot be used: Cohort has one"):
+        EXIT_RULES.find("asha")
+
+
+def test_two_packages_of_one_name_are_refused(offer: Any) -> None:
+    offer("good", f"{__name__}:GOOD")
+    offer("good", f"{__name__}:GOOD", package="more-rules")
+    with pytest.raises(InputError, match=r"the package (lucky|more)-rules has one of that name already"):
+        EXIT_RULES.names()
