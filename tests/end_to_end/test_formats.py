@@ -51,7 +51,7 @@ def test_a_format_gives_an_adapter(folder: Path, tmp_path: Path, name: str) -> N
     )
     tune(task, tmp_path / "run")
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
-        facts, evaluations, steps = reader.facts(), reader.evaluations(), reader.steps()
+        facts, evaluations, steps = reader.facts(), reader.log.evaluations(), reader.log.steps()
     assert facts.inputs.is_chat is (name in ("messages", "sharegpt"))
     assert all(("exact_match" in found.metrics) is (metric == "exact_match") for found in evaluations)
     # random weights know nothing: a token of 258 costs about log 258 nats whatever the format

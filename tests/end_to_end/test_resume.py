@@ -66,7 +66,7 @@ def go_on(run: Path) -> list[str]:
 def test_an_interrupted_run_says_so_and_goes_on_bit_for_bit(stopped: Path, expected: Outcome) -> None:
     with RunReader.open(stopped / "run.db") as reader:
         assert reader.facts().state is RunState.INTERRUPTED
-        assert 0 < len(reader.steps()) < len(expected["steps"])
+        assert 0 < len(reader.log.steps()) < len(expected["steps"])
     assert [note for note in go_on(stopped) if "warning" in note] == []
     assert outcome_of(stopped) == expected
 
@@ -200,7 +200,7 @@ def test_a_changed_model_is_refused(own: Path) -> None:
 
 def test_another_version_of_torch_is_told_not_refused(stopped: Path, expected: Outcome) -> None:
     with contextlib.closing(RunStore.resume(stopped / "run.db")) as store:
-        machine = store.facts().machine
+        machine = store.reader.facts().machine
         store.set_facts(machine=replace(machine, versions={**package_versions(), "torch": "2.0.1"}))
     (warning,) = (note for note in go_on(stopped) if "warning" in note)
     assert "(was 2.0.1): the bits of the results may differ" in warning

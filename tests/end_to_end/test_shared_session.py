@@ -114,10 +114,10 @@ def test_an_urgent_task_takes_slots_at_the_next_step_and_changes_no_bit(
     assert watcher.has_acted
     assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "urgent")) == alone
     with RunReader.open(tmp_path / "patient" / "run.db") as reader:
-        stays = Counter(stay.trial_id for stay in reader.residencies())
+        stays = Counter(stay.trial_id for stay in reader.log.residencies())
         parked = {
             entry.decision.trial_id
-            for entry in reader.log()
+            for entry in reader.log.entries()
             if isinstance(entry, LoggedDecision) and entry.decision.kind is DecisionKind.PARK
         }
     # who came back without having been parked by a rule was taken out for the urgent ones

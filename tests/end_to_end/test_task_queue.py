@@ -74,7 +74,7 @@ def wait_for(condition: Callable[[], bool], *, seconds: float = 120) -> None:
 def has_steps(run: Path, *, at_least: int = 2) -> bool:
     try:
         with RunReader.open(run / "run.db") as reader:
-            return len(reader.steps()) >= at_least
+            return len(reader.log.steps()) >= at_least
     except CohortError:
         return False
 

@@ -90,7 +90,7 @@ def test_best_gives_the_same_logits_in_peft(folder: Path, run: Path) -> None:
 def test_tables_agree_with_the_log(run: Path) -> None:
     with RunReader.open(run / "run.db") as reader:
         results = read_results(reader)
-        events = reader.steps(), reader.evaluations()
+        events = reader.log.steps(), reader.log.evaluations()
     rows = list(csv.DictReader((run / "results.csv").read_text().splitlines()))
     assert [int(row["trial"]) for row in rows] == [entry.trial.trial_id for entry in results.ranked]
     losses = [float(row["eval_loss"]) for row in rows]
@@ -112,7 +112,7 @@ def test_exits_are_recorded_with_their_numbers(run: Path) -> None:
     assert sum(reason == "underperforming" for _, reason in found.values()) == 3
     assert sum(status is TrialStatus.COMPLETED for status, _ in found.values()) == 3
     with RunReader.open(run / "run.db") as reader:
-        stops = [entry.decision for entry in reader.decisions() if entry.decision.kind.value == "stop"]
+        stops = [entry.decision for entry in reader.log.decisions() if entry.decision.kind.value == "stop"]
     assert len(stops) == 3
     for decision in stops:
         assert decision.rule
@@ -154,8 +154,8 @@ def test_tpe_learns_from_the_trials_that_ended(folder: Path, tmp_path: Path) -> 
     search = {"sampler": "tpe", "trials": 40, "space": space}
     run = run_of(folder, tmp_path, search=search, training={"max_steps": 10}, early_exit={"warmup_fraction": 0.3})
     with RunReader.open(run / "run.db") as reader:
-        trials, positions = reader.trials(), reader.proposal_positions()
-        ended = sorted(entry.position for entry in reader.decisions() if entry.decision.kind.value == "stop")
+        trials, positions = reader.trials(), reader.log.proposal_positions()
+        ended = sorted(entry.position for entry in reader.log.decisions() if entry.decision.kind.value == "stop")
     assert len(trials) == 40
     first = [trial for trial in trials if positions[trial.trial_id] <= 14]
     later = [trial for trial in trials if positions[trial.trial_id] > 14]
@@ -171,7 +171,7 @@ def test_exact_match_chooses_the_best_through_packed_generation(folder: Path, tm
     run = run_of(folder, tmp_path, evaluation={"metric": "exact_match", "max_new_tokens": 3})
     with RunReader.open(run / "run.db") as reader:
         results = read_results(reader)
-        measured = reader.evaluations()
+        measured = reader.log.evaluations()
     assert results.metric.name == "exact_match"
     assert results.metric.maximize
     assert all(0 <= found.metrics["exact_match"] <= 1 for found in measured)

@@ -62,16 +62,16 @@ def outcome_of(run: Path) -> Outcome:
         steps = {
             (step.trial_id, step.step): tuple(map(repr, (step.loss, step.grad_norm, step.learning_rate)))
             for trial in reader.trials()
-            for step in reader.steps(trial.trial_id)
+            for step in reader.log.steps(trial.trial_id)
         }
         evaluations = {
             (found.trial_id, found.step): (repr(found.validation_loss), json.dumps(dict(found.metrics)))
             for trial in reader.trials()
-            for found in reader.evaluations(trial.trial_id)
+            for found in reader.log.evaluations(trial.trial_id)
         }
         decisions = [
             json.dumps(entry.decision.to_json(), sort_keys=True)
-            for entry in reader.log()
+            for entry in reader.log.entries()
             if isinstance(entry, LoggedDecision)
         ]
         best = reader.facts().best_trial_id

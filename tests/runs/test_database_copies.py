@@ -13,9 +13,9 @@ import pytest
 
 from cohort.core.errors import RunStateError, StorageFullError
 from cohort.runs import database_copies
+from cohort.runs.database import database_errors_named
 from cohort.runs.database_copies import copy_database, repair_database, replace_database
 from cohort.runs.directory import RunDirectory
-from cohort.runs.schema import database_errors_named
 from cohort.runs.store import RunStore
 
 
@@ -114,7 +114,7 @@ def test_a_kill_while_a_copy_takes_the_place_leaves_the_old_one_or_the_copy(
     torn.clean_up()
     assert repair_database(torn) is None
     with contextlib.closing(RunStore.resume(torn.database)) as store:
-        facts = store.facts()
+        facts = store.reader.facts()
     assert facts.task_name == "first"
     assert facts.run_id is None or was_killed
     assert sorted(path.name for path in torn.root.glob("run.db*")) == ["run.db"]
@@ -132,4 +132,4 @@ def test_a_kill_while_a_damaged_one_is_mended_leaves_it_to_the_next(
     torn.clean_up()
     repair_database(torn)
     with contextlib.closing(RunStore.resume(torn.database)) as store:
-        assert store.facts().task_name == "first"
+        assert store.reader.facts().task_name == "first"

@@ -71,7 +71,7 @@ def run(tmp_path: Path) -> tuple[RunDirectory, RunStore, ManualClock]:
 
 
 def _results(store: RunStore) -> RunResults:
-    return read_results(store)
+    return read_results(store.reader)
 
 
 def test_trials_are_ranked_by_their_best_value(run: tuple[RunDirectory, RunStore, ManualClock]) -> None:
@@ -125,7 +125,7 @@ def test_the_csv_holds_every_trial(run: tuple[RunDirectory, RunStore, ManualCloc
 
 def test_metrics_are_log_history_in_strict_json(run: tuple[RunDirectory, RunStore, ManualClock]) -> None:
     directory, store, _ = run
-    write_metrics_jsonl(directory.metrics_jsonl, reader=store)
+    write_metrics_jsonl(directory.metrics_jsonl, reader=store.reader)
 
     def refuse(text: str) -> None:
         raise AssertionError(f"{text} is not JSON")

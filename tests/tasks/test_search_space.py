@@ -166,8 +166,8 @@ REFILLED: dict[str, Any] = {
 def test_freed_slots_are_filled_with_random_trials_and_a_resume_proposes_the_same(folder: Path, tmp_path: Path) -> None:
     tune(tiny_task(folder, **REFILLED), tmp_path / "run")
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
-        positions = reader.proposal_positions()
-        later = [entry for entry in reader.log() if entry.position > positions[8]]
+        positions = reader.log.proposal_positions()
+        later = [entry for entry in reader.log.entries() if entry.position > positions[8]]
     assert len(positions) == 9
     assert positions[4] > 5, "the fifth came when others had done something"
     assert later

@@ -115,8 +115,8 @@ def resume(
         if repaired is None and (settled := settle_copy(directory, facts)) is not None:
             watcher.note(f"warning: {settled}")
         with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
-            facts = store.facts()
-            if not store.checkpoints() and facts.has_begun is None:
+            facts = store.reader.facts()
+            if not store.reader.checkpoints() and facts.has_begun is None:
                 store.close()
                 directory.database.unlink()
                 _begin_again(directory, facts, watcher=watcher, options=options, clock=clock, places=places)
@@ -163,7 +163,7 @@ def _continue(
     clock: Clock,
     places: Sequence[str],
 ) -> None:
-    facts = store.facts()
+    facts = store.reader.facts()
     _keep_thread_count(facts)
     task = load_run_task(directory, facts=facts, places=places)
     require_same_task(facts.task.document or {}, task, path=directory.task_file)
@@ -229,7 +229,7 @@ def _go(
     memory = MemoryWatch(
         executor,
         preparation.memory,
-        before=store.facts().passes,
+        before=store.reader.facts().passes,
         record=lambda passes: store.set_facts(passes=passes),
         note=watcher.note,
         clock=clock,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cohort.core.durable_files import atomic_file, write_bytes
 from cohort.core.errors import RunStateError, StorageFullError
+from cohort.runs.database import database_errors_named, open_database
 from cohort.runs.directory import RunDirectory
-from cohort.runs.schema import database_errors_named, open_database
 
 __all__ = ["copy_database", "is_good_copy", "repair_database", "replace_database"]
 
@@ -67,8 +67,8 @@ def repair_database(directory: RunDirectory) -> str | None:
 def is_good_copy(copy: Path) -> bool:
     """Tell whether a copy is whole: it is used as it is or not at all."""
     try:
-        with closing(open_database(copy, read_only=True)) as connection:
-            return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+        with closing(open_database(copy, read_only=True)) as database:
+            return bool(database.one("PRAGMA quick_check(1)") == "ok")
     except (RunStateError, sqlite3.DatabaseError):
         return False
 

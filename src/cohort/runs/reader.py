@@ -3,42 +3,70 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 
 from cohort.core.errors import RunStateError
+from cohort.runs.database import Database, open_database
 from cohort.runs.facts import RunFacts
-from cohort.runs.log_reader import LogReader, number
-from cohort.runs.records import CheckpointRecord, EvaluationRecord, TrialRecord, TrialStatus
-from cohort.runs.schema import open_database
+from cohort.runs.log import RunLog, number
+from cohort.runs.records import CheckpointRecord, TrialRecord, TrialStatus
 from cohort.tuning.decisions import FAILED, Decision, DecisionKind
 
 __all__ = ["RunReader"]
 
 
-class RunReader(LogReader):
-    """Reads one run; open it with :meth:`open` and close it, or use it with ``with``."""
+class RunReader:
+    """Reads one run; open it with :meth:`open` and close it, or use it with ``with``.
+
+    Attributes:
+        log: What happened, in its order.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.log = RunLog(database)
 
     @classmethod
     def open(cls, path: Path) -> RunReader:
         """Open a run's database for reading only.
 
         Raises:
-            RunStateError: the file is absent, damaged, not a run's, or of another version.
+            RunStateError: the file is absent, damaged, not a run's, or of a later version.
         """
-        return RunReader(open_database(path, read_only=True), path=path)
+        return cls(open_database(path, read_only=True))
+
+    def close(self) -> None:
+        """Close the database; harmless when closed already."""
+        self._database.close()
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Make all reads inside the block see one moment of the run, whatever another process writes meanwhile."""
+        return self._database.snapshot()
 
     def run_seconds(self) -> float:
         """Return the run time up to the last thing recorded."""
-        logged = self._one("SELECT coalesce(max(seconds), 0) FROM log")
+        logged = self._database.one("SELECT coalesce(max(seconds), 0) FROM log")
         return max(float(logged), self.facts().run_seconds)
 
     def facts(self) -> RunFacts:
         """Return what the record says of the run as a whole."""
-        return RunFacts.from_stored({key: json.loads(text) for key, text in self._rows("SELECT key, value FROM facts")})
+        rows = self._database.rows("SELECT key, value FROM facts")
+        return RunFacts.from_stored({key: json.loads(text) for key, text in rows})
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """Return the checkpoints, latest last."""
-        rows = self._rows("SELECT position, seconds, file_name, checksum FROM checkpoints ORDER BY position")
+        rows = self._database.rows("SELECT position, seconds, file_name, checksum FROM checkpoints ORDER BY position")
         return [
             CheckpointRecord(position=position, seconds=seconds, file_name=name, checksum=checksum)
             for position, seconds, name, checksum in rows
@@ -46,25 +74,26 @@ class RunReader(LogReader):
 
     def trials(self) -> list[TrialRecord]:
         """Return every trial with how far it came, by trial id."""
-        progress = {
-            trial_id: (steps_done, tokens, number(last_loss))
-            for trial_id, steps_done, tokens, last_loss in self._rows(
-                # SQLite defines the bare column as that of the row with the maximum
-                "SELECT trial_id, max(step), sum(num_tokens), loss FROM steps GROUP BY trial_id"
-            )
-        }
-        best, evaluation_tokens = self._best_evaluations(), self._evaluation_tokens()
-        standing = self._standing()
-        resident = {row[0] for row in self._rows("SELECT trial_id FROM residencies WHERE stop_position IS NULL")}
+        rows = self._database.rows
+        # SQLite defines the bare column as that of the row with the maximum
+        steps = rows("SELECT trial_id, max(step), sum(num_tokens), loss FROM steps GROUP BY trial_id")
+        progress = {trial_id: (done, tokens, number(loss)) for trial_id, done, tokens, loss in steps}
+        resident = {row[0] for row in rows("SELECT trial_id FROM residencies WHERE stop_position IS NULL")}
+        evaluations = {(record.trial_id, record.step): record for record in self.log.evaluations()}
+        evaluation_tokens: Counter[int] = Counter()
+        for record in evaluations.values():
+            evaluation_tokens[record.trial_id] += record.num_tokens
+        best, standing = self._verdicts()
         records = []
-        for trial_id, parameters, planned_steps, planned_tokens, seed in self._rows(
+        for trial_id, parameters, planned_steps, planned_tokens, seed in rows(
             "SELECT trial_id, parameters, planned_steps, planned_tokens, seed FROM trials ORDER BY trial_id"
         ):
             steps_done, tokens, last_loss = progress.get(trial_id, (0, 0, None))
             status, reason, message = _status(
                 standing.get(trial_id), resident=trial_id in resident, steps_done=steps_done
             )
-            best_value, best_evaluation = best.get(trial_id, (None, None))
+            best_step, best_value = best.get(trial_id, (None, None))
+            found = None if best_step is None else evaluations.get((trial_id, best_step))
             records.append(
                 TrialRecord(
                     trial_id=trial_id,
@@ -77,19 +106,15 @@ class RunReader(LogReader):
                     message=message,
                     steps_done=steps_done,
                     tokens=tokens,
-                    evaluation_tokens=evaluation_tokens.get(trial_id, 0),
+                    evaluation_tokens=evaluation_tokens[trial_id],
                     last_loss=last_loss,
-                    best_step=best_evaluation.step if best_evaluation else None,
-                    best_value=best_value,
-                    best_loss=best_evaluation.validation_loss if best_evaluation else None,
-                    best_metrics=best_evaluation.metrics if best_evaluation else {},
+                    best_step=None if found is None else best_step,
+                    best_value=None if found is None else best_value,
+                    best_loss=None if found is None else found.validation_loss,
+                    best_metrics={} if found is None else found.metrics,
                 )
             )
         return records
-
-    def proposal_positions(self) -> dict[int, int]:
-        """Return where in the log each trial was proposed, by trial id, in order."""
-        return dict(self._rows("SELECT trial_id, position FROM trials ORDER BY position"))
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Return one trial.
@@ -99,32 +124,22 @@ class RunReader(LogReader):
         """
         records = {record.trial_id: record for record in self.trials()}
         if trial_id not in records:
-            raise RunStateError(f"{self.path} has no trial {trial_id}; it has {len(records)}, see `cohort status`")
+            raise RunStateError(
+                f"{self._database.path} has no trial {trial_id}; it has {len(records)}, see `cohort status`"
+            )
         return records[trial_id]
 
-    def _best_evaluations(self) -> dict[int, tuple[float, EvaluationRecord]]:
-        """The best value and its evaluation by trial, as the study decided: its last new best."""
-        name = self.facts().metric
-        clause = " WHERE kind = ? ORDER BY position"
-        values = {
-            entry.decision.trial_id: (entry.decision.step, entry.decision.numbers[name])
-            for entry in self._decisions(clause, (DecisionKind.NEW_BEST.value,))
-        }
-        return {
-            record.trial_id: (values[record.trial_id][1], record)
-            for record in self.evaluations()
-            if record.trial_id in values and values[record.trial_id][0] == record.step
-        }
-
-    def _evaluation_tokens(self) -> dict[int, int]:
-        return dict(self._rows("SELECT trial_id, sum(num_tokens) FROM evaluations GROUP BY trial_id"))
-
-    def _standing(self) -> dict[int, Decision]:
-        """The last decision about each trial that says where it stands."""
-        clause = " WHERE kind != ? ORDER BY position"
-        return {
-            entry.decision.trial_id: entry.decision for entry in self._decisions(clause, (DecisionKind.NEW_BEST.value,))
-        }
+    def _verdicts(self) -> tuple[dict[int, tuple[int, float]], dict[int, Decision]]:
+        """Return (step, value) of each trial's last new best, and the last decision that says where it stands."""
+        metric = self.facts().metric
+        best: dict[int, tuple[int, float]] = {}
+        standing: dict[int, Decision] = {}
+        for decision in (entry.decision for entry in self.log.decisions()):
+            if decision.kind is DecisionKind.NEW_BEST:
+                best[decision.trial_id] = (decision.step, decision.numbers[metric])
+            else:
+                standing[decision.trial_id] = decision
+        return best, standing
 
 
 def _status(decision: Decision | None, *, resident: bool, steps_done: int) -> tuple[TrialStatus, str, str]:

@@ -176,7 +176,7 @@ def _cell(value: JsonValue) -> str | int | float:
 def _log_history(reader: RunReader) -> Iterator[dict[str, Any]]:
     """The log in the words of transformers' ``log_history`` and TRL (``num_tokens`` counts up), plus ``trial``."""
     seen: dict[int, int] = {}
-    for entry in reader.log():
+    for entry in reader.log.entries():
         if not isinstance(entry, LoggedEvent):
             continue
         event = entry.event

@@ -83,9 +83,9 @@ def read_status(directory: RunDirectory) -> RunStatus:
     with RunReader.open(directory.database) as reader, reader.snapshot():
         results = read_results(reader)
         window = min(_RATE_WINDOW_SECONDS, results.run_seconds)
-        tokens = reader.tokens_since(results.run_seconds - window)
+        tokens = reader.log.tokens_since(results.run_seconds - window)
         resident = tuple(
-            sorted((stay.slot, stay.trial_id) for stay in reader.residencies() if stay.stop_position is None)
+            sorted((stay.slot, stay.trial_id) for stay in reader.log.residencies() if stay.stop_position is None)
         )
     rate = tokens / window if window > 0 and tokens else None
     done = results.facts.state is RunState.DONE

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from cohort.core.durable_files import atomic_file
 from cohort.core.errors import RunStateError
-from cohort.runs.schema import database_errors_named
+from cohort.runs.database import database_errors_named
 from cohort.task_queue.records import QueuedTask, QueueFacts, QueueFactUpdates, RunStretch, TaskDecision, TaskState
 
 __all__ = ["QueueStore"]

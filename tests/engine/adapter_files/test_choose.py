@@ -100,7 +100,7 @@ def interrupted(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def best_of_files(run: Path) -> tuple[int, int, float]:
     """Trial, step and loss of the best evaluation whose checkpoint lies on disk."""
     with RunReader.open(run / "run.db") as reader:
-        losses = {(e.trial_id, e.step): e.validation_loss for e in reader.evaluations()}
+        losses = {(e.trial_id, e.step): e.validation_loss for e in reader.log.evaluations()}
     there = [(int(path.parent.name), int(path.stem.partition("-")[2])) for path in run.glob("trials/*/best-*")]
     trial_id, step = min((key for key in there if key in losses), key=lambda key: (losses[key], key))
     return trial_id, step, losses[trial_id, step]
@@ -129,7 +129,7 @@ def test_a_best_that_is_not_on_disk_gives_way_to_one_that_is(interrupted: Path, 
     assert made.so_far is not None
     assert (made.so_far.trial_id, made.so_far.step) == best_of_files(copy)[:2]
     with RunReader.open(copy / "run.db") as reader:
-        loss, trial_id, step = min((e.validation_loss, e.trial_id, e.step) for e in reader.evaluations())
+        loss, trial_id, step = min((e.validation_loss, e.trial_id, e.step) for e in reader.log.evaluations())
     assert f"reached {loss:.4g} (trial {trial_id}, step {step}), which is not on disk" in made.so_far.note
 
 

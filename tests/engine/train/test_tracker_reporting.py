@@ -52,7 +52,7 @@ def scalars(run: Path, trial_id: int, name: str) -> list[tuple[int, Any]]:
 
 def assert_tensorboard_holds_the_log(run: Path) -> None:
     with RunReader.open(run / "run.db") as reader:
-        trials, steps, evaluations = reader.trials(), reader.steps(), reader.evaluations()
+        trials, steps, evaluations = reader.trials(), reader.log.steps(), reader.log.evaluations()
     for trial in trials:
         logged = [(step.step, pytest.approx(step.loss)) for step in steps if step.trial_id == trial.trial_id]
         assert scalars(run, trial.trial_id, "train/loss") == logged

@@ -138,11 +138,11 @@ def test_five_hundred_trials_stay_a_few_megabytes(tmp_path: Path) -> None:
 
 def test_a_run_before_its_first_evaluation_and_one_before_its_first_trial(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path / "run.db")
-    assert "No trial has a finite evaluation yet" in _page(render_report(store)).text
+    assert "No trial has a finite evaluation yet" in _page(render_report(store.reader)).text
     store.add_trials([NewTrial(trial_id=n, parameters={"r": 8 + n}, planned_steps=10, seed=0) for n in range(2)])
     store.trial_entered(0, slot=0)
     store.append([StepDone(trial_id=0, step=1, loss=2.0, grad_norm=1.0, learning_rate=1.0, num_tokens=9)])
-    page = _page(render_report(store))
+    page = _page(render_report(store.reader))
     assert "No trial has been evaluated yet" in page.text
     assert page.trials == {"0", "1"}
 
@@ -153,7 +153,7 @@ def test_a_run_in_which_everything_is_nan(tmp_path: Path) -> None:
     for trial in range(2):
         nan_step = StepDone(trial_id=trial, step=1, loss=math.nan, grad_norm=math.inf, learning_rate=1, num_tokens=9)
         store.append([nan_step, Evaluated(trial_id=trial, step=1, validation_loss=math.inf)])
-    assert "none yet" in _page(render_report(store)).text
+    assert "none yet" in _page(render_report(store.reader)).text
 
 
 def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_users_wrote_cannot_become_markup(tmp_path: Path) -> None:
         message=attack,
     )
     store.append([], [failed])
-    html = render_report(store)
+    html = render_report(store.reader)
     assert "<script>alert" not in html
     assert html.count("<script>") == 1
     _page(html)
@@ -227,7 +227,7 @@ def _three_trials(path: Path, *, alpha: JsonValue) -> str:
     )
     evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(3)]
     store.append(evaluated, map(new_best, evaluated))
-    page = render_report(store)
+    page = render_report(store.reader)
     store.close()
     return page
 
@@ -257,7 +257,7 @@ def test_a_continuous_hyperparameter_gets_a_logarithmic_axis(tmp_path: Path) -> 
     )
     evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(30)]
     store.append(evaluated, map(new_best, evaluated))
-    (effect,) = hyperparameter_effects(store.trials(), best=None, value_label="validation loss", followed={})
+    (effect,) = hyperparameter_effects(store.reader.trials(), best=None, value_label="validation loss", followed={})
     assert "1e-5" in effect.drawing
     assert "median" not in effect.drawing
 
@@ -273,7 +273,7 @@ def test_a_switch_among_the_hyperparameters_is_drawn(tmp_path: Path) -> None:
     store.append([StepDone(trial_id=n, step=1, loss=1.0, grad_norm=1, learning_rate=1, num_tokens=8) for n in range(4)])
     evaluated = [Evaluated(trial_id=n, step=1, validation_loss=1.0 + n) for n in range(4)]
     store.append(evaluated, map(new_best, evaluated))
-    page = render_report(store)
+    page = render_report(store.reader)
     store.close()
     assert "Parallel coordinates" in page
     assert ">true<" in page

@@ -65,7 +65,7 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
         yield directory.best
     elif step is not None:
         with RunReader.open(directory.database) as reader:
-            results = _as_it_was(read_results(reader), reader.evaluations(trial_id), trial_id=trial_id, step=step)
+            results = _as_it_was(read_results(reader), reader.log.evaluations(trial_id), trial_id=trial_id, step=step)
         trial = next(entry.trial for entry in results.ranked if entry.trial.trial_id == trial_id)
         with TemporaryDirectory(prefix="cohort-adapter-") as folder:
             write_adapter_files(Path(folder), _content(directory, results, trial))
@@ -84,7 +84,7 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
 def _no_best(directory: RunDirectory) -> Problem:
     """Return what is wrong when the best adapter is asked for of a run that has not even a checkpoint of one."""
     with RunReader.open(directory.database) as reader:
-        was_evaluated = bool(reader.evaluations())
+        was_evaluated = bool(reader.log.evaluations())
     missing = "no trial's evaluated state has been written yet" if was_evaluated else "no trial has been evaluated yet"
     holder = directory.lock().holder()
     finish = f"Finish it with `cohort resume {directory.root}`."
@@ -104,7 +104,7 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
     if _is_adapter(directory.best):
         return None
     with RunReader.open(directory.database) as reader, reader.snapshot():
-        metric, evaluations = reader.facts().objective_metric, reader.evaluations()
+        metric, evaluations = reader.facts().objective_metric, reader.log.evaluations()
         steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
     found, seen = [], []
     for evaluation in evaluations:

@@ -105,7 +105,7 @@ def keep_last_checkpoint(store: RunStore, state_store: TrialStateStore, *, direc
 
 
 def _remove_all_but(count: int, store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory) -> None:
-    records = sorted(store.checkpoints(), key=lambda record: record.position)
+    records = sorted(store.reader.checkpoints(), key=lambda record: record.position)
     store.forget_checkpoints([record.position for record in records[:-count]])
     kept = {record.file_name for record in records[-count:]}
     for old in directory.checkpoints.glob("[0-9]*"):
@@ -122,7 +122,7 @@ def latest_good_checkpoint(
     None means that the run has to begin again from its first step: no checkpoint was made, or none is whole.
     """
     problems = []
-    for record in sorted(store.checkpoints(), key=lambda record: record.position, reverse=True):
+    for record in sorted(store.reader.checkpoints(), key=lambda record: record.position, reverse=True):
         path = directory.root / record.file_name
         try:
             content = path.read_bytes()

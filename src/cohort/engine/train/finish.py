@@ -42,7 +42,7 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
     best, store, directory = study.result(), run.store, run.directory
     store.set_facts(best_trial_id=None if best is None else best.trial_id)
     _record_default(store)
-    results = read_results(store)
+    results = read_results(store.reader)
     for trial_id in study.trial_ids:
         kept = run.state_store.best(trial_id)
         is_best = best is not None and trial_id == best.trial_id
@@ -79,8 +79,8 @@ def _record_default(store: RunStore) -> None:
 
     The best value of one that was stopped early is not what training it would have given; the report marks it as such.
     """
-    default_id = store.facts().task.default_trial_id
-    for trial in store.trials():
+    default_id = store.reader.facts().task.default_trial_id
+    for trial in store.reader.trials():
         if trial.trial_id == default_id and trial.status is TrialStatus.COMPLETED and trial.best_loss is not None:
             store.set_facts(default_metrics={"loss": trial.best_loss, **trial.best_metrics})
 
@@ -91,7 +91,7 @@ def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
     Raises:
         RunStateError: it has, and no trial ever had a finite evaluation, or all failed.
     """
-    facts = store.facts()
+    facts = store.reader.facts()
     tables = (directory.results_csv, directory.metrics_jsonl, directory.report)
     if not facts.are_results_written or not all(path.is_file() for path in tables):
         return False
@@ -103,8 +103,8 @@ def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
 
 def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
     """Refuse to call a run done that has no best adapter, or in which nothing went right."""
-    trials = store.trials()
-    has_best = store.facts().best_trial_id is not None
+    trials = store.reader.trials()
+    has_best = store.reader.facts().best_trial_id is not None
     if trials and all(trial.status is TrialStatus.FAILED for trial in trials):
         first = min(trials, key=lambda trial: (trial.steps_done, trial.trial_id))
         beyond = f"; {directory.best} holds the best of what was reached before" if has_best else ""
@@ -121,6 +121,6 @@ def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
 
 def write_tables(store: RunStore, *, directory: RunDirectory) -> None:
     """Write tables and report as the store stands."""
-    write_results_csv(directory.results_csv, results=read_results(store))
-    write_metrics_jsonl(directory.metrics_jsonl, reader=store)
-    write_report(directory.report, reader=store)
+    write_results_csv(directory.results_csv, results=read_results(store.reader))
+    write_metrics_jsonl(directory.metrics_jsonl, reader=store.reader)
+    write_report(directory.report, reader=store.reader)

@@ -57,7 +57,7 @@ class TaskRun:
             flat_tokens=GRAPH_TOKENS if preparation.machine.device.type == "cuda" else 0,
             recomputed_passes=share.recomputed_passes,
         )
-        facts = run.store.facts()
+        facts = run.store.reader.facts()
         self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)
         assert facts.task_name is not None, "a run that began has a name"
         assert facts.run_id is not None, "a run that began has an id"
@@ -81,12 +81,12 @@ class TaskRun:
 
     def replay(self) -> None:
         """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
-        later = self._run.store.proposal_positions()
+        later = self._run.store.reader.log.proposal_positions()
         for trial in self._preparation.proposals.first:
             later.pop(trial.spec.trial_id)
         events: list[TrialEvent] = []
         decisions: list[Decision] = []
-        for entry in self._run.store.log():
+        for entry in self._run.store.reader.log.entries():
             while later and entry.position > next(iter(later.values())):
                 self._study.replay(events, recorded=decisions)
                 events, decisions = [], []
@@ -161,7 +161,7 @@ class TaskRun:
 
     def measure_base(self) -> None:
         """Measure the frozen model, unless its metrics are on record."""
-        if self._run.store.facts().base_metrics is not None:
+        if self._run.store.reader.facts().base_metrics is not None:
             return
         self._run.watcher.update(self._tracker.snapshot("measuring the base model"))
         rows, row_ids = self._preparation.data.validation, self._preparation.evaluation_rows

@@ -52,15 +52,17 @@ def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
     best_id = results.best.trial_id if results.best else None
     train, validation = loss_curves(
         trials,
-        train=reader.train_losses(),
-        evaluations=reader.evaluations(),
+        train=reader.log.train_losses(),
+        evaluations=reader.log.evaluations(),
         best_id=best_id,
         ema_weight=_ema_weight(results),
     )
     return {
         "train": train,
         "validation": validation,
-        "slots": slot_timeline(reader.residencies(), trials=trials, run_seconds=results.run_seconds, best_id=best_id),
+        "slots": slot_timeline(
+            reader.log.residencies(), trials=trials, run_seconds=results.run_seconds, best_id=best_id
+        ),
         "parallel": parallel_coordinates(
             trials,
             best_id=best_id,
@@ -81,7 +83,7 @@ def _effects(results: RunResults) -> dict[str, Any]:
 
 
 def _slots_note(reader: RunReader) -> str:
-    stays = reader.residencies()
+    stays = reader.log.residencies()
     parked = sum(1 for stay in stays if stay.stop_seconds is not None) - len(
         {stay.trial_id for stay in stays if stay.stop_seconds is not None}
     )
@@ -107,7 +109,7 @@ def render_report(reader: RunReader) -> str:
 
 def _render(reader: RunReader) -> str:
     results = read_results(reader)
-    decisions, decisions_note = page.decision_rows(reader.decisions())
+    decisions, decisions_note = page.decision_rows(reader.log.decisions())
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )

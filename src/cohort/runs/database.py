@@ -1,0 +1,165 @@
+"""The connection to a run's database: opening, transactions, snapshots, and SQLite's errors in our words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from cohort.core.durable_files import storage_full_named
+from cohort.core.errors import RunStateError
+from cohort.runs.schema import APPLICATION_ID, READABLE_VERSIONS
+
+__all__ = ["Database", "database_errors_named", "open_database"]
+
+# SQLite's words for a file that may well be whole
+_OUT_OF_REACH = ("readonly database", "unable to open", "disk I/O error")
+# how long another process may hold the file before a read or write gives up
+_PATIENCE_SECONDS = 30.0
+
+
+@contextmanager
+def database_errors_named(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours, with the file's name.
+
+    Raises:
+        StorageFullError: the disk is full; the last transaction was rolled back.
+        RunStateError: the file is damaged, locked or unreadable.
+    """
+    with storage_full_named(path):
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            # a broken rule of the schema is our own bug, and no state of the file
+            raise
+        except sqlite3.DatabaseError as error:
+            if "full" in str(error):
+                raise
+            if "locked" in str(error):
+                raise RunStateError(f"{path} is locked by another process; wait until it ends or stop it") from error
+            if any(text in str(error) for text in _OUT_OF_REACH):
+                raise RunStateError(f"{path}: {error}; fix the disk or its permissions, then resume") from error
+            raise RunStateError(
+                f"{path} cannot be read or written as a run database ({error}); {_hint_for_damage(path)}"
+            ) from error
+
+
+def _hint_for_damage(path: Path) -> str:
+    """Return what helps where the file itself is damaged: checkpoints of a run hold copies of it."""
+    if path.name == "run.db" and any((path.parent / "checkpoints").glob("*.json")):
+        return f"`cohort resume {path.parent}` puts the copy of the last checkpoint in its place"
+    return "restore it from a copy, or start the task again in another directory"
+
+
+class Database:
+    """An open database of a run; readers and the one writer are made of it."""
+
+    def __init__(self, connection: sqlite3.Connection, *, path: Path) -> None:
+        self.path = path
+        self.connection = connection
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Close the database; harmless when closed already."""
+        self.is_closed = True
+        self.connection.close()
+
+    def rows(self, query: str, arguments: tuple[object, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """Return the rows of a query as they are fetched."""
+        with database_errors_named(self.path), closing(self.connection.cursor()) as cursor:
+            yield from cursor.execute(query, arguments)
+
+    def one(self, query: str, arguments: tuple[object, ...] = ()) -> Any:
+        """Return the first column of the first row."""
+        return next(self.rows(query, arguments))[0]
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Make all reads inside the block see one moment of the run, whatever another process writes meanwhile."""
+        if self.connection.in_transaction:
+            yield
+            return
+        with database_errors_named(self.path):
+            self.connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.connection.execute("ROLLBACK")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block writes, all of it or nothing."""
+        with database_errors_named(self.path):
+            # takes the write lock at once: a deferred transaction that reads first fails where it begins to write
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                # a full disk has rolled back already
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+
+def open_database(path: Path, *, read_only: bool) -> Database:
+    """Open an existing run database.
+
+    Raises:
+        RunStateError: the file is absent, damaged, not a run's, or of a version that this release cannot read.
+    """
+    if not path.is_file():
+        raise RunStateError(f"{path} does not exist; there is no run here")
+    with database_errors_named(path):
+        connection = (
+            _connect_read_only(path)
+            if read_only
+            else sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_SECONDS)
+        )
+        try:
+            _check(connection, path=path, read_only=read_only)
+        except BaseException:
+            connection.close()
+            raise
+    return Database(connection, path=path)
+
+
+def _check(connection: sqlite3.Connection, *, path: Path, read_only: bool) -> None:
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application_id != APPLICATION_ID:
+        raise RunStateError(f"{path} is a database, but not of a run; check the path")
+    if version not in READABLE_VERSIONS:
+        raise RunStateError(
+            f"{path} has schema version {version}; this release reads up to {max(READABLE_VERSIONS)}. "
+            "Use the release that the run was started with"
+        )
+    if read_only:
+        return
+    connection.execute("PRAGMA foreign_keys = ON")
+    # readers see the last commit while the writer writes
+    connection.execute("PRAGMA journal_mode = WAL")
+    # a killed process loses nothing under NORMAL; a power cut may lose the last transactions, never the file. What a
+    # checkpoint refers to is flushed by RunStore.record_checkpoint
+    connection.execute("PRAGMA synchronous = NORMAL")
+    # finds torn pages now, not in the middle of the run; milliseconds for a run of ordinary size
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise RunStateError(f"{path} is damaged ({verdict}); {_hint_for_damage(path)}")
+
+
+def _connect_read_only(path: Path) -> sqlite3.Connection:
+    address = path.absolute().as_uri()
+    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None, timeout=_PATIENCE_SECONDS)
+    try:
+        connection.execute("PRAGMA user_version").fetchone()
+        return connection
+    except sqlite3.OperationalError:
+        connection.close()
+        # a WAL database in a folder that we may not write to: readable as it is, as long as no log waits beside it
+        waiting = Path(f"{path}-wal")
+        if waiting.exists() and waiting.stat().st_size:
+            raise
+        return sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)

@@ -1,0 +1,195 @@
+"""A run's log: steps, evaluations, failures and decisions, each a row of its table, and the stays in slots beside them.
+
+The columns of a table are the fields of its record, so that a row is written and read by one rule.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar, cast
+
+from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
+from cohort.runs.database import Database
+from cohort.runs.records import EvaluationRecord, LoggedDecision, LoggedEvent, ResidencyRecord, StepRecord
+from cohort.tuning.decisions import Decision, DecisionKind, Reason
+
+__all__ = ["LOG_TABLES", "RunLog", "number"]
+
+_Record = TypeVar("_Record")
+
+_TABLES: dict[type[object], str] = {
+    StepDone: "steps",
+    Evaluated: "evaluations",
+    TrialFailed: "failures",
+    Decision: "decisions",
+}
+LOG_TABLES = (*_TABLES.values(), "trials")
+"""Every table whose rows have a position of the log; those that refer to trials first."""
+
+
+def number(value: float | None) -> float:
+    """Return what the database keeps of a number: NaN is null there."""
+    return math.nan if value is None else float(value)
+
+
+def _numbers_from_json(text: str) -> dict[str, float]:
+    return {name: float(value) if isinstance(value, str) else value for name, value in json.loads(text).items()}
+
+
+_FROM_COLUMN: dict[str, Callable[[Any], Any]] = {
+    "loss": number,
+    "grad_norm": number,
+    "learning_rate": number,
+    "validation_loss": number,
+    "metrics": _numbers_from_json,
+    "numbers": _numbers_from_json,
+    "kind": DecisionKind,
+    "reason": Reason,
+}
+
+
+def _to_column(value: Any) -> object:
+    if isinstance(value, Mapping):
+        # JSON has no NaN and no Inf: those become text
+        return json.dumps({name: item if math.isfinite(item) else str(item) for name, item in value.items()})
+    return str(value) if isinstance(value, str) else value
+
+
+def _columns(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(entry.name for entry in fields(kind))
+
+
+def _insert(kind: type[Any]) -> str:
+    columns = ("position", "seconds", *_columns(kind))
+    known_by = "trial_id, step, kind" if kind is Decision else "trial_id, step"
+    # not OR IGNORE: that would also swallow a missing value
+    return (
+        f"INSERT INTO {_TABLES[kind]} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+        f"ON CONFLICT ({known_by}) DO NOTHING"
+    )
+
+
+_INSERTS = {kind: _insert(kind) for kind in _TABLES}
+
+
+class RunLog:
+    """Reads and appends what happened in a run, in the order of its log."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def append(self, entries: Iterable[TrialEvent | Decision], *, after: int, seconds: float) -> int:
+        """Append ``entries`` at the positions that follow ``after``; call it within a transaction.
+
+        What the log holds already by (trial, step, kind) is skipped.
+
+        Returns:
+            The last position given out.
+        """
+        rows: dict[type[object], list[tuple[object, ...]]] = {}
+        position = after
+        for position, entry in enumerate(entries, start=after + 1):
+            values = (_to_column(getattr(entry, column)) for column in _columns(type(entry)))
+            rows.setdefault(type(entry), []).append((position, seconds, *values))
+        for kind, batch in rows.items():
+            self._database.connection.executemany(_INSERTS[kind], batch)
+        return position
+
+    def last_position(self) -> int:
+        """Return the last position that the log or a checkpoint holds; 0 when there is none."""
+        return int(
+            self._database.one(
+                "SELECT max(coalesce((SELECT max(position) FROM log), 0), "
+                "coalesce((SELECT max(position) FROM checkpoints), 0))"
+            )
+        )
+
+    def proposal_positions(self) -> dict[int, int]:
+        """Return where in the log each trial was proposed, by trial id, in order."""
+        return dict(self._database.rows("SELECT trial_id, position FROM trials ORDER BY position"))
+
+    def steps(self, trial_id: int | None = None) -> list[StepRecord]:
+        """Return the optimizer steps of one trial or of all, by trial and step."""
+        return list(self._select(StepRecord, "steps", *_of_trial(trial_id, order="trial_id, step")))
+
+    def train_losses(self) -> dict[int, list[tuple[int, float]]]:
+        """Return (step, loss) of every step by trial: a lighter form of :meth:`steps` for curves."""
+        curves: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        rows = self._database.rows("SELECT trial_id, step, loss FROM steps ORDER BY trial_id, step")
+        for trial_id, step, loss in rows:
+            curves[trial_id].append((step, number(loss)))
+        return dict(curves)
+
+    def evaluations(self, trial_id: int | None = None) -> list[EvaluationRecord]:
+        """Return the evaluations of one trial or of all, by trial and step."""
+        return list(self._select(EvaluationRecord, "evaluations", *_of_trial(trial_id, order="trial_id, step")))
+
+    def decisions(self, trial_id: int | None = None) -> list[LoggedDecision]:
+        """Return the decisions about one trial or about all, in the order they were taken."""
+        logged = self._logged(Decision, *_of_trial(trial_id, order="position"))
+        return [LoggedDecision(position=at, seconds=seconds, decision=decision) for at, seconds, decision in logged]
+
+    def entries(self, *, after: int = 0) -> list[LoggedEvent | LoggedDecision]:
+        """Return events and decisions after position ``after``, in the order of the log."""
+        clause, arguments = "WHERE position > ?", (after,)
+        found: list[LoggedEvent | LoggedDecision] = [
+            LoggedDecision(position=position, seconds=seconds, decision=decision)
+            for position, seconds, decision in self._logged(Decision, clause, arguments)
+        ]
+        events: tuple[type[TrialEvent], ...] = (StepDone, Evaluated, TrialFailed)
+        for kind in events:
+            found += [
+                LoggedEvent(position=position, seconds=seconds, event=event)
+                for position, seconds, event in self._logged(kind, clause, arguments)
+            ]
+        return sorted(found, key=lambda entry: entry.position)
+
+    def residencies(self) -> list[ResidencyRecord]:
+        """Return every stay of a trial in a slot, in the order they began."""
+        return list(self._select(ResidencyRecord, "residencies", "ORDER BY residency_id"))
+
+    def tokens_since(self, seconds: float) -> int:
+        """Return the tokens trained and evaluated after ``seconds`` of run time."""
+        return int(
+            self._database.one(
+                "SELECT coalesce((SELECT sum(num_tokens) FROM steps WHERE seconds > ?), 0) "
+                "+ coalesce((SELECT sum(num_tokens) FROM evaluations WHERE seconds > ?), 0)",
+                (seconds, seconds),
+            )
+        )
+
+    def _select(
+        self, kind: type[_Record], table: str, clause: str, arguments: tuple[object, ...] = ()
+    ) -> Iterator[_Record]:
+        names = _columns(kind)
+        make = _maker(kind, names)
+        return map(make, self._database.rows(f"SELECT {', '.join(names)} FROM {table} {clause}", arguments))
+
+    def _logged(
+        self, kind: type[_Record], clause: str, arguments: tuple[object, ...] = ()
+    ) -> Iterator[tuple[int, float, _Record]]:
+        names = _columns(kind)
+        make = _maker(kind, names)
+        query = f"SELECT position, seconds, {', '.join(names)} FROM {_TABLES[kind]} {clause}"
+        for position, seconds, *row in self._database.rows(query, arguments):
+            yield position, seconds, make(row)
+
+
+def _maker(kind: type[_Record], names: tuple[str, ...]) -> Callable[[Iterable[Any]], _Record]:
+    readers = [(name, _FROM_COLUMN.get(name)) for name in names]
+    build = cast("Callable[..., _Record]", kind)
+
+    def make(row: Iterable[Any]) -> _Record:
+        values = zip(readers, row, strict=True)
+        return build(**{name: value if read is None else read(value) for (name, read), value in values})
+
+    return make
+
+
+def _of_trial(trial_id: int | None, *, order: str) -> tuple[str, tuple[object, ...]]:
+    where, arguments = ("", ()) if trial_id is None else ("WHERE trial_id = ? ", (trial_id,))
+    return f"{where}ORDER BY {order}", arguments
