@@ -38,7 +38,7 @@ def packed_logits(decoder: Decoder, sequences: Sequence[Tensor]) -> list[Tensor]
     tokens, positions, attention = pack(sequences)
     tokens, positions = tokens.to(decoder.device), positions.to(decoder.device)
     hidden = decoder.forward(tokens, positions_T=positions, attention=attention, lora=None)
-    logits = decoder.head.forward(hidden)
+    logits = decoder.logits(hidden)
     return [
         logits[start : start + len(sequence)] for sequence, start in zip(sequences, _starts(sequences), strict=True)
     ]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.models.attention import PackedAttention
+from cohort.models.config import AttentionRule
 from tests.models.streams import num_rows, offsets_of
 
 SHAPES = [(4, 4, 8), (8, 4, 8), (6, 2, 10), (3, 1, 5), (8, 2, 64)]
@@ -51,7 +52,7 @@ class Sequences:
             for stream, part in zip(streams, self.rows(length), strict=True):
                 stream[offsets[index] : offsets[index + 1]] = float("nan") if index == poison else part
         q, k, v = (stream.requires_grad_() for stream in streams[:3])
-        o = PackedAttention(offsets).attend(0, q, k, v, window=window)
+        o = PackedAttention(offsets).attend(0, q, k, v, rule=AttentionRule(window=window))
         o.backward(streams[3])
         for tensor in (o.detach(), q.grad, k.grad, v.grad):
             assert tensor is not None
@@ -138,7 +139,7 @@ def test_nan_stays_in_its_sequence(window: int | None) -> None:
 
 def test_a_stream_without_sequences_gives_zeros_and_gradients() -> None:
     q, k, v = (torch.randn(16, 4, 8, requires_grad=True) for _ in range(3))
-    o = PackedAttention((0,)).attend(0, q, k, v, window=None)
+    o = PackedAttention((0,)).attend(0, q, k, v, rule=AttentionRule())
     assert torch.equal(o, torch.zeros_like(o))
     o.sum().backward()
     assert q.grad is not None
@@ -154,7 +155,7 @@ def test_empty_sequences_are_passed_over() -> None:
 def test_wrong_offsets_are_refused() -> None:
     q = torch.zeros(16, 2, 4)
     with pytest.raises(ShapeError, match="16 rows but its sequences end at 20"):
-        PackedAttention((0, 20)).attend(0, q, q, q, window=None)
+        PackedAttention((0, 20)).attend(0, q, q, q, rule=AttentionRule())
     with pytest.raises(ShapeError, match="start at 0"):
         PackedAttention((1, 20))
     with pytest.raises(ShapeError, match="never decrease"):

@@ -27,6 +27,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Llama-wide": {"hidden_size": 64, "intermediate_size": 172, "num_attention_heads": 8, "num_key_value_heads": 4},
     "Mistral": {"sliding_window": 20},
     "Qwen2": {"tie_word_embeddings": True},
+    "Gemma2": {"head_dim": 10, "query_pre_attn_scalar": 7, "sliding_window": 20, "attn_logit_softcapping": 2.0},
     "Qwen3": {"head_dim": 10, "hidden_size": 27, "num_attention_heads": 3, "num_key_value_heads": 1},
 }
 

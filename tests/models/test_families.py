@@ -56,6 +56,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "qwen3-tied-biases": ("Qwen3", {"head_dim": 6, "tie_word_embeddings": True, "attention_bias": True}),
+    "gemma2": ("Gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 20}),
+    "gemma2-own-scale": (
+        "Gemma2",
+        {"head_dim": 6, "query_pre_attn_scalar": 17, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 2.0},
+    ),
+    "gemma2-scaled-without-caps": (
+        "Gemma2",
+        {"head_dim": 6, "query_pre_attn_scalar": 17, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "llama-gelu": ("Llama", {"hidden_act": "gelu"}),
     "qwen3-window": (
         "Qwen3",
         {"head_dim": 8, "use_sliding_window": True, "sliding_window": 17, "max_window_layers": 0},

@@ -7,6 +7,7 @@ import torch
 
 from cohort.core.errors import ShapeError
 from cohort.models.attention import PackedAttention
+from cohort.models.config import AttentionRule
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
 
 OFFSETS = (0, 5, 6, 6, 17)
@@ -27,8 +28,8 @@ def test_equals_attention_in_buckets(window: int | None) -> None:
     do = torch.randn(NUM_ROWS, 4, 8, dtype=torch.float64)
     do[OFFSETS[-1] :] = 0  # rows of no sequence bring no gradient
     used = slice(0, OFFSETS[-1])
-    expected = PackedAttention(OFFSETS).attend(0, *qkv, window=window)
-    found = fixed().attend(0, *qkv, window=window)
+    expected = PackedAttention(OFFSETS).attend(0, *qkv, rule=AttentionRule(window=window))
+    found = fixed().attend(0, *qkv, rule=AttentionRule(window=window))
     torch.testing.assert_close(found[used], expected[used], rtol=1e-12, atol=1e-12)
     gradients = [torch.autograd.grad(o, qkv, do, retain_graph=True) for o in (found, expected)]
     for ours, theirs in zip(*gradients, strict=True):
@@ -41,7 +42,7 @@ def test_a_poisoned_sequence_stays_alone() -> None:
     for rows in qkv:
         rows[5:6] = float("nan")
         rows.requires_grad_()
-    found = fixed().attend(0, *qkv, window=None)
+    found = fixed().attend(0, *qkv, rule=AttentionRule())
     others = [row for row in range(NUM_ROWS) if row != 5]
     assert found[others].isfinite().all()
     do = torch.zeros_like(found)

@@ -211,7 +211,7 @@ def test_another_architecture_is_named_and_what_works_is_listed(checkpoint: Path
 def test_unsupported_settings_are_listed_at_once(checkpoint: Path) -> None:
     edit_config(
         checkpoint,
-        hidden_act="gelu",
+        hidden_act="relu2",
         attention_dropout=0.1,
         quantization_config={"quant_method": "gptq", "bits": 4},
         rope_parameters={

@@ -28,7 +28,8 @@ def save_checkpoint(folder: Path, family: str, *, max_shard_size: str = "1GB", s
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = 0.3 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
-            center = 1.0 if "norm" in name else 0.0
+            # Gemma adds 1 to what it stores
+            center = 1.0 if "norm" in name and "Gemma" not in family else 0.0
             parameter.normal_(center, spread)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     return folder

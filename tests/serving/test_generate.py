@@ -71,7 +71,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return serve(tmp_path_factory.mktemp("llama"), "Llama")
 
 
-@pytest.fixture(scope="module", params=["Llama", "Mistral", "Qwen2", "Qwen3"])
+@pytest.fixture(scope="module", params=["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     settings = {"Mistral": {"sliding_window": 12}, "Qwen3": {"head_dim": 6}}.get(request.param, {})
     return serve(tmp_path_factory.mktemp("served"), request.param, **settings)

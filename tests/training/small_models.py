@@ -7,7 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from cohort.data.tokenised import TokenisedRows
 
@@ -51,6 +59,32 @@ def save_qwen2(directory: Path, *, seed: int = 0, num_layers: int = 2, hidden_si
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(directory)
+    return model
+
+
+def save_gemma2(directory: Path) -> PreTrainedModel:
+    """Save and return a random Gemma 2 whose caps bend scores and logits, with a window in its first layer."""
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=48,
+        intermediate_size=100,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=14,
+        query_pre_attn_scalar=9,
+        sliding_window=24,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=4.0,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+    )
+    model = Gemma2ForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(directory)
     return model
 

@@ -10,6 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from transformers.models.gemma2 import modeling_gemma2
 
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
@@ -20,7 +21,8 @@ from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
-from tests.training.small_models import random_rows, save_llama, save_qwen2
+from tests.models.gemma2_attention import eager_attention_in_float64
+from tests.training.small_models import random_rows, save_gemma2, save_llama, save_qwen2
 
 STEPS = 20
 
@@ -76,8 +78,9 @@ def train_with_peft(
     dtype: torch.dtype,
     device: str = "cpu",
     batch_loss: Callable[[torch.nn.Module, TokenisedRows, list[int]], list[Tensor]],
+    attention: str = "sdpa",
 ) -> tuple[list[float], dict[str, Tensor]]:
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention).to(device)
     config = LoraConfig(
         r=spec.adapter.r,
         lora_alpha=int(spec.adapter.lora_alpha),
@@ -169,6 +172,20 @@ def test_float64_losses_and_weights_equal_peft(tmp_path: Path, r: int, save_mode
         for name in expected
         if relative(weights[name], expected[name]) > 1e-9
     } == {}
+
+
+def test_gemma2_equals_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms after the blocks, GELU, caps on scores and logits, a window: losses and every gradient, in float64."""
+    monkeypatch.setattr(modeling_gemma2, "eager_attention_forward", eager_attention_in_float64)
+    save_gemma2(tmp_path)
+    rows, spec = random_rows(30, seed=1), spec_of(16)
+    losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float64)
+    # transformers' sdpa attention leaves the cap of the scores out
+    expected_losses, expected = train_with_peft(
+        tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded, attention="eager"
+    )
+    assert losses == pytest.approx(expected_losses, rel=1e-9)
+    assert max(relative(weights[name], expected[name]) for name in expected) < 1e-9
 
 
 @pytest.mark.parametrize("r", [4, 64])

@@ -6,30 +6,32 @@ from torch import Tensor
 
 from cohort.adapters.linear import LoraContext, PackedLinear
 from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.gated_activation import Activation, gated_activation
 from cohort.kernels.packed_mlp import fuses, packed_mlp
-from cohort.kernels.swiglu import swiglu
 
 __all__ = ["PackedMlp"]
 
 
 class PackedMlp:
-    """``y = down(silu(gate(x)) * up(x))`` over two packed linears.
+    """``y = down(activation(gate(x)) * up(x))`` over two packed linears.
 
     Attributes:
-        fused: Let the kernels of :mod:`cohort.kernels.packed_mlp` take the whole block where they are worth it.
+        fused: Let the kernels of :mod:`cohort.kernels.packed_mlp` take the whole block where they are worth it; they
+            know SiLU alone.
     """
 
     fused: bool = True
 
-    def __init__(self, gate_up: PackedLinear, down: PackedLinear) -> None:
+    def __init__(self, gate_up: PackedLinear, down: PackedLinear, *, activation: Activation = Activation.SILU) -> None:
         """Join ``gate_up``, whose output columns are gate and up side by side, and ``down``."""
         self.gate_up = gate_up
         self.down = down
+        self._activation = activation
 
     def __call__(self, x_TD: Tensor, lora: LoraContext | None) -> Tensor:
         """Return y [T, D]; without ``lora`` the frozen block alone."""
-        if lora is None:
-            return self.down(swiglu(self.gate_up(x_TD, None)), None)
+        if lora is None or self._activation is not Activation.SILU:
+            return self.down(gated_activation(self.gate_up(x_TD, lora), activation=self._activation), lora)
         return packed_mlp(
             x_TD,
             gate_up=self.gate_up.frozen,
@@ -45,5 +47,7 @@ class PackedMlp:
 
     def is_fused(self, x_TD: Tensor, lora: LoraContext) -> bool:
         """Tell whether a pass over rows such as ``x`` runs as one node, which keeps less until its backward pass."""
+        if self._activation is not Activation.SILU:
+            return False
         parts = {"gate_up_parts": self.gate_up.adapted(lora), "down_parts": self.down.adapted(lora)}
         return self.fused and choose_backend(x_TD) is Backend.TRITON and fuses(x_TD, **parts, slots=lora.slots)

@@ -14,12 +14,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.attention import AttentionTiles, packed_attention
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import PaddedRows
 from cohort.kernels.staging import stage_together
+from cohort.models.config import AttentionRule
 
 __all__ = ["AttentionContext", "Bucket", "PackedAttention", "causal_attention", "masked_attention"]
 
@@ -28,6 +30,8 @@ __all__ = ["AttentionContext", "Bucket", "PackedAttention", "causal_attention", 
 # heads of 128, bf16, H200) takes 1.9 ms, with 128 2.4 ms, with 16 3.8 ms.
 CPU_LENGTH_MULTIPLE = 16
 GPU_LENGTH_MULTIPLE = 256
+# Queries of a sequence whose capped scores exist at a time: no fused kernel computes those.
+CAPPED_QUERIES = 256
 
 
 class AttentionContext(Protocol):
@@ -38,8 +42,8 @@ class AttentionContext(Protocol):
         """One more than the largest position of the pass, known on the host."""
         ...
 
-    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, window: int | None) -> Tensor:
-        """Return o [T, H, E]; rows of no sequence give zeros. ``window``: positions a query sees, itself included."""
+    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
+        """Return o [T, H, E]; rows of no sequence give zeros."""
         ...
 
 
@@ -55,10 +59,10 @@ class Bucket:
 class PackedAttention:
     """Causal attention within each sequence of a packed stream.
 
-    With Triton on a GPU the ragged kernels of :mod:`cohort.kernels.attention` run over the stream itself. Elsewhere
-    sequences of equal rounded length form a bucket, one batched call each. A sequence's output and gradient bits
-    therefore depend on its own rows and length only, never on its neighbours or its place (on a CPU at a fixed thread
-    count), and a NaN stays in its own sequence.
+    With Triton on a GPU the ragged kernels of :mod:`cohort.kernels.attention` run over the stream itself, where they
+    suit the layer's rule. Elsewhere sequences of equal rounded length form a bucket, one batched call each. A
+    sequence's output and gradient bits therefore depend on its own rows and length only, never on its neighbours or its
+    place (on a CPU at a fixed thread count), and a NaN stays in its own sequence.
     """
 
     def __init__(self, sequence_offsets: tuple[int, ...]) -> None:
@@ -84,7 +88,7 @@ class PackedAttention:
         k_TGE: Tensor,
         v_TGE: Tensor,
         *,
-        window: int | None,
+        rule: AttentionRule,
         room: PaddedRows | None = None,
     ) -> Tensor:
         """Return o [T, H, E]; zeros in the rows of no sequence. All layers attend alike.
@@ -95,9 +99,9 @@ class PackedAttention:
             ShapeError: the stream is shorter than the sequences, or there is room and no kernel that writes there.
         """
         del layer_index
-        if choose_backend(q_THE) is Backend.TRITON:
+        if rule.suits_kernels and choose_backend(q_THE) is Backend.TRITON:
             tiles = self._tiles_on(q_THE.device)
-            return packed_attention(q_THE, k_TGE, v_TGE, tiles=tiles, window=window, room=room)
+            return packed_attention(q_THE, k_TGE, v_TGE, tiles=tiles, window=rule.window, room=room)
         if room is not None:
             raise ShapeError("only Triton's kernels write attention's output into the next linear's room; give none")
         layout = self._layout(q_THE.shape[0], q_THE.device)
@@ -109,7 +113,7 @@ class PackedAttention:
                 rows[bucket.start : stop].view(bucket.count, bucket.length, rows.shape[1], rows.shape[2])
                 for rows in (q_PHE, k_PGE, v_PGE)
             )
-            outputs.append(causal_attention(q, k, v, window=window).reshape(-1, *q_THE.shape[1:]))
+            outputs.append(causal_attention(q, k, v, rule=rule).reshape(-1, *q_THE.shape[1:]))
         o_PHE = torch.cat(outputs) if outputs else q_PHE
         return layout.scatter(o_PHE)
 
@@ -215,23 +219,73 @@ class _FromBuckets(torch.autograd.Function):
         return dy_PXE.index_fill_(0, ctx.layout.padding, 0), None
 
 
-def causal_attention(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, window: int | None) -> Tensor:
-    """Return o [B, L, H, E] of sequences of equal length; ``window``: positions a query sees, itself included."""
-    length = q_BLHE.shape[1]
+def causal_attention(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule) -> Tensor:
+    """Return o [B, L, H, E] of sequences of equal length."""
+    length, window = q_BLHE.shape[1], rule.window
+    if rule.cap is not None:
+        return _capped_causal(q_BLHE, k_BLGE, v_BLGE, rule=rule)
     if window is None or length <= window:
         q, k, v = (x.transpose(1, 2) for x in (q_BLHE, k_BLGE, v_BLGE))
         grouped = q_BLHE.shape[2] != k_BLGE.shape[2]
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped, scale=rule.scale).transpose(
+            1, 2
+        )
     visible = torch.ones(length, length, dtype=torch.bool, device=q_BLHE.device).tril().triu(1 - window)
-    return masked_attention(q_BLHE, k_BLGE, v_BLGE, visible=visible)
+    return masked_attention(q_BLHE, k_BLGE, v_BLGE, visible=visible, rule=rule)
 
 
-def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible: Tensor) -> Tensor:
-    """Return o [B, Q, H, E] where query i sees key j if ``visible`` (broadcast to [B, H, Q, L]) is True."""
+def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible: Tensor, rule: AttentionRule) -> Tensor:
+    """Return o [B, Q, H, E] where query i sees key j if ``visible`` (broadcast to [B, H, Q, L]) is True.
+
+    The rule's window is the caller's to put into ``visible``.
+    """
+    if rule.cap is not None:
+        return _capped(q_BQHE, k_BLGE, v_BLGE, visible, rule)
     if q_BQHE.is_cuda and q_BQHE.shape[2] != k_BLGE.shape[2]:
         # with a mask, grouped heads have no fused CUDA kernel
         repeats = q_BQHE.shape[2] // k_BLGE.shape[2]
         k_BLGE, v_BLGE = (x.repeat_interleave(repeats, dim=2) for x in (k_BLGE, v_BLGE))
     q, k, v = (x.transpose(1, 2) for x in (q_BQHE, k_BLGE, v_BLGE))
     grouped = q_BQHE.shape[2] != k_BLGE.shape[2]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped, scale=rule.scale).transpose(
+        1, 2
+    )
+
+
+def _capped_causal(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule) -> Tensor:
+    """Return o of capped scores, some queries at a time; their scores are recomputed in the backward pass."""
+    length = q_BLHE.shape[1]
+    outputs = []
+    for start in range(0, length, CAPPED_QUERIES):
+        stop = min(start + CAPPED_QUERIES, length)
+        first = 0 if rule.window is None else max(0, start + 1 - rule.window)
+        queries = torch.arange(start, stop, device=q_BLHE.device)[:, None]
+        keys = torch.arange(first, stop, device=q_BLHE.device)
+        visible = keys <= queries
+        if rule.window is not None:
+            visible &= keys > queries - rule.window
+        operands = (q_BLHE[:, start:stop], k_BLGE[:, first:stop], v_BLGE[:, first:stop], visible, rule)
+        outputs.append(checkpoint(_capped, *operands, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(outputs, dim=1)
+
+
+def _capped(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, visible: Tensor, rule: AttentionRule) -> Tensor:
+    """Return o [B, Q, H, E] with soft-capped scores, in plain torch."""
+    # one sequence at a time: a batched product's bits depend on how many there are
+    by_sequence = visible if visible.dim() == 4 else [visible] * len(q_BQHE)
+    operands = zip(q_BQHE, k_BLGE, v_BLGE, by_sequence, strict=True)
+    return torch.stack([_capped_sequence(q, k, v, own, rule) for q, k, v, own in operands])
+
+
+def _capped_sequence(q_QHE: Tensor, k_LGE: Tensor, v_LGE: Tensor, visible: Tensor, rule: AttentionRule) -> Tensor:
+    assert rule.cap is not None, "there are kernels for scores without a cap"
+    num_queries, num_heads, width = q_QHE.shape
+    scale = width**-0.5 if rule.scale is None else rule.scale
+    # the query heads that share a key head stand one below the other, so that keys and values need no copies
+    q_GXE = q_QHE.transpose(0, 1).reshape(k_LGE.shape[1], -1, width)
+    scores_GXL = q_GXE @ k_LGE.permute(1, 2, 0) * scale
+    scores_HQL = (rule.cap * torch.tanh(scores_GXL / rule.cap)).view(num_heads, num_queries, -1)
+    working = torch.promote_types(q_QHE.dtype, torch.float32)
+    weights_HQL = scores_HQL.masked_fill(~visible, -torch.inf).softmax(dim=-1, dtype=working).to(q_QHE.dtype)
+    o_GXE = weights_HQL.view(scores_GXL.shape) @ v_LGE.transpose(0, 1)
+    return o_GXE.view(num_heads, num_queries, width).transpose(0, 1)

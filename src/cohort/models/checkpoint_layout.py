@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint make up which fused tensor of the decoder."""
+"""Which tensors of a checkpoint make up which fused tensor of the decoder, in every family."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def checkpoint_layout(config: DecoderConfig) -> tuple[FusedTensor, ...]:
     """Return every tensor the decoder needs, in the order of use.
 
     Names: ``embed``, ``norm``, ``head`` (absent when tied) and ``layers.N.`` followed by ``input_norm``, ``qkv``,
-    ``q_norm``, ``k_norm``, ``output``, ``post_norm``, ``gate_up``, ``down``; linears end in ``.weight`` and, where the
+    ``q_norm``, ``k_norm``, ``output``, ``mlp_norm``, ``gate_up``, ``down`` and, with norms after the blocks,
+    ``attention_post_norm`` and ``mlp_post_norm``; linears end in ``.weight`` and, where the
     family has it, ``.bias``.
     """
     return tuple(_tensors(config))
@@ -76,7 +77,12 @@ def _tensors(config: DecoderConfig) -> Iterator[FusedTensor]:
             yield _single(ours + "q_norm", attention + "q_norm.weight", config.head_dim)
             yield _single(ours + "k_norm", attention + "k_norm.weight", config.head_dim)
         yield from _linear(ours + "output", {attention + "o_proj": hidden}, config.query_width, bias=config.output_bias)
-        yield _single(ours + "post_norm", theirs + "post_attention_layernorm.weight", hidden)
+        # the same key is the norm after attention in one family and the norm before the MLP in another
+        mlp_norm = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
+        if config.post_norms:
+            yield _single(ours + "attention_post_norm", theirs + "post_attention_layernorm.weight", hidden)
+            yield _single(ours + "mlp_post_norm", theirs + "post_feedforward_layernorm.weight", hidden)
+        yield _single(ours + "mlp_norm", f"{theirs}{mlp_norm}.weight", hidden)
         gate_up = {mlp + "gate_proj": config.intermediate_size, mlp + "up_proj": config.intermediate_size}
         yield from _linear(ours + "gate_up", gate_up, hidden, bias=config.mlp_bias)
         yield from _linear(ours + "down", {mlp + "down_proj": hidden}, config.intermediate_size, bias=config.mlp_bias)

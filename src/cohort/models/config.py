@@ -1,10 +1,12 @@
-"""What a decoder is: sizes, per-layer windows and rotary frequencies, the same record for every family."""
+"""What a decoder is: sizes, order of its blocks, attention and rotary frequencies, one record for every family."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DecoderConfig", "RotaryConfig"]
+from cohort.kernels.gated_activation import Activation
+
+__all__ = ["AttentionRule", "DecoderConfig", "RotaryConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +27,28 @@ class RotaryConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionRule:
+    """How one layer turns scores into weights.
+
+    Attributes:
+        window: How many positions back, itself included, a query sees; None for all.
+        scale: Factor on the scores; None for ``head_dim ** -0.5``.
+        cap: Scores become ``cap * tanh(score / cap)``; None leaves them.
+    """
+
+    window: int | None = None
+    scale: float | None = None
+    cap: float | None = None
+
+    @property
+    def suits_kernels(self) -> bool:
+        """Whether fused attention kernels compute it: they know windows, one scale and no cap."""
+        return self.scale is None and self.cap is None
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
-    """A decoder-only transformer of the Llama shape. All sizes are elements.
+    """A decoder-only transformer. All sizes are elements; the defaults are Llama's.
 
     Attributes:
         family: ``model_type`` of the checkpoint, such as ``llama``.
@@ -45,6 +67,13 @@ class DecoderConfig:
         output_bias: o adds a bias.
         mlp_bias: gate, up and down add a bias.
         qk_norm: Queries and keys are normalised per head before the rotary embedding.
+        activation: What the gate of the MLP goes through.
+        norm_offset: Added to the weight of every norm; Gemma stores weights around 0 and adds 1.
+        post_norms: The outputs of attention and MLP are normalised as well, before they join the stream.
+        embedding_scale: Factor on the token rows.
+        attention_scale: Factor on the scores; None for ``head_dim ** -0.5``.
+        attention_cap: Scores become ``cap * tanh(score / cap)``; None leaves them.
+        logit_cap: The same for the logits.
         windows: By layer, how many positions back (itself included) a query sees; None for all.
         rotary: Rotary frequencies.
         bos_token_id: First token of a sequence, where the checkpoint names one.
@@ -73,6 +102,13 @@ class DecoderConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     pad_token_id: int | None = None
+    activation: Activation = Activation.SILU
+    norm_offset: float = 0.0
+    post_norms: bool = False
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None
+    attention_cap: float | None = None
+    logit_cap: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -94,3 +130,21 @@ class DecoderConfig:
     def kv_width(self) -> int:
         """Output width of k, and of v."""
         return self.num_kv_heads * self.head_dim
+
+    def attention_rule(self, layer: int) -> AttentionRule:
+        """Return how ``layer`` attends."""
+        return AttentionRule(window=self.windows[layer], scale=self.attention_scale, cap=self.attention_cap)
+
+    @property
+    def slow_paths(self) -> tuple[str, ...]:
+        """What this model computes in plain torch on a GPU as well, because no kernel covers it."""
+        found = []
+        if self.attention_cap is not None:
+            found.append(f"attention, with scores capped at {self.attention_cap:g}")
+        elif self.attention_scale is not None:
+            found.append(f"attention, with scores scaled by {self.attention_scale:g}")
+        if self.activation is not Activation.SILU:
+            found.append(f"the activation {self.activation.value}, outside of the fused feed-forward block")
+        if self.logit_cap is not None:
+            found.append(f"the cap of the logits at {self.logit_cap:g}")
+        return tuple(found)

@@ -10,11 +10,20 @@ from typing import Any
 import torch
 
 from cohort.core.errors import InputError, Problem, UnsupportedModelError
+from cohort.kernels.gated_activation import Activation
 from cohort.models.config import DecoderConfig, RotaryConfig
-from cohort.models.families import FAMILIES, Family
+from cohort.models.families import FAMILIES, ModelFamily
 
 __all__ = ["read_config"]
 
+# by the names that transformers has for them
+_ACTIVATIONS = {
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+}
 _ROTARY_TYPES = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
@@ -29,7 +38,7 @@ def read_config(folder: Path) -> DecoderConfig:
     raw = _read_json(path)
     family = _family(raw, path)
     settings = _settings(folder, path)
-    problems = [*_unsupported_settings(settings, raw, path), *_rotary_problems(settings, path)]
+    problems = [*_unsupported_settings(settings, raw, family, path), *_rotary_problems(settings, path)]
     if problems:
         raise InputError(problems)
     generation = folder / "generation_config.json"
@@ -58,6 +67,13 @@ def read_config(folder: Path) -> DecoderConfig:
             bos_token_id=settings.bos_token_id,
             eos_token_ids=_as_ids(settings.eos_token_id if stops is None else stops),
             pad_token_id=settings.pad_token_id,
+            activation=_ACTIVATIONS[family.activation(settings)],
+            norm_offset=family.norm_offset,
+            post_norms=family.post_norms,
+            embedding_scale=family.embedding_scale(settings),
+            attention_scale=family.attention_scale(settings),
+            attention_cap=family.attention_cap(settings),
+            logit_cap=family.logit_cap(settings),
         )
     except ValueError as error:
         raise InputError(
@@ -93,7 +109,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     )
 
 
-def _family(raw: Mapping[str, Any], path: Path) -> Family:
+def _family(raw: Mapping[str, Any], path: Path) -> ModelFamily:
     architectures = raw.get("architectures") or []
     family = FAMILIES.get(str(raw.get("model_type")))
     if family is not None and (not architectures or family.architecture in architectures):
@@ -127,17 +143,28 @@ def _settings(folder: Path, path: Path) -> Any:
         ) from error
 
 
-def _unsupported_settings(settings: Any, raw: Mapping[str, Any], path: Path) -> list[Problem]:
+def _unsupported_settings(settings: Any, raw: Mapping[str, Any], family: ModelFamily, path: Path) -> list[Problem]:
     problems = []
-    if settings.hidden_act not in ("silu", "swish"):
+    activation = family.activation(settings)
+    if activation not in _ACTIVATIONS:
         problems.append(
             Problem(
-                where=f"{path}: hidden_act",
-                found=repr(settings.hidden_act),
-                allowed="'silu'",
-                hint="Choose a base model with SwiGLU layers.",
+                where=f"{path}: {'hidden_act' if hasattr(settings, 'hidden_act') else 'hidden_activation'}",
+                found=repr(activation),
+                allowed=", ".join(map(repr, _ACTIVATIONS)),
+                hint="Choose a base model with one of these activations.",
             )
         )
+    for name in family.refused:
+        if getattr(settings, name, None):
+            problems.append(
+                Problem(
+                    where=f"{path}: {name}",
+                    found=repr(getattr(settings, name)),
+                    allowed="false, as in the family's published models",
+                    hint="Choose a base model that leaves it off.",
+                )
+            )
     if getattr(settings, "attention_dropout", 0.0):
         problems.append(
             Problem(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cohort.models.attention import CAPPED_QUERIES
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
@@ -75,7 +76,7 @@ def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, p
         padding: Rows of padded attention over rows of the stream; 1.6 is GSM8K (mean 158 tokens) padded to 256, as
             without Triton. The ragged kernels keep less: the estimate stays from above.
     """
-    ends = 3 * config.hidden_size
+    ends = 3 * config.hidden_size + _capped_scores(config)
     return bytes_per_value * (config.num_layers * _values_of_a_layer(config, padding=padding) + ends)
 
 
@@ -86,10 +87,19 @@ def recomputed_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, p
     than one that keeps everything.
     """
     streams = (config.num_layers + 3) * config.hidden_size
-    recomputed = bytes_per_value * (streams + 2 * _values_of_a_layer(config, padding=padding))
+    at_work = 2 * _values_of_a_layer(config, padding=padding) + _capped_scores(config)
+    recomputed = bytes_per_value * (streams + at_work)
     return min(recomputed, activation_bytes_per_token(config, bytes_per_value=bytes_per_value, padding=padding))
 
 
 def _values_of_a_layer(config: DecoderConfig, *, padding: float) -> int:
     heads = config.query_width + 2 * config.kv_width + config.query_width
-    return 4 * config.hidden_size + config.query_width + round(padding * heads) + 3 * config.intermediate_size
+    # a norm after a block keeps what the block gave
+    streams = (4 + 2 * config.post_norms) * config.hidden_size
+    return streams + config.query_width + round(padding * heads) + 3 * config.intermediate_size
+
+
+def _capped_scores(config: DecoderConfig) -> int:
+    """Values of the capped scores of one layer at work, a token: they exist some queries at a time."""
+    # scores, their tanh, both weights (float32 is two 16-bit values) and the gradients of these
+    return 0 if config.attention_cap is None else 8 * CAPPED_QUERIES * config.num_heads

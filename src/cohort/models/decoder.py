@@ -1,4 +1,4 @@
-"""The decoder: one frozen model of the Llama shape over a packed token stream.
+"""The decoder: one frozen model over a packed token stream; its family says what it computes.
 
 Shapes:  T rows of the stream · D hidden width · H query heads · G key-value heads · E head width · F MLP width
 """
@@ -54,9 +54,11 @@ class Decoder:
         self.layers = tuple(
             DecoderLayer(config, layer, tensors=tensors, products=products) for layer in range(config.num_layers)
         )
-        self._norm_D = tensors["norm"]
+        self._norm_D = _norm_weight(tensors["norm"], config)
         self.head = products["head"]
-        self.dtype, self.device = self._norm_D.dtype, self._norm_D.device
+        self.dtype, self.device = self._table_VD.dtype, self._table_VD.device
+        # rounded to the stream's dtype before it multiplies, as the families' own code does
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         self.is_recorded = False
         self.num_bytes = sum(tensor.nbytes for tensor in tensors.values()) + sum(
             product.num_bytes
@@ -74,7 +76,14 @@ class Decoder:
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         """Return the token rows [T, D]."""
-        return F.embedding(tokens_T, self._table_VD)
+        rows_TD = F.embedding(tokens_T, self._table_VD)
+        return rows_TD if self._embedding_scale == 1.0 else rows_TD * self._embedding_scale
+
+    def logits(self, hidden_TD: Tensor) -> Tensor:
+        """Return the vocabulary logits [T, V] of final hidden states; outside autograd."""
+        logits_TV = self.head.forward(hidden_TD)
+        cap = self.config.logit_cap
+        return logits_TV if cap is None else cap * torch.tanh(logits_TV / cap)
 
     def forward(
         self,
@@ -128,6 +137,7 @@ class DecoderLayer:
     ) -> None:
         self._config = config
         self._index = index
+        self._rule = config.attention_rule(index)
         ours, theirs = f"layers.{index}.", f"model.layers.{index}."
 
         def linear(name: str, **parts: int) -> PackedLinear:
@@ -135,16 +145,23 @@ class DecoderLayer:
             named = tuple(LinearPart(name=block + key, out_features=n) for key, n in parts.items())
             return PackedLinear(products[ours + name], parts=named)
 
-        self._input_norm_D = tensors[ours + "input_norm"]
+        def norm(name: str) -> Tensor | None:
+            weight = tensors.get(ours + name)
+            return None if weight is None else _norm_weight(weight, config)
+
+        self._input_norm_D = _norm_weight(tensors[ours + "input_norm"], config)
         self._qkv = linear("qkv", q_proj=config.query_width, k_proj=config.kv_width, v_proj=config.kv_width)
-        self._q_norm_E = tensors.get(ours + "q_norm")
-        self._k_norm_E = tensors.get(ours + "k_norm")
+        self._q_norm_E = norm("q_norm")
+        self._k_norm_E = norm("k_norm")
         self._output = linear("output", o_proj=config.hidden_size)
-        self._post_norm_D = tensors[ours + "post_norm"]
+        self._attention_post_norm_D = norm("attention_post_norm")
+        self._mlp_norm_D = _norm_weight(tensors[ours + "mlp_norm"], config)
         self.mlp = PackedMlp(
             linear("gate_up", gate_proj=config.intermediate_size, up_proj=config.intermediate_size),
             linear("down", down_proj=config.hidden_size),
+            activation=config.activation,
         )
+        self._mlp_post_norm_D = norm("mlp_post_norm")
         self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
 
     def __call__(
@@ -201,11 +218,15 @@ class DecoderLayer:
         attention: AttentionContext,
         lora: LoraContext | None,
     ) -> tuple[Tensor, Tensor]:
+        eps = self._config.rms_norm_eps
         mixed_TD = self._attend(x_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
-        x_TD, residual_TD = add_rms_norm(
-            mixed_TD, residual_TD=residual_TD, weight_D=self._post_norm_D, eps=self._config.rms_norm_eps
-        )
-        return residual_TD, self.mlp(x_TD, lora)
+        if self._attention_post_norm_D is not None:
+            mixed_TD = rms_norm(mixed_TD, weight_D=self._attention_post_norm_D, eps=eps)
+        x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._mlp_norm_D, eps=eps)
+        delta_TD = self.mlp(x_TD, lora)
+        if self._mlp_post_norm_D is not None:
+            delta_TD = rms_norm(delta_TD, weight_D=self._mlp_post_norm_D, eps=eps)
+        return residual_TD, delta_TD
 
     def _attend(
         self, x_TD: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, attention: AttentionContext, lora: LoraContext | None
@@ -217,13 +238,17 @@ class DecoderLayer:
             q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
             k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
         q_THE, k_TGE = apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
-        window = config.windows[self._index]
-        if not isinstance(attention, PackedAttention):
-            o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, window=window)
+        if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
+            o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
             return self._output(o_THE.flatten(1), lora)
         room = self._output.input_room(q_THE, lora)
-        o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, window=window, room=room)
+        o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule, room=room)
         return self._output(o_THE.flatten(1), lora, room=room)
+
+
+def _norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:
+    """Return what a norm multiplies by; an offset is added in float32, since 16 bits would lose most of the weight."""
+    return weight_D if config.norm_offset == 0.0 else weight_D.float() + config.norm_offset
 
 
 def _add_and_norm(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.models.attention import causal_attention
+from cohort.models.config import AttentionRule
 
 __all__ = ["FixedAttention", "fixed_attention_rows"]
 
@@ -39,14 +40,14 @@ class FixedAttention:
         """Most rows of a sequence."""
         return self._length
 
-    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, window: int | None) -> Tensor:
+    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
         """Return o [T, H, E]; any finite numbers in the rows of no sequence. All layers attend alike."""
         del layer_index
         q, k, v = (
             _Pick.apply(rows, self._rows_P, self._places_T).view(self._count, self._length, *rows.shape[1:])
             for rows in (q_THE, k_TGE, v_TGE)
         )
-        o_PHE = causal_attention(q, k, v, window=window).reshape(-1, *q_THE.shape[1:])
+        o_PHE = causal_attention(q, k, v, rule=rule).reshape(-1, *q_THE.shape[1:])
         o_THE: Tensor = _Pick.apply(o_PHE, self._places_T, self._rows_P)
         return o_THE
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cohort.models.attention import PackedAttention, masked_attention
+from cohort.models.config import AttentionRule
 from cohort.serving.kv_blocks import KvBlocks
 
 __all__ = ["CachedRows", "DecodeAttention", "PrefillAttention"]
@@ -53,11 +54,11 @@ class PrefillAttention:
         """Length of the longest prompt."""
         return self._packed.num_positions
 
-    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, window: int | None) -> Tensor:
+    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
         """Return o [T, H, E]; zeros in the rows of no prompt."""
         used = self._num_used
         self._cache.write(layer_index, rows=self._rows, k_TGE=k_TGE[:used], v_TGE=v_TGE[:used])
-        return self._packed.attend(layer_index, q_THE, k_TGE, v_TGE, window=window)
+        return self._packed.attend(layer_index, q_THE, k_TGE, v_TGE, rule=rule)
 
 
 @dataclass
@@ -113,7 +114,7 @@ class DecodeAttention:
         """Length of the longest sequence."""
         return self._longest
 
-    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, window: int | None) -> Tensor:
+    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
         """Return o [T, H, E]; zeros in the rows of no sequence."""
         count = len(self._rows)
         self._cache.write(layer_index, rows=self._rows, k_TGE=k_TGE[:count], v_TGE=v_TGE[:count])
@@ -122,8 +123,9 @@ class DecodeAttention:
             q_B1HE = q_THE.index_select(0, bucket.stream_rows)[:, None]
             keys, values = self._cache.read(layer_index, rows=bucket.pool_rows)
             shape = (len(bucket.stream_rows), bucket.key_length)
+            visible = bucket.visible(rule.window)
             o_B1HE = masked_attention(
-                q_B1HE, keys.unflatten(0, shape), values.unflatten(0, shape), visible=bucket.visible(window)
+                q_B1HE, keys.unflatten(0, shape), values.unflatten(0, shape), visible=visible, rule=rule
             )
             o_THE.index_copy_(0, bucket.stream_rows, o_B1HE[:, 0])
         return o_THE

@@ -218,7 +218,7 @@ class _Step:
         count = len(hidden_BD)
         padded = hidden_BD.new_zeros(_with_filler(count), hidden_BD.shape[1])
         padded[:count] = hidden_BD
-        return self._decoder.head.forward(padded)[:count]
+        return self._decoder.logits(padded)[:count]
 
 
 def _by_slot(sequences: Sequence[_Sequence]) -> list[_Sequence]:

@@ -119,7 +119,11 @@ def worst_pass(tokens: int, *, decoder: Decoder, widest: int, usual: int, longes
         num_trained=tokens,
         rank_entries=num_rows * columns,
         head_bytes=logits_bytes(
-            tokens, vocabulary=decoder.config.vocab_size, dtype=decoder.dtype, device=decoder.device
+            tokens,
+            vocabulary=decoder.config.vocab_size,
+            dtype=decoder.dtype,
+            device=decoder.device,
+            is_capped=decoder.config.logit_cap is not None,
         ),
         num_sequences=-(-2 * tokens // usual),
         sum_squares=tokens * longest,

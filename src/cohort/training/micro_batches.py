@@ -157,7 +157,11 @@ def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomp
         num_trained=num_trained,
         rank_entries=rank_entries,
         head_bytes=logits_bytes(
-            num_trained, vocabulary=decoder.config.vocab_size, dtype=decoder.dtype, device=batch.tokens_T.device
+            num_trained,
+            vocabulary=decoder.config.vocab_size,
+            dtype=decoder.dtype,
+            device=batch.tokens_T.device,
+            is_capped=decoder.config.logit_cap is not None,
         ),
         num_sequences=len(bounds) - 1,
         sum_squares=sum((stop - begin) ** 2 for begin, stop in itertools.pairwise(bounds)),

@@ -43,7 +43,11 @@ def token_losses(
         gradient_checkpointing=gradient_checkpointing,
     )
     return linear_cross_entropy(
-        hidden_TD, head=decoder.head, targets_T=batch.targets_T, trained_rows_M=batch.trained_rows_M
+        hidden_TD,
+        head=decoder.head,
+        targets_T=batch.targets_T,
+        trained_rows_M=batch.trained_rows_M,
+        logit_cap=decoder.config.logit_cap,
     )
 
 

@@ -34,6 +34,17 @@ def test_is_cross_entropy_of_the_logits(num_rows: int, chunk_rows: int | None) -
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("backend", Backend)
+def test_capped_logits(triton_device: str, backend: Backend) -> None:
+    hidden, head, targets = _problem(70, 24, 301, dtype=torch.float32, device=triton_device)
+    losses = linear_cross_entropy(hidden, head=head, targets_T=targets, logit_cap=0.7, chunk_rows=32, backend=backend)
+    exact = hidden.detach().double().requires_grad_()
+    capped = 0.7 * torch.tanh(exact @ head.weight_VD.double().t() / 0.7)
+    expected = F.cross_entropy(capped, targets, reduction="none")
+    assert_near(losses, expected)
+    assert_near(*(torch.autograd.grad(x.sum(), y)[0] for x, y in ((losses, hidden), (expected, exact))))
+
+
 def test_float32_losses_for_lower_precision() -> None:
     hidden, head, targets = _problem(40, 16, 50, dtype=torch.bfloat16)
     losses = linear_cross_entropy(hidden, head=head, targets_T=targets)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from cohort.core.errors import ShapeError
@@ -28,6 +29,29 @@ def test_is_bit_equal_to_transformers(dtype: torch.dtype) -> None:
     expected, found = norm(x), rms_norm(x, weight_D=norm.weight.detach(), eps=EPS)
     assert torch.equal(found, expected)
     assert torch.equal(*(torch.autograd.grad(y, x, dy)[0] for y in (found, expected)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_float32_weight_is_bit_equal_to_gemma(dtype: torch.dtype) -> None:
+    norm = Gemma2RMSNorm(96, EPS).to(dtype)
+    torch.nn.init.normal_(norm.weight)
+    x, dy = torch.randn(2, 40, 96, dtype=dtype)
+    x.requires_grad_()
+    expected, found = norm(x), rms_norm(x, weight_D=1.0 + norm.weight.detach().float(), eps=EPS)
+    assert torch.equal(found, expected)
+    assert torch.equal(*(torch.autograd.grad(y, x, dy)[0] for y in (found, expected)))
+
+
+def test_a_float32_weight_multiplies_before_the_cast(triton_device: str) -> None:
+    dtype = low_precision(triton_device)
+    x, residual, dy = (torch.randn(33, 128, dtype=dtype, device=triton_device).requires_grad_() for _ in range(3))
+    weight = 1.0 + torch.randn(128, device=triton_device) * 1e-3
+    found, expected = (
+        add_rms_norm(x, residual_TD=residual, weight_D=weight, eps=EPS, backend=backend)[0] for backend in Backend
+    )
+    # both round once: they differ where float32 sums of another order fall on the other side
+    assert (found != expected).float().mean() < 0.01
+    assert_near(*(torch.autograd.grad(y, x, dy.detach())[0] for y in (found, expected)))
 
 
 def test_adding_is_the_sum_then_the_norm() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from cohort.kernels.backend import Backend, describe_backend, implementation
 from cohort.kernels.packed_linear.choice.tiles import describe_augmented, describe_tiles, measured_tiles
+from cohort.models.config import AttentionRule, DecoderConfig
 
 __all__ = [
     "attention_name",
@@ -16,6 +17,7 @@ __all__ = [
     "inside_products",
     "linear_groups",
     "measured_gpus",
+    "plain_torch",
     "product_name",
     "tile_lines",
     "tile_source",
@@ -33,11 +35,21 @@ def product_name(device: torch.device) -> str:
     return "torch, per adapter (slow: Triton is missing)"
 
 
-def attention_name(device: torch.device) -> str:
-    """Return which attention runs."""
-    if describe_backend(device).backend is Backend.TRITON:
+def attention_name(device: torch.device, *, rule: AttentionRule | None = None) -> str:
+    """Return which attention runs, for layers of ``rule`` where one is given."""
+    suits = rule is None or rule.suits_kernels
+    if suits and describe_backend(device).backend is Backend.TRITON:
         return "Triton, ragged over the packed stream, per sequence"
+    if rule is not None and rule.cap is not None:
+        return f"torch, scores capped at {rule.cap:g}, per sequence, in buckets of equal length"
     return "torch scaled_dot_product_attention, per sequence, in buckets of equal length"
+
+
+def plain_torch(config: DecoderConfig, device: torch.device) -> str:
+    """Return what a model computes without kernels on a device that has them; empty where nothing is."""
+    if describe_backend(device).backend is not Backend.TRITON or not config.slow_paths:
+        return ""
+    return f"; in plain torch: {'; '.join(config.slow_paths)}"
 
 
 def tile_source(device: torch.device) -> str:
@@ -71,7 +83,7 @@ def describe_kernels(device: torch.device) -> dict[str, str]:
     return {
         "backend": str(describe_backend(device)),
         "lora products": product_name(device),
-        "attention": attention_name(device),
+        "attention": f"{attention_name(device)}; with capped scores (Gemma 2) plain torch",
         "tile table": tile_source(device),
         "augmented products": augmented_products(device),
         "products with the term inside": inside_products(device),

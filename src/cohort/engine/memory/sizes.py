@@ -245,7 +245,8 @@ def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.
         return estimated_needs(activation_bytes, recomputed_bytes)
 
     def head(tokens: int) -> int:
-        return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device)
+        is_capped = config.logit_cap is not None
+        return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device, is_capped=is_capped)
 
     return MemoryNeeds(
         pass_bytes=lambda tokens: 2 * activation_bytes * tokens + head(tokens),

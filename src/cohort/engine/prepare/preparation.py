@@ -20,6 +20,7 @@ from cohort.engine.machine.kernel_choices import (
     attention_name,
     inside_products,
     linear_groups,
+    plain_torch,
     product_name,
     tile_lines,
     tile_source,
@@ -277,7 +278,7 @@ def _task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
 
 
 def _machine_facts(machine: Machine, decoder: Decoder, *, target_modules: Sequence[str], sizes: Sizes) -> MachineFacts:
-    device = machine.device
+    device, config = machine.device, decoder.config
     groups = linear_groups(decoder.linears, targets=target_modules)
     tiles = tile_lines(device, groups, num_rows=sizes.executor.token_budget)
     return MachineFacts(
@@ -285,8 +286,8 @@ def _machine_facts(machine: Machine, decoder: Decoder, *, target_modules: Sequen
         device=f"{device.type} ({machine.device_name})",
         precision=f"{machine.dtype} base, float32 adapters",
         threads=machine.threads,
-        backend=f"{describe_backend(device).backend.value}: {product_name(device)}",
-        attention=attention_name(device),
+        backend=f"{describe_backend(device).backend.value}: {product_name(device)}{plain_torch(config, device)}",
+        attention=attention_name(device, rule=config.attention_rule(0)),
         tile_table=tile_source(device) if tiles else None,
         tiles=tuple(tiles) or None,
         term_inside=inside_products(device) if tiles else None,

@@ -24,7 +24,7 @@ ROW_MULTIPLE = 16
 
 
 class LinearCrossEntropyFunction(torch.autograd.Function):
-    """``forward(hidden, head, targets, rows, chunk_rows, with_gradient, backend) -> losses``."""
+    """``forward(hidden, head, targets, rows, logit_cap, chunk_rows, with_gradient, backend) -> losses``."""
 
     @staticmethod
     def forward(
@@ -33,6 +33,7 @@ class LinearCrossEntropyFunction(torch.autograd.Function):
         head: FrozenProduct,
         targets_T: Tensor,
         rows_M: Tensor,
+        logit_cap: float | None,
         chunk_rows: int,
         with_gradient: bool,  # noqa: FBT001 - autograd passes arguments by place
         backend: Backend,
@@ -53,11 +54,17 @@ class LinearCrossEntropyFunction(torch.autograd.Function):
             torch.index_select(hidden_TD, 0, rows_M[start:stop], out=chunk_CD[:count])
             targets_C = torch.nn.functional.pad(targets_M[start:stop], (0, padded - count), value=-100)
             logits_CV = head.forward(chunk_CD)
+            tanh_CV = None
+            if logit_cap is not None:
+                tanh_CV = logits_CV.div_(logit_cap).tanh_()
+                logits_CV = tanh_CV * logit_cap
             losses_C = kernels.cross_entropy_rows(logits_CV, targets_C=targets_C, with_gradient=with_gradient)
             losses_M[start:stop] = losses_C[:count]
             if with_gradient:
+                if tanh_CV is not None:
+                    logits_CV.mul_(tanh_CV.square_().neg_().add_(1.0))
                 jacobian_MD[start:stop] = head.grad_input(logits_CV)[:count]
-            del logits_CV  # before the next chunk's are made: one chunk of logits is the whole workspace
+            del logits_CV, tanh_CV  # before the next chunk's are made: one chunk of logits is the whole workspace
         ctx.save_for_backward(jacobian_MD, rows_M)
         ctx.num_rows = num_rows
         return losses_M.new_zeros(num_rows).index_copy_(0, rows_M, losses_M)
@@ -69,4 +76,4 @@ class LinearCrossEntropyFunction(torch.autograd.Function):
         jacobian_MD, rows_M = ctx.saved_tensors
         weighted_MD = (jacobian_MD * dlosses_T.index_select(0, rows_M).unsqueeze(1)).to(jacobian_MD.dtype)
         dhidden_TD = jacobian_MD.new_zeros(ctx.num_rows, jacobian_MD.shape[1]).index_copy_(0, rows_M, weighted_MD)
-        return dhidden_TD, None, None, None, None, None, None
+        return dhidden_TD, None, None, None, None, None, None, None

@@ -24,6 +24,7 @@ def linear_cross_entropy(
     head: FrozenProduct,
     targets_T: Tensor,
     trained_rows_M: Tensor | None = None,
+    logit_cap: float | None = None,
     chunk_rows: int | None = None,
     backend: Backend | None = None,
 ) -> Tensor:
@@ -39,6 +40,7 @@ def linear_cross_entropy(
             gives that row a NaN loss.
         trained_rows_M: int64 numbers of all rows with a label. They may name untrained rows as well, and such a row
             repeatedly (to fill a fixed size for a CUDA graph). Without it they are looked up, a wait for the device.
+        logit_cap: Logits become ``cap * tanh(logit / cap)`` first, in plain torch; None leaves them.
         chunk_rows: Rows of logits at a time; None fits the logits into a fixed workspace.
         backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
 
@@ -54,7 +56,7 @@ def linear_cross_entropy(
     if chunk_rows is None:
         chunk_rows = _default_chunk_rows(
             rows_M.shape[0],
-            row_bytes=head.out_features * hidden_TD.element_size(),
+            row_bytes=_row_bytes(head.out_features, hidden_TD.dtype, is_capped=logit_cap is not None),
             on_gpu=hidden_TD.is_cuda,
         )
     elif chunk_rows < LEAST_ROWS:
@@ -64,6 +66,7 @@ def linear_cross_entropy(
         head,
         targets_T,
         rows_M,
+        logit_cap,
         chunk_rows,
         torch.is_grad_enabled() and hidden_TD.requires_grad,
         choose_backend(hidden_TD, backend=backend),
@@ -71,11 +74,21 @@ def linear_cross_entropy(
     return result
 
 
-def logits_bytes(num_rows: int, *, vocabulary: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the bytes of one chunk of logits when ``num_rows`` rows are trained: all that exists of them at a time."""
-    row_bytes = vocabulary * dtype.itemsize
+def logits_bytes(
+    num_rows: int, *, vocabulary: int, dtype: torch.dtype, device: torch.device, is_capped: bool = False
+) -> int:
+    """Return the bytes of one chunk of logits when ``num_rows`` rows are trained: all that exists of them at a time.
+
+    ``is_capped``: with a ``logit_cap``.
+    """
+    row_bytes = _row_bytes(vocabulary, dtype, is_capped=is_capped)
     chunk = min(num_rows, _default_chunk_rows(num_rows, row_bytes=row_bytes, on_gpu=device.type == "cuda"))
     return max(LEAST_ROWS, -(-chunk // ROW_MULTIPLE) * ROW_MULTIPLE) * row_bytes if num_rows else 0
+
+
+def _row_bytes(vocabulary: int, dtype: torch.dtype, *, is_capped: bool) -> int:
+    # the derivative of the cap needs a second copy
+    return vocabulary * dtype.itemsize * (2 if is_capped else 1)
 
 
 def _default_chunk_rows(num_rows: int, *, row_bytes: int, on_gpu: bool) -> int:

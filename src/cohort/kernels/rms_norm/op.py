@@ -14,7 +14,8 @@ __all__ = ["add_rms_norm", "fork_rms_norm", "rms_norm"]
 def rms_norm(x_TD: Tensor, *, weight_D: Tensor, eps: float, backend: Backend | None = None) -> Tensor:
     """Return ``weight * x / sqrt(mean(x^2) + eps)`` over the last axis, as transformers computes it.
 
-    Statistics in float32, cast to ``x``'s dtype, then times the weight. Differentiable in ``x``; the weight is frozen.
+    Statistics in float32, cast to ``x``'s dtype, then times the weight. A float32 weight multiplies before the cast, as
+    Gemma's does. Differentiable in ``x``; the weight is frozen.
 
     Args:
         x_TD: Any leading axes: [T, D] for a layer's input, [T, H, E] for query and key norms.

@@ -1,7 +1,8 @@
 """RMSNorm in plain torch, operation by operation what transformers and its autograd do.
 
 Statistics are float32 whatever the dtype of ``x`` (float64 included), then one cast, then the weight: that is what the
-checkpoints were trained with, and it makes these results bit-equal to transformers' on CPU.
+checkpoints were trained with, and it makes these results bit-equal to transformers' on CPU. A float32 weight that is
+wider than ``x`` multiplies before the cast: Gemma's order.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float) -> Tensor:
     """Return ``weight * x / sqrt(mean(x^2) + eps)`` over the last axis, in ``x``'s shape and dtype."""
     x32_TD = x_TD.to(torch.float32)
     inverse_T1 = torch.rsqrt(x32_TD.pow(2).mean(-1, keepdim=True) + eps)
+    if weight_D.dtype != x_TD.dtype:
+        return (x32_TD * inverse_T1 * weight_D).to(x_TD.dtype)
     return weight_D * (x32_TD * inverse_T1).to(x_TD.dtype)
 
 
@@ -23,7 +26,8 @@ def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: flo
     """Return dx; the inverse norm is computed again, since ``x`` is read anyway."""
     x32_TD = x_TD.to(torch.float32)
     inverse_T1 = torch.rsqrt(x32_TD.pow(2).mean(-1, keepdim=True) + eps)
-    normed_grad_TD = (dy_TD * weight_D).to(torch.float32)
+    is_gain = weight_D.dtype != x_TD.dtype
+    normed_grad_TD = dy_TD.to(torch.float32) * weight_D if is_gain else (dy_TD * weight_D).to(torch.float32)
     inverse_grad_T1 = (normed_grad_TD * x32_TD).sum(-1, keepdim=True)
     square_grad_T1 = (-0.5 * inverse_grad_T1 * inverse_T1.pow(3)) / x_TD.shape[-1]
     return (normed_grad_TD * inverse_T1 + square_grad_T1 * (2.0 * x32_TD)).to(x_TD.dtype)

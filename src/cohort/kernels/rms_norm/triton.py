@@ -36,6 +36,7 @@ def _forward_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ADDS: tl.constexpr,
+    GAIN_IS_FLOAT32: tl.constexpr,
 ):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -50,7 +51,9 @@ def _forward_kernel(
         x = total.to(tl.float32)  # the norm sees what the stream keeps: backward starts from there
     inverse = tl.rsqrt(tl.sum(x * x, axis=1) / WIDTH + eps)
     weight = tl.load(weight_ptr + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
-    normed = (x * inverse[:, None]).to(y_ptr.dtype.element_ty).to(tl.float32)
+    normed = x * inverse[:, None]
+    if not GAIN_IS_FLOAT32:
+        normed = normed.to(y_ptr.dtype.element_ty).to(tl.float32)
     tl.store(y_ptr + places, (normed * weight[None, :]).to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -93,7 +96,9 @@ def _backward_kernel(
 def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float) -> Tensor:
     """Return the norm of ``x`` [.., D]; a [T, H, E] view may have any strides but the last."""
     x_TD, y_TD = _with_dense_rows(x_TD), _empty_like(x_TD)
-    _launch(_forward_kernel, (x_TD, x_TD, weight_D, y_TD, y_TD), x_TD=x_TD, eps=eps, adds=False)
+    _launch(
+        _forward_kernel, (x_TD, x_TD, weight_D, y_TD, y_TD), x_TD=x_TD, eps=eps, adds=False, **_gain(weight_D, x_TD)
+    )
     return y_TD
 
 
@@ -108,7 +113,7 @@ def add_rms_norm_forward(x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor,
     """Return ``(rms_norm(residual + x), residual + x)``, the sum rounded to the stream's dtype before the norm."""
     x_TD, y_TD, new_residual_TD = _with_dense_rows(x_TD), _empty_like(x_TD), _empty_like(x_TD)
     operands = (x_TD, residual_TD.contiguous(), weight_D, y_TD, new_residual_TD)
-    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=True)
+    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=True, **_gain(weight_D, x_TD))
     return y_TD, new_residual_TD
 
 
@@ -124,6 +129,10 @@ def add_rms_norm_backward(
     return dx_TD
 
 
+def _gain(weight_D: Tensor, x_TD: Tensor) -> dict[str, bool]:
+    return {"GAIN_IS_FLOAT32": weight_D.dtype != x_TD.dtype}
+
+
 def _with_dense_rows(x_TD: Tensor) -> Tensor:
     return x_TD if x_TD.ndim in (2, 3) and x_TD.stride(-1) == 1 else x_TD.contiguous()
 
@@ -132,7 +141,9 @@ def _empty_like(x_TD: Tensor) -> Tensor:
     return torch.empty(x_TD.shape, dtype=x_TD.dtype, device=x_TD.device)  # contiguous, whatever x's strides
 
 
-def _launch(kernel: triton.JITFunction, operands: tuple[Tensor, ...], *, x_TD: Tensor, eps: float, adds: bool) -> None:
+def _launch(
+    kernel: triton.JITFunction, operands: tuple[Tensor, ...], *, x_TD: Tensor, eps: float, adds: bool, **constants: bool
+) -> None:
     width = x_TD.shape[-1]
     num_rows = x_TD.numel() // max(width, 1)
     if num_rows == 0:
@@ -151,5 +162,6 @@ def _launch(kernel: triton.JITFunction, operands: tuple[Tensor, ...], *, x_TD: T
             ROWS=tile.rows,
             COLUMNS=tile.columns,
             ADDS=adds,
+            **constants,
             num_warps=tile.num_warps,
         )

@@ -1,4 +1,4 @@
-"""What one family of checkpoints is called and where it differs from the others."""
+"""What one family of checkpoints is called and what it computes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Family", "no_windows", "windows_by_layer_type"]
+__all__ = ["ModelFamily", "no_windows", "windows_by_layer_type"]
 
 
 def no_windows(settings: Any) -> tuple[int | None, ...]:
@@ -15,21 +15,24 @@ def no_windows(settings: Any) -> tuple[int | None, ...]:
 
 
 def windows_by_layer_type(settings: Any) -> tuple[int | None, ...]:
-    """Qwen's rule: with ``use_sliding_window`` some layers see ``sliding_window`` positions.
+    """Return ``sliding_window`` for the layers that ``layer_types`` names sliding.
 
-    Those that ``layer_types`` names, else those from ``max_window_layers`` on.
+    With Qwen's ``use_sliding_window`` off there are none. Without ``layer_types`` they are those from
+    ``max_window_layers`` on.
     """
-    num_layers = int(settings.num_hidden_layers)
-    window = settings.sliding_window if settings.use_sliding_window else None
+    window = settings.sliding_window if getattr(settings, "use_sliding_window", True) else None
     kinds = getattr(settings, "layer_types", None) or [
-        "sliding_attention" if layer >= settings.max_window_layers else "full_attention" for layer in range(num_layers)
+        "sliding_attention" if layer >= settings.max_window_layers else "full_attention"
+        for layer in range(int(settings.num_hidden_layers))
     ]
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
-    """One family. ``settings`` below is the checkpoint's transformers configuration.
+class ModelFamily:
+    """One dense family. A function of ``settings`` reads the checkpoint's transformers configuration.
+
+    What has a default may be left out: the defaults are Llama's.
 
     Attributes:
         model_type: As ``config.json`` has it.
@@ -40,13 +43,29 @@ class Family:
         mlp_bias: Whether gate, up and down add a bias.
         qk_norm: Whether queries and keys are normalised per head.
         windows: Attention window by layer.
+        activation: transformers' name of the MLP's activation.
+        norm_offset: Added to the weight of every norm.
+        post_norms: Whether the outputs of attention and MLP are normalised before they join the stream.
+        embedding_scale: Factor on the token rows.
+        attention_scale: Factor on the scores; None for ``head_dim ** -0.5``.
+        attention_cap: Soft cap of the scores, or None.
+        logit_cap: Soft cap of the logits, or None.
+        refused: Settings that nothing here computes: the checkpoint must leave them off.
     """
 
     model_type: str
     architecture: str
     examples: str
-    qkv_bias: Callable[[Any], bool]
-    output_bias: Callable[[Any], bool]
-    mlp_bias: Callable[[Any], bool]
-    qk_norm: bool
-    windows: Callable[[Any], tuple[int | None, ...]]
+    qkv_bias: Callable[[Any], bool] = lambda _: False
+    output_bias: Callable[[Any], bool] = lambda _: False
+    mlp_bias: Callable[[Any], bool] = lambda _: False
+    qk_norm: bool = False
+    windows: Callable[[Any], tuple[int | None, ...]] = no_windows
+    activation: Callable[[Any], str] = lambda settings: str(settings.hidden_act)
+    norm_offset: float = 0.0
+    post_norms: bool = False
+    embedding_scale: Callable[[Any], float] = lambda _: 1.0
+    attention_scale: Callable[[Any], float | None] = lambda _: None
+    attention_cap: Callable[[Any], float | None] = lambda _: None
+    logit_cap: Callable[[Any], float | None] = lambda _: None
+    refused: tuple[str, ...] = ()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from cohort.models.families.family import Family, no_windows
+from cohort.models.families.family import ModelFamily
 
 __all__ = ["LLAMA"]
 
-LLAMA = Family(
+LLAMA = ModelFamily(
     model_type="llama",
     architecture="LlamaForCausalLM",
     examples="Llama 2, 3, 3.1, 3.2, 3.3, TinyLlama, SmolLM2",
     qkv_bias=lambda settings: bool(settings.attention_bias),
     output_bias=lambda settings: bool(settings.attention_bias),
     mlp_bias=lambda settings: bool(settings.mlp_bias),
-    qk_norm=False,
-    windows=no_windows,
 )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from cohort.models.families.family import Family, windows_by_layer_type
+from cohort.models.families.family import ModelFamily, windows_by_layer_type
 
 __all__ = ["QWEN2"]
 
-QWEN2 = Family(
+QWEN2 = ModelFamily(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
     examples="Qwen2, Qwen2.5",
     qkv_bias=lambda _: True,
-    output_bias=lambda _: False,
-    mlp_bias=lambda _: False,
-    qk_norm=False,
     windows=windows_by_layer_type,
 )

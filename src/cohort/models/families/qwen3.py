@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from cohort.models.families.family import Family, windows_by_layer_type
+from cohort.models.families.family import ModelFamily, windows_by_layer_type
 
 __all__ = ["QWEN3"]
 
-QWEN3 = Family(
+QWEN3 = ModelFamily(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     examples="Qwen3 0.6B to 32B",
     qkv_bias=lambda settings: bool(settings.attention_bias),
     output_bias=lambda settings: bool(settings.attention_bias),
-    mlp_bias=lambda _: False,
     qk_norm=True,
     windows=windows_by_layer_type,
 )
