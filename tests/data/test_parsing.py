@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cohort.data.examples import Conversation, Message, PlainText, PreferencePair, PromptCompletion
-from cohort.data.parsing import alpaca_prompt, parse_row
+from cohort.data.parsing import NamedRow, alpaca_prompt, parse_row
 from cohort.data.problems import BadRowError
 
 Q, A = {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}
@@ -14,7 +14,7 @@ USER, ANSWER = Message(role="user", content="Q", trained=False), Message(role="a
 
 
 def parsed(row: dict[str, Any], data_format: str, *, template: str | None = None) -> Any:
-    return parse_row(row, original=row, data_format=data_format, template=template)
+    return parse_row(NamedRow(row), original=row, data_format=data_format, template=template)
 
 
 def test_text() -> None:

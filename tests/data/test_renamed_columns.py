@@ -37,3 +37,19 @@ def test_messages_name_the_files_columns(values: dict[str, Any], found: str, hin
     problem = problem_of(values)
     assert (str(problem.where), problem.found, problem.hint) == ("train.jsonl:2", found, hint)
     assert "completion" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"chat": [{"role": "usr", "content": "c"}]}, "the role 'usr' in chat[1]"),
+        ({"chat": "words"}, "chat: 'words'"),
+        ({"turns": []}, "no 'chat' among the keys turns"),
+        ({"chat": [{"role": "assistant", "content": "c"}], "functions": "f("}, "functions: 'f('"),
+    ],
+)
+def test_messages_inside_a_list_name_the_files_column(values: dict[str, Any], found: str) -> None:
+    settings = DatasetSettings(train="f", format="messages", columns={"messages": "chat", "tools": "functions"})
+    log = ProblemLog()
+    parse_rows([RawRow(where="f:1", values=values)], settings=settings, log=log)
+    assert found in [entry.problem.found for entry in log.entries if entry.problem.where.text == "f:1"]

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from cohort.data.examples import Example
-from cohort.data.parsing import parse_row
+from cohort.data.parsing import NamedRow, parse_row
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.rows import RawRow
 from cohort.data.settings import DatasetSettings
@@ -69,12 +69,12 @@ def detect_format(values: Mapping[str, Any], *, prompt_template: str | None = No
     return None
 
 
-def renamed(values: Mapping[str, Any], *, columns: Mapping[str, str]) -> dict[str, Any]:
+def renamed(values: Mapping[str, Any], *, columns: Mapping[str, str]) -> NamedRow:
     """Return the row under our names. A renamed column is no longer seen under its old name."""
     sources = set(columns.values())
     row = {name: value for name, value in values.items() if name not in sources}
     row.update({name: values[source] for name, source in columns.items() if source in values})
-    return row
+    return NamedRow(row, names=columns)
 
 
 def parse_rows(
@@ -124,7 +124,7 @@ def parse_rows(
                 values, original=row.values, data_format=chosen.value, template=settings.prompt_template
             )
         except BadRowError as problem:
-            log.extend([problem.in_words_of(settings.columns).at(row.where)])
+            log.extend([problem.at(row.where)])
         else:
             parsed.append(ParsedRow(where=row.where, example=example, split=row.split))
     return chosen, parsed

@@ -251,7 +251,7 @@ def _note_nothing_left(
             where=settings.key(name),
             found=f"no usable row ({counts or 'no rows at all'})",
             allowed="at least one row",
-            hint="Mend the rows; if they are too long, raise max_length or set on_long_rows: truncate.",
+            hint="Correct the rows; if they are too long, raise max_length or set on_long_rows: truncate.",
         )
 
 

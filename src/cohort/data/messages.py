@@ -9,7 +9,7 @@ from typing import Any
 from cohort.data.examples import Message
 from cohort.data.problems import BadRowError
 
-__all__ = ["ROLES", "SHAREGPT_ROLES", "parse_messages", "parse_sharegpt", "parse_tools"]
+__all__ = ["ROLES", "SHAREGPT_ROLES", "parse_messages", "parse_sharegpt", "parse_tools", "with_system"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SHAREGPT_ROLES = {
@@ -26,7 +26,7 @@ SHAREGPT_ROLES = {
     "function_response": "tool",
 }
 
-_MEND_LIST = 'Write a list such as [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}].'
+_LIST_HINT = 'Write a list such as [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}].'
 
 
 def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
@@ -59,9 +59,8 @@ def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def parse_sharegpt(value: Any, *, system: Any, key: str) -> tuple[Message, ...]:
-    """Return the messages of a ShareGPT list of ``{"from", "value", "weight"?}``; ``system`` is the row's own system
-    text, if any.
+def parse_sharegpt(value: Any, *, key: str) -> tuple[Message, ...]:
+    """Return the messages of a ShareGPT list of ``{"from", "value", "weight"?}``.
 
     Items that already use ``role`` and ``content`` are taken as they are.
 
@@ -70,14 +69,21 @@ def parse_sharegpt(value: Any, *, system: Any, key: str) -> tuple[Message, ...]:
     """
     items = _as_list(value, key=key)
     if items and all("role" in item for item in items):
-        messages = parse_messages(items, key=key)
-    else:
-        messages = tuple(_sharegpt_message(item, place=f"{key}[{n}]") for n, item in enumerate(items, start=1))
+        return parse_messages(items, key=key)
+    return tuple(_sharegpt_message(item, place=f"{key}[{n}]") for n, item in enumerate(items, start=1))
+
+
+def with_system(messages: tuple[Message, ...], system: Any, *, key: str) -> tuple[Message, ...]:
+    """Return the messages after the row's own system text, if it has one and they do not begin with another.
+
+    Raises:
+        BadRowError: it is no text.
+    """
     if system is None or system == "" or messages[0].role == "system":
         return messages
     if not isinstance(system, str):
         raise BadRowError(
-            found=f"system: {_short(system)}", allowed="a string", hint="Write the system text as a string."
+            found=f"{key}: {_short(system)}", allowed="a string", hint="Write the system text as a string."
         )
     return (Message(role="system", content=system, trained=False), *messages)
 
@@ -96,7 +102,7 @@ def _sharegpt_message(item: Mapping[str, Any], *, place: str) -> Message:
     return _checked(Message(role=role, content=content, trained=trained), place=place)
 
 
-def parse_tools(value: Any) -> tuple[Mapping[str, Any], ...] | None:
+def parse_tools(value: Any, *, key: str = "tools") -> tuple[Mapping[str, Any], ...] | None:
     """Return a row's ``tools`` (a list of objects or its JSON text), or None where it has none.
 
     Raises:
@@ -104,7 +110,7 @@ def parse_tools(value: Any) -> tuple[Mapping[str, Any], ...] | None:
     """
     if value is None or value == "" or value == []:
         return None
-    return tuple(_as_list(value, key="tools"))
+    return tuple(_as_list(value, key=key))
 
 
 def _as_list(value: Any, *, key: str) -> list[Mapping[str, Any]]:
@@ -112,9 +118,9 @@ def _as_list(value: Any, *, key: str) -> list[Mapping[str, Any]]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", hint=_MEND_LIST) from None
+            raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", hint=_LIST_HINT) from None
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", hint=_MEND_LIST)
+        raise BadRowError(found=f"{key}: {_short(value)}", allowed="a list of objects", hint=_LIST_HINT)
     if not value:
         raise BadRowError(
             found=f"{key}: an empty list", allowed="at least one entry", hint="Remove the row or fill it."
@@ -168,7 +174,9 @@ def _with_parsed_arguments(calls: Any, *, place: str) -> Any:
     # the OpenAI format holds arguments as JSON text, chat templates expect objects (vLLM converts alike)
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         raise BadRowError(
-            found=f"tool_calls {_short(calls)} in {place}", allowed="a list of objects", hint="Mend the calls."
+            found=f"tool_calls {_short(calls)} in {place}",
+            allowed="a list of objects",
+            hint="Write each call as an object.",
         )
     return [_call_with_parsed_arguments(call) for call in calls]
 

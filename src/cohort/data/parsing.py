@@ -7,16 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.data.examples import Conversation, Example, Message, PlainText, PreferencePair, PromptCompletion
-from cohort.data.messages import parse_messages, parse_sharegpt, parse_tools
+from cohort.data.messages import parse_messages, parse_sharegpt, parse_tools, with_system
 from cohort.data.problems import BadRowError
 from cohort.data.settings import template_fields
 
-__all__ = ["alpaca_prompt", "parse_row"]
+__all__ = ["NamedRow", "alpaca_prompt", "parse_row"]
 
 
-def parse_row(
-    values: Mapping[str, Any], *, original: Mapping[str, Any], data_format: str, template: str | None
-) -> Example:
+class NamedRow(dict[str, Any]):
+    """A row under our column names, which knows what its file calls them: messages use the file's words."""
+
+    def __init__(self, values: Mapping[str, Any], *, names: Mapping[str, str] | None = None) -> None:
+        super().__init__(values)
+        self.names = names or {}
+
+    def name(self, key: str) -> str:
+        """Return what the file calls a column of ours."""
+        return self.names.get(key, key)
+
+
+def parse_row(values: NamedRow, *, original: Mapping[str, Any], data_format: str, template: str | None) -> Example:
     """Return the example in ``values`` (our column names); template fields may also name columns of the ``original``
     row.
 
@@ -24,10 +34,10 @@ def parse_row(
         BadRowError: a key is missing, has another type, or the row has no answer.
     """
     if data_format == "messages":
-        return _conversation(parse_messages(_present(values, "messages"), key="messages"), values=values)
+        return _conversation(_messages(values, "messages"), values=values)
     if data_format == "sharegpt":
-        turns = parse_sharegpt(_present(values, "conversations"), system=values.get("system"), key="conversations")
-        return _conversation(turns, values=values)
+        turns = parse_sharegpt(_present(values, "conversations"), key=values.name("conversations"))
+        return _conversation(with_system(turns, values.get("system"), key=values.name("system")), values=values)
     if data_format == "alpaca":
         return _alpaca(values, original=original, template=template)
     if data_format == "text":
@@ -37,72 +47,84 @@ def parse_row(
     return _prompt_completion(values, original=original, template=template)
 
 
-def _present(values: Mapping[str, Any], key: str) -> Any:
+def _present(values: NamedRow, key: str) -> Any:
     value = values.get(key)
     if value is None:
-        keys = ", ".join(values) or "(none)"
+        name, keys = values.name(key), ", ".join(map(values.name, values)) or "(none)"
         raise BadRowError(
-            found=f"no {key!r} among the keys {keys}",
-            allowed=f"a row with {key!r}",
-            hint=f"Add {key!r} to the row, or remove the row.",
+            found=f"no {name!r} among the keys {keys}",
+            allowed=f"a row with {name!r}",
+            hint=f"Add {name!r} to the row, or remove the row.",
         )
     return value
 
 
-def _string(values: Mapping[str, Any], key: str) -> str:
+def _messages(values: NamedRow, key: str) -> tuple[Message, ...]:
+    return parse_messages(_present(values, key), key=values.name(key))
+
+
+def _string(values: NamedRow, key: str) -> str:
     value = _present(values, key)
     if not isinstance(value, str):
         raise BadRowError(
-            found=f"{key}: {value!r:.60} ({type(value).__name__})",
+            found=f"{values.name(key)}: {value!r:.60} ({type(value).__name__})",
             allowed="a string",
             hint="Put the value in quotes.",
         )
     return value
 
 
-def _filled(values: Mapping[str, Any], key: str) -> str:
+def _filled(values: NamedRow, key: str) -> str:
     text = _string(values, key)
     if not text.strip():
         raise BadRowError(
-            found=f"an empty {key!r}",
-            allowed=f"a {key!r} with text",
+            found=f"an empty {values.name(key)!r}",
+            allowed=f"a {values.name(key)!r} with text",
             hint="Fill it in, or remove the row.",
         )
     return text
 
 
-def _conversation(messages: tuple[Message, ...], *, values: Mapping[str, Any]) -> Conversation:
+def _conversation(messages: tuple[Message, ...], *, values: NamedRow) -> Conversation:
     if not any(message.role == "assistant" for message in messages):
         raise BadRowError(
             found="a conversation without an answer",
             allowed="at least one assistant message",
             hint="Add the answer, or remove the row.",
         )
-    return Conversation(messages=messages, tools=parse_tools(values.get("tools")))
+    return Conversation(messages=messages, tools=_tools(values))
+
+
+def _tools(values: NamedRow) -> tuple[Mapping[str, Any], ...] | None:
+    return parse_tools(values.get("tools"), key=values.name("tools"))
 
 
 def _prompt_completion(
-    values: Mapping[str, Any], *, original: Mapping[str, Any], template: str | None
+    values: NamedRow, *, original: Mapping[str, Any], template: str | None
 ) -> PromptCompletion | Conversation:
     if template is not None:
-        prompt = _from_template(template, values={**values, **original})
+        prompt = _from_template(template, values=_with_original(values, original))
         return PromptCompletion(prompt=prompt, completion=_filled(values, "completion"))
     if isinstance(values.get("prompt"), list) or isinstance(values.get("completion"), list):
-        asked = parse_messages(_present(values, "prompt"), key="prompt")
-        answered = parse_messages(_present(values, "completion"), key="completion")
+        asked, answered = _messages(values, "prompt"), _messages(values, "completion")
         context = tuple(replace(message, trained=False) for message in asked)
         _conversation(answered, values=values)
         return _conversation((*context, *answered), values=values)
     return PromptCompletion(prompt=_string(values, "prompt"), completion=_filled(values, "completion"))
 
 
-def _from_template(template: str, *, values: Mapping[str, Any]) -> str:
+def _with_original(values: NamedRow, original: Mapping[str, Any]) -> NamedRow:
+    """Return the row under our names and under its own, which a template may use alike."""
+    return NamedRow({**values, **original}, names=values.names)
+
+
+def _from_template(template: str, *, values: NamedRow) -> str:
     fields = {}
     for name in template_fields(template):
         value = _present(values, name)
         if not isinstance(value, str | int | float):
             raise BadRowError(
-                found=f"{name}: {value!r:.60} ({type(value).__name__})",
+                found=f"{values.name(name)}: {value!r:.60} ({type(value).__name__})",
                 allowed="a string or a number, since prompt_template uses it",
                 hint="Write the value as text.",
             )
@@ -131,7 +153,7 @@ def alpaca_prompt(instruction: str, *, given: str = "", system: str = "") -> str
     return f"{system or preamble}\n\n{body}"
 
 
-def _alpaca(values: Mapping[str, Any], *, original: Mapping[str, Any], template: str | None) -> PromptCompletion:
+def _alpaca(values: NamedRow, *, original: Mapping[str, Any], template: str | None) -> PromptCompletion:
     if values.get("history"):
         raise BadRowError(
             found="an alpaca row with `history`",
@@ -140,7 +162,9 @@ def _alpaca(values: Mapping[str, Any], *, original: Mapping[str, Any], template:
         )
     completion = _filled(values, "output")
     if template is not None:
-        return PromptCompletion(prompt=_from_template(template, values={**values, **original}), completion=completion)
+        return PromptCompletion(
+            prompt=_from_template(template, values=_with_original(values, original)), completion=completion
+        )
     given = _string(values, "input") if values.get("input") is not None else ""
     system = _string(values, "system") if values.get("system") is not None else ""
     prompt = alpaca_prompt(_filled(values, "instruction"), given=given, system=system)
@@ -163,7 +187,7 @@ def _differing(pair: PreferencePair) -> PreferencePair:
     return pair
 
 
-def _preference(values: Mapping[str, Any]) -> PreferencePair:
+def _preference(values: NamedRow) -> PreferencePair:
     if values.get("preferred_completion") is not None or values.get("non_preferred_completion") is not None:
         return _openai_preference(values)
     chosen, rejected = _answer(values, "chosen"), _answer(values, "rejected")
@@ -178,43 +202,43 @@ def _preference(values: Mapping[str, Any]) -> PreferencePair:
             allowed="two strings, or two message lists",
             hint="Write chosen and rejected in the same form.",
         )
-    asked = _asked(values.get("prompt"))
+    asked = _asked(values.get("prompt"), key=values.name("prompt"))
     if not asked:
         asked, chosen, rejected = _shared_messages(chosen, rejected)
     elif chosen[: len(asked)] == asked and rejected[: len(asked)] == asked:
         # UltraFeedback repeats the prompt in both answers
         chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
-    return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=parse_tools(values.get("tools")))
+    return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=_tools(values))
 
 
-def _answer(values: Mapping[str, Any], key: str) -> str | tuple[Message, ...]:
+def _answer(values: NamedRow, key: str) -> str | tuple[Message, ...]:
     if isinstance(_present(values, key), str):
         return _filled(values, key)
-    messages = parse_messages(values[key], key=key)
-    _conversation(messages, values={})
+    messages = _messages(values, key)
+    _conversation(messages, values=NamedRow({}))
     return messages
 
 
-def _asked(prompt: Any) -> tuple[Message, ...]:
+def _asked(prompt: Any, *, key: str) -> tuple[Message, ...]:
     if prompt is None or prompt == "":
         return ()
     if isinstance(prompt, str):
         return (Message(role="user", content=prompt, trained=False),)
-    return tuple(replace(message, trained=False) for message in parse_messages(prompt, key="prompt"))
+    return tuple(replace(message, trained=False) for message in parse_messages(prompt, key=key))
 
 
-def _openai_preference(values: Mapping[str, Any]) -> PreferencePair:
+def _openai_preference(values: NamedRow) -> PreferencePair:
     given = _present(values, "input")
     if not isinstance(given, Mapping):
         raise BadRowError(
-            found=f"input: {given!r:.60}",
+            found=f"{values.name('input')}: {given!r:.60}",
             allowed='{"messages": [...]}',
             hint="Put the prompt's messages under input.messages.",
         )
-    asked = _asked(_present(given, "messages"))
-    chosen = parse_messages(_present(values, "preferred_completion"), key="preferred_completion")
-    rejected = parse_messages(_present(values, "non_preferred_completion"), key="non_preferred_completion")
-    return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=parse_tools(given.get("tools")))
+    inner = NamedRow(given)
+    asked = _asked(_present(inner, "messages"), key="prompt")
+    chosen, rejected = _messages(values, "preferred_completion"), _messages(values, "non_preferred_completion")
+    return PreferencePair(prompt=asked, chosen=chosen, rejected=rejected, tools=_tools(inner))
 
 
 def _shared_text(chosen: str, rejected: str) -> tuple[str, str, str]:

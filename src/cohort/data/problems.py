@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -43,16 +42,6 @@ class BadRowError(Exception):
     def __init__(self, *, found: str, allowed: str, hint: str, kind: ProblemKind = ProblemKind.MALFORMED) -> None:
         super().__init__(found)
         self.found, self.allowed, self.hint, self.kind = found, allowed, hint, kind
-
-    def in_words_of(self, columns: Mapping[str, str]) -> BadRowError:
-        """Return the same with the file's own names for the columns that ``columns`` (ours -> the file's) renames."""
-        found, allowed, hint = self.found, self.allowed, self.hint
-        for ours, theirs in columns.items():
-            found = re.sub(rf"^{re.escape(ours)}(?=: )", theirs, found)
-            before, keys, listed = found.partition(" among the keys ")
-            found = before + keys + re.sub(rf"\b{re.escape(ours)}\b", theirs, listed)
-            found, allowed, hint = (text.replace(repr(ours), repr(theirs)) for text in (found, allowed, hint))
-        return BadRowError(found=found, allowed=allowed, hint=hint, kind=self.kind)
 
     def at(self, where: str) -> RowProblem:
         """Return the record of this problem at ``where`` (``file:line``)."""

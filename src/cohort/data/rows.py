@@ -166,11 +166,11 @@ def _json_document(data: bytes) -> Iterator[Entry]:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        hint = "Mend the JSON, or name the file .jsonl if it has one object a line."
+        hint = "Correct the JSON, or name the file .jsonl if it has one object a line."
         yield error.lineno, _not_json(f"{error.msg}, column {error.colno}", hint=hint)
         return
     except (ValueError, RecursionError) as error:
-        yield 1, _not_json(str(error), hint="Mend the JSON.")
+        yield 1, _not_json(str(error), hint="Correct the JSON.")
         return
     start = text.find("[")
     if isinstance(document, dict) and isinstance(document.get("data"), list):
