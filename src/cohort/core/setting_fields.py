@@ -8,16 +8,50 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.place import KeyPath, Place
 
-__all__ = ["SettingField", "check_settings", "flag", "number", "problems_of", "setting_fields", "share", "whole"]
+__all__ = [
+    "Refusal",
+    "SettingField",
+    "check_settings",
+    "checked",
+    "choice",
+    "flag",
+    "number",
+    "problems_of",
+    "setting_fields",
+    "share",
+    "whole",
+]
 
 _KEY = "setting"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a value is not accepted.
+
+    Attributes:
+        found: What was there, quoted.
+        allowed: What would be accepted.
+        hint: What to do, as one imperative sentence.
+        at: Where inside the value: positions in a list, keys of a mapping.
+    """
+
+    found: str
+    allowed: str
+    hint: str
+    at: KeyPath = ()
+
+    def problem(self, where: Place) -> Problem:
+        """Return it as a problem of the value at ``where``."""
+        return Problem(where=where.below(*self.at), found=self.found, allowed=self.allowed, hint=self.hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,21 +59,36 @@ class SettingField:
     """What a setting may be.
 
     Attributes:
-        kind: ``bool``, ``int`` or ``float``.
-        default: Its value where a user gives none.
+        kind: Its type, as pydantic takes it.
+        default: Its value where a user gives none; a function that makes it where it can be changed.
         bounds: ``gt``, ``ge`` and ``le``, as pydantic and JSON schema name them.
+        options: The words to choose from, where it is one of some words.
         allowed: The accepted values in words, for messages.
         description: Its meaning and unit in one line, for the schema and the docs.
+        check: Says what is wrong with a value, where type, bounds and options cannot.
     """
 
-    kind: type[bool] | type[int] | type[float]
-    default: float
-    bounds: Mapping[str, float]
+    kind: Any
+    default: Any
     allowed: str
     description: str
+    bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    check: Callable[[Any], Iterable[Refusal]] | None = None
 
-    def accepts(self, value: object) -> bool:
-        """Whether ``value`` has the right type and keeps the bounds."""
+    def refusals(self, value: object) -> tuple[Refusal, ...]:
+        """Return what is wrong with ``value``; nothing where it is accepted."""
+        if self.check is not None:
+            return tuple(self.check(value))
+        if self._accepts(value):
+            return ()
+        return (Refusal(found=repr(value), allowed=self.allowed, hint=self._hint(value)),)
+
+    def _accepts(self, value: object) -> bool:
+        if value is None:
+            return self.default is None
+        if self.options:
+            return value in self.options
         if self.kind is bool:
             return isinstance(value, bool)
         types = (int,) if self.kind is int else (int, float)
@@ -50,47 +99,57 @@ class SettingField:
         above = (low is None or value > low) and (least is None or value >= least)
         return above and (most is None or value <= most)
 
-    @property
-    def hint(self) -> str:
-        """What to do about a value that is not accepted."""
+    def _hint(self, value: object) -> str:
         if self.kind is bool:
             return "Write true or false."
-        return f"Write for instance {self.default}, the default."
+        near = get_close_matches(str(value), self.options, n=1, cutoff=0.5)
+        if near:
+            return f"Did you mean {near[0]}?"
+        return f"Write for instance {self.default}, the default." if self.default is not None else "Leave it out."
 
 
 def share(default: float, description: str) -> Any:
     """Return a field for a share of a whole, above 0 and at most 1."""
-    bounds = {"gt": 0, "le": 1}
-    return _field(float, default, bounds=bounds, allowed="a share above 0, at most 1", description=description)
+    allowed = "a share above 0, at most 1"
+    return _field(kind=float, default=default, bounds={"gt": 0, "le": 1}, allowed=allowed, description=description)
 
 
-def number(default: float, description: str, *, minimum: float = 0) -> Any:
-    """Return a field for a finite number."""
-    allowed = f"a number of at least {minimum:g}"
-    return _field(float, default, bounds={"ge": minimum}, allowed=allowed, description=description)
+def number(default: float, description: str, *, minimum: float | None = 0) -> Any:
+    """Return a field for a finite number of at least ``minimum``; above 0 if that is None."""
+    bounds = {"gt": 0} if minimum is None else {"ge": minimum}
+    allowed = "a number above 0" if minimum is None else f"a number of at least {minimum:g}"
+    return _field(kind=float, default=default, bounds=bounds, allowed=allowed, description=description)
 
 
-def whole(default: int, description: str, *, minimum: int = 1) -> Any:
-    """Return a field for a count."""
-    allowed = f"a whole number of at least {minimum}"
-    return _field(int, default, bounds={"ge": minimum}, allowed=allowed, description=description)
+def whole(default: int | None, description: str, *, minimum: int = 1, null: str = "") -> Any:
+    """Return a field for a count; ``null`` says what None means, where that is the default."""
+    allowed = f"a whole number of at least {minimum}" + (f", or null {null}" if null else "")
+    return _field(kind=int, default=default, bounds={"ge": minimum}, allowed=allowed, description=description)
 
 
-def flag(default: bool, description: str) -> Any:  # noqa: FBT001 - the default of a field, as in the other three
+def flag(default: bool, description: str) -> Any:  # noqa: FBT001 - the default of a field, as in the others
     """Return a field that is true or false."""
-    return _field(bool, default, bounds={}, allowed="true | false", description=description)
+    return _field(kind=bool, default=default, allowed="true | false", description=description)
 
 
-def _field(
-    kind: type[bool] | type[int] | type[float],
-    default: float,
-    *,
-    bounds: Mapping[str, float],
-    allowed: str,
-    description: str,
+def choice(default: str, description: str, *, options: tuple[str, ...]) -> Any:
+    """Return a field for one of some words."""
+    return _field(kind=str, default=default, options=options, allowed=" | ".join(options), description=description)
+
+
+def checked(
+    default: Any, description: str, *, kind: Any, allowed: str, check: Callable[[Any], Iterable[Refusal]]
 ) -> Any:
-    setting = SettingField(kind=kind, default=default, bounds=bounds, allowed=allowed, description=description)
-    return field(default=default, metadata={_KEY: setting})
+    """Return a field whose values ``check`` judges."""
+    return _field(kind=kind, default=default, allowed=allowed, description=description, check=check)
+
+
+def _field(**parts: Any) -> Any:
+    setting = SettingField(**parts)
+    metadata = {_KEY: setting}
+    if callable(setting.default):
+        return field(default_factory=setting.default, metadata=metadata)
+    return field(default=setting.default, metadata=metadata)
 
 
 def setting_fields(settings: Any) -> dict[str, SettingField]:
@@ -98,27 +157,19 @@ def setting_fields(settings: Any) -> dict[str, SettingField]:
     return {f.name: f.metadata[_KEY] for f in dataclasses.fields(settings) if _KEY in f.metadata}
 
 
-def problems_of(values: Mapping[str, object], settings: Mapping[str, SettingField], *, where: str) -> list[Problem]:
-    """Return a problem for each of ``values`` that its field does not accept.
+def problems_of(values: Mapping[str, object], settings: Mapping[str, SettingField], *, where: Place) -> list[Problem]:
+    """Return the problems of each of ``values`` that its field does not accept.
 
     Args:
         values: By name; all of them are in ``settings``.
         settings: The fields.
-        where: The section that messages name, e.g. ``early_exit``.
+        where: The section.
     """
-    return [
-        Problem(
-            where=Place(key=(where, name)),
-            found=repr(value),
-            allowed=settings[name].allowed,
-            hint=settings[name].hint,
-        )
-        for name, value in values.items()
-        if not settings[name].accepts(value)
-    ]
+    found = ((name, refusal) for name, value in values.items() for refusal in settings[name].refusals(value))
+    return [refusal.problem(where.below(name)) for name, refusal in found]
 
 
-def check_settings(settings: Any, *, where: str) -> None:
+def check_settings(settings: Any, *, where: Place) -> None:
     """Check an instance, from its ``__post_init__``.
 
     Raises:

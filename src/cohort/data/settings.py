@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from cohort.core.errors import InputError, Problem
+from cohort.core.errors import InputError
 from cohort.core.place import Place
+from cohort.core.setting_fields import Refusal, checked, choice, flag, problems_of, setting_fields, whole
 
 __all__ = [
     "CANONICAL_COLUMNS",
@@ -18,6 +18,8 @@ __all__ = [
     "DatasetSettings",
     "FormatChoice",
     "LongRowRule",
+    "SHARE_ALLOWED",
+    "share_refusals",
     "template_fields",
 ]
 
@@ -42,7 +44,46 @@ CANONICAL_COLUMNS = (
     "non_preferred_completion",
 )
 
+SHARE_ALLOWED = "a file, or a share above 0 and below 1"
+_COLUMNS_ALLOWED = "a mapping such as {prompt: question, completion: answer}"
 _SECTION = Place(key=("dataset",))
+
+
+def share_refusals(value: float) -> tuple[Refusal, ...]:
+    """Return what is wrong with a share of the training rows."""
+    if not isinstance(value, bool) and 0 < value < 1:
+        return ()
+    hint = "Write a share such as 0.1, or name a validation file."
+    return (Refusal(found=repr(value), allowed=SHARE_ALLOWED, hint=hint),)
+
+
+def _column_refusals(value: object) -> Iterator[Refusal]:
+    if not isinstance(value, Mapping):
+        yield Refusal(found=repr(value), allowed=_COLUMNS_ALLOWED, hint="Write the keys below it, indented.")
+        return
+    for name, column in value.items():
+        if name not in CANONICAL_COLUMNS:
+            hint = "Put our name left and the file's name right: {prompt: question, completion: answer}."
+            found = f"the column {name!r}"
+            yield Refusal(found=found, allowed=", ".join(CANONICAL_COLUMNS), hint=hint, at=(name,))
+        elif not isinstance(column, str):
+            hint = "Write the name of a column of the file."
+            yield Refusal(found=repr(column), allowed=_COLUMNS_ALLOWED, hint=hint, at=(name,))
+
+
+def _template_refusals(value: object) -> Iterator[Refusal]:
+    if value is None:
+        return
+    allowed, why = "text with {column} fields; a literal brace is written {{ or }}", ""
+    if isinstance(value, str):
+        try:
+            template_fields(value)
+        except ValueError as error:
+            why = f" ({error})"
+        else:
+            return
+    hint = 'Write for instance "Question: {question}\\nAnswer:\\n".'
+    yield Refusal(found=f"{value!r}{why}", allowed=allowed, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +94,8 @@ class DatasetSettings:
         train: One file (.jsonl, .json, .csv, .parquet), several, a directory, or a hub id (``org/name`` or
             ``org/name:config``).
         validation: The same, or the share of the training rows to put aside (0 < share < 1).
-        format: Layout of the rows; ``auto`` recognises it by the keys.
         columns: Our column name -> the file's column name, e.g. ``{"prompt": "question"}``.
-        prompt_template: Text with ``{column}`` fields that replaces the prompt of ``prompt_completion`` and
-            ``alpaca`` rows.
-        on_long_rows: What happens to rows of more than ``max_length`` tokens.
-        on_bad_rows: Whether a malformed row stops the run or is skipped and counted.
-        completion_only_loss: True trains on answers only; False trains on every token, whatever a message's weight
-            says.
-        max_length: Most tokens of a row, special tokens included.
-        max_train_samples: At most so many rows are trained on, chosen by seed from the usable ones; None takes all.
+        completion_only_loss: False trains on every token, whatever a message's weight says.
         seed: Chooses the validation share, the evaluation rows and the rows of ``max_train_samples``.
         base_directory: What relative paths are relative to; the working directory when None.
         where: The place of this section.
@@ -73,20 +106,38 @@ class DatasetSettings:
 
     train: str | Path | Sequence[str | Path]
     validation: str | Path | Sequence[str | Path] | float = 0.1
-    format: FormatChoice = "auto"
-    columns: Mapping[str, str] = field(default_factory=dict)
-    prompt_template: str | None = None
-    on_long_rows: LongRowRule = "drop"
-    on_bad_rows: BadRowRule = "error"
-    completion_only_loss: bool = True
-    max_length: int = 1024
-    max_train_samples: int | None = None
+    format: FormatChoice = choice(
+        "auto", "layout of the rows; auto recognises it by the keys", options=get_args(FormatChoice)
+    )
+    columns: Mapping[str, str] = checked(
+        dict,
+        "our column name: the file's column name",
+        kind=dict[str, str],
+        allowed=_COLUMNS_ALLOWED,
+        check=_column_refusals,
+    )
+    prompt_template: str | None = checked(
+        None,
+        "replaces the prompt of prompt_completion and alpaca rows",
+        kind=str | None,
+        allowed="text with {column} fields",
+        check=_template_refusals,
+    )
+    on_long_rows: LongRowRule = choice("drop", "rows of more than max_length tokens", options=get_args(LongRowRule))
+    on_bad_rows: BadRowRule = choice("error", "malformed rows", options=get_args(BadRowRule))
+    completion_only_loss: bool = flag(True, "loss on the answer only")
+    max_length: int = whole(1024, "most tokens of a row, special tokens included", minimum=2)
+    max_train_samples: int | None = whole(
+        None, "train on at most so many rows, chosen by training.seed from the usable ones", null="for all"
+    )
     seed: int = 0
     base_directory: Path | None = None
     where: Place = _SECTION
 
     def __post_init__(self) -> None:
-        problems = [*self._choice_problems(), *self._range_problems(), *self._column_problems()]
+        fields = setting_fields(self)
+        problems = problems_of({name: getattr(self, name) for name in fields}, fields, where=self.where)
+        problems += [refusal.problem(self.where) for refusal in self._refusals()]
         if problems:
             raise InputError(problems)
 
@@ -94,90 +145,17 @@ class DatasetSettings:
         """Return the place of a key of this section."""
         return self.where.below(*names)
 
-    def _choice_problems(self) -> list[Problem]:
-        problems = []
-        for name, choices in (("format", FormatChoice), ("on_long_rows", LongRowRule), ("on_bad_rows", BadRowRule)):
-            value, allowed = getattr(self, name), get_args(choices)
-            if value not in allowed:
-                near = get_close_matches(str(value), allowed, n=1)
-                hint = f"Write {name}: {near[0] if near else allowed[0]}."
-                problems.append(
-                    Problem(where=self.key(name), found=repr(value), allowed=" | ".join(allowed), hint=hint)
-                )
-        return problems
-
-    def _range_problems(self) -> list[Problem]:
-        problems = []
-        if isinstance(self.validation, int | float) and (
-            isinstance(self.validation, bool) or not 0 < self.validation < 1
-        ):
-            problems.append(
-                Problem(
-                    where=self.key("validation"),
-                    found=repr(self.validation),
-                    allowed="a file, or a share above 0 and below 1",
-                    hint="Write a share such as 0.1, or name a validation file.",
-                )
+    def _refusals(self) -> Iterator[Refusal]:
+        """Yield what is wrong with keys that have no field of their own, and with keys together."""
+        if isinstance(self.validation, int | float):
+            yield from (replace(refusal, at=("validation",)) for refusal in share_refusals(self.validation))
+        if self.prompt_template is not None and self.format not in ("auto", "prompt_completion", "alpaca"):
+            yield Refusal(
+                found=f"a prompt template with format: {self.format}",
+                allowed="a prompt template with prompt_completion or alpaca rows",
+                hint="Remove prompt_template, or write format: prompt_completion.",
+                at=("prompt_template",),
             )
-        if isinstance(self.max_length, bool) or self.max_length < 2:
-            problems.append(
-                Problem(
-                    where=self.key("max_length"),
-                    found=repr(self.max_length),
-                    allowed="a whole number of tokens, at least 2",
-                    hint="Write max_length: 1024, or what the model's context allows.",
-                )
-            )
-        if self.max_train_samples is not None and (
-            isinstance(self.max_train_samples, bool) or self.max_train_samples < 1
-        ):
-            problems.append(
-                Problem(
-                    where=self.key("max_train_samples"),
-                    found=repr(self.max_train_samples),
-                    allowed="a whole number of rows, at least 1, or null for all",
-                    hint="Write max_train_samples: 1000, or remove it.",
-                )
-            )
-        return problems
-
-    def _column_problems(self) -> list[Problem]:
-        problems = []
-        for name in self.columns:
-            if name not in CANONICAL_COLUMNS:
-                near = get_close_matches(name, CANONICAL_COLUMNS, n=1)
-                hint = f"Write {near[0]} instead" if near else "Put our name left and the file's name right"
-                problems.append(
-                    Problem(
-                        where=self.key("columns", name),
-                        found=repr(name),
-                        allowed=", ".join(CANONICAL_COLUMNS),
-                        hint=f"{hint}: columns: {{prompt: question, completion: answer}}.",
-                    )
-                )
-        if self.prompt_template is None:
-            return problems
-        if self.format not in ("auto", "prompt_completion", "alpaca"):
-            problems.append(
-                Problem(
-                    where=self.key("prompt_template"),
-                    found=f"a prompt template with format: {self.format}",
-                    allowed="a prompt template with prompt_completion or alpaca rows",
-                    hint="Remove prompt_template, or write format: prompt_completion.",
-                )
-            )
-        try:
-            template_fields(self.prompt_template)
-        except ValueError as error:
-            problems.append(
-                Problem(
-                    where=self.key("prompt_template"),
-                    found=f"{self.prompt_template!r} ({error})",
-                    allowed="text with {column} fields; a literal brace is written {{ or }}",
-                    hint='Write for instance prompt_template: "Question: {question}\\nAnswer:\\n".',
-                )
-            )
-        return problems
 
 
 def template_fields(template: str) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
-from cohort.data.settings import CANONICAL_COLUMNS, BadRowRule, FormatChoice, LongRowRule, template_fields
-from cohort.tasks.fields import Section, Whole, setting
-from cohort.tasks.refusal import Refusal, refuse
+from cohort.core.errors import InputError
+from cohort.core.setting_fields import Refusal, setting_fields
+from cohort.data.settings import SHARE_ALLOWED, DatasetSettings, share_refusals
+from cohort.tasks.fields import refusal_of, refuse, section_with, setting
 
 __all__ = ["DatasetSection"]
 
@@ -37,11 +38,8 @@ def _files(value: object) -> object:
 def _files_or_share(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _files(value)
-    if not 0 < value < 1:
-        allowed = "a file, or a share above 0 and below 1"
-        refuse(
-            Refusal(found=repr(value), allowed=allowed, hint="Write a share such as 0.1, or name a validation file.")
-        )
+    if refusals := share_refusals(value):
+        refuse(*refusals)
     return float(value)
 
 
@@ -49,39 +47,6 @@ def _plain_files(value: tuple[str, ...] | float) -> object:
     if isinstance(value, float):
         return value
     return value[0] if len(value) == 1 else list(value)
-
-
-def _columns(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    bad = [
-        Refusal(
-            found=f"the column {name!r}",
-            allowed=", ".join(CANONICAL_COLUMNS),
-            hint="Put our name left and the file's name right: {prompt: question, completion: answer}.",
-            at=(name,),
-        )
-        for name in value
-        if name not in CANONICAL_COLUMNS
-    ]
-    if bad:
-        refuse(*bad)
-    return value
-
-
-def _template(value: object) -> object:
-    if isinstance(value, str):
-        try:
-            template_fields(value)
-        except ValueError as error:
-            refuse(
-                Refusal(
-                    found=f"{value!r} ({error})",
-                    allowed="text with {column} fields; a literal brace is written {{ or }}",
-                    hint='Write for instance "Question: {question}\\nAnswer:\\n".',
-                )
-            )
-    return value
 
 
 _FILES_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
@@ -96,54 +61,34 @@ FilesOrShare = Annotated[
 ]
 
 
-class DatasetSection(Section):
-    """Where the rows come from and how they become tokens."""
-
-    train: Files = setting(allowed=_FILES_ALLOWED, description="training rows")
-    validation: FilesOrShare = setting(
+if TYPE_CHECKING:
+    _DatasetKeys = DatasetSettings
+else:
+    _TRAIN = setting(allowed=_FILES_ALLOWED, description="training rows")
+    _VALIDATION = setting(
         0.1,
-        allowed="a file, or a share above 0 and below 1",
+        allowed=SHARE_ALLOWED,
         description="validation rows, or the share of the training rows to put aside (seeded, disjoint)",
     )
-    format: FormatChoice = setting(
-        "auto",
-        allowed="auto | messages | sharegpt | alpaca | prompt_completion | text | preference",
-        description="layout of the rows; auto recognises it by the keys",
-    )
-    columns: Annotated[dict[str, str], BeforeValidator(_columns)] = setting(
-        {},
-        allowed="a mapping such as {prompt: question, completion: answer}",
-        description="our column name: the file's column name",
-    )
-    prompt_template: Annotated[str | None, BeforeValidator(_template)] = setting(
-        None,
-        allowed="text with {column} fields",
-        description="replaces the prompt of prompt_completion and alpaca rows",
-    )
-    on_long_rows: LongRowRule = setting(
-        "drop", allowed="drop | truncate | error", description="rows of more than max_length tokens"
-    )
-    on_bad_rows: BadRowRule = setting("error", allowed="error | skip", description="malformed rows")
-    completion_only_loss: bool = setting(True, allowed="true | false", description="loss on the answer only")
-    max_length: Whole = setting(
-        1024, ge=2, allowed="a whole number of at least 2", description="most tokens of a row, special tokens included"
-    )
-    max_train_samples: Whole | None = setting(
-        None,
-        ge=1,
-        allowed="a whole number of at least 1, or null for all",
-        description="train on at most so many rows, chosen by training.seed from the usable ones",
-    )
+    _DatasetKeys = section_with(DatasetSettings, train=(Files, _TRAIN), validation=(FilesOrShare, _VALIDATION))
+
+
+class DatasetSection(_DatasetKeys):
+    """Where the rows come from and how they become tokens."""
+
+    if TYPE_CHECKING:
+        train: Files
+        validation: FilesOrShare
+
+    def settings(self, **others: Any) -> DatasetSettings:
+        """Return the section as the data layer reads it."""
+        names = ("train", "validation", *setting_fields(DatasetSettings))
+        return DatasetSettings(**{name: getattr(self, name) for name in names}, **others)
 
     @model_validator(mode="after")
-    def _template_fits_the_format(self) -> DatasetSection:
-        if self.prompt_template is not None and self.format not in ("auto", "prompt_completion", "alpaca"):
-            refuse(
-                Refusal(
-                    found=f"a prompt template with format: {self.format}",
-                    allowed="a prompt template with prompt_completion or alpaca rows",
-                    hint="Remove prompt_template, or write format: prompt_completion.",
-                    at=("prompt_template",),
-                )
-            )
+    def _keys_fit_together(self) -> DatasetSection:
+        try:
+            self.settings()
+        except InputError as error:
+            refuse(*(refusal_of(problem) for problem in error.problems))
         return self

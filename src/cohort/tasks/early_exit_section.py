@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import GetJsonSchemaHandler, ValidationError, WrapValidator, create_model
+from pydantic import GetJsonSchemaHandler, create_model
 from pydantic_core import CoreSchema
 
 from cohort.core.setting_fields import SettingField, setting_fields
-from cohort.tasks.fields import Registered, Section, Whole, chosen, setting
-from cohort.tasks.refusal import Refusal, refuse
+from cohort.tasks.fields import Registered, Section, chosen, setting_of
 from cohort.tuning.early_exit.rule import ExitRule
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -19,39 +19,37 @@ from cohort.tuning.early_exit.settings import EarlyExitSettings
 __all__ = ["EarlyExitSection", "early_exit_section", "is_plugin_key"]
 
 
-def _setting(field: SettingField, *, rules: Sequence[str]) -> Any:
-    """Return the pydantic field of a rule's setting; its description names the rules that read it."""
-    description = f"{', '.join(rules)}: {field.description}" if rules else field.description
-    return setting(field.default, allowed=field.allowed, description=description, **field.bounds)
+def _described(field: SettingField, *, rules: Sequence[str]) -> str:
+    """Return the description of a rule's setting, after the rules that read it."""
+    return f"{', '.join(rules)}: {field.description}" if rules else field.description
 
 
 def _built_in_fields() -> dict[str, Any]:
     """Return the fields of all built-in rules, so that ``rule`` can be changed without removing keys."""
-    readers = {
-        name: [entry.name for entry in EXIT_RULES.built_in() if name in setting_fields(entry.settings)]
-        for name in built_in_keys()
-    }
-    return {
-        name: (Whole if field.kind is int else field.kind, _setting(field, rules=readers[name]))
-        for name, field in built_in_keys().items()
-    }
+    fields = {}
+    for name, field in built_in_keys().items():
+        readers = [entry.name for entry in EXIT_RULES.built_in() if name in setting_fields(entry.settings)]
+        fields[name] = setting_of(field, description=_described(field, rules=readers))
+    return fields
+
+
+class _RuleChoice(Section):
+    rule: Annotated[str, Registered("rule", EXIT_RULES)] = chosen(
+        EXIT_RULES, description="which trials end early, and why; a non-finite loss ends a trial under each rule"
+    )
 
 
 if TYPE_CHECKING:
 
-    class _RuleKeys(Section):
+    class _RuleKeys(_RuleChoice):
         def __getattr__(self, name: str) -> Any: ...
 
 else:
-    _RuleKeys = create_model("_RuleKeys", __base__=Section, **_built_in_fields())
+    _RuleKeys = create_model("_RuleKeys", __base__=_RuleChoice, **_built_in_fields())
 
 
 class EarlyExitSection(_RuleKeys):
     """When trials end early; ``early_exit: none`` means ``rule: none``."""
-
-    rule: Annotated[str, Registered("rule", EXIT_RULES)] = chosen(
-        EXIT_RULES, description="which trials end early, and why; a non-finite loss ends a trial under each rule"
-    )
 
     def settings(self) -> EarlyExitSettings:
         """Return the section as the decisions read it."""
@@ -97,22 +95,9 @@ def section_of(entry: ExitRule) -> type[EarlyExitSection]:
     own = _own_fields(entry)
     if not own:
         return EarlyExitSection
+    # Messages look keys up in EarlyExitSection, which lacks another package's: so its refusals bring their own words.
     fields: dict[str, Any] = {
-        name: (
-            Annotated[Whole if field.kind is int else field.kind, WrapValidator(_refusing(field))],
-            _setting(field, rules=[entry.name]),
-        )
+        name: setting_of(replace(field, check=field.refusals), description=_described(field, rules=[entry.name]))
         for name, field in own.items()
     }
     return create_model("EarlyExitSection", __base__=EarlyExitSection, **fields)
-
-
-def _refusing(field: SettingField) -> Any:
-    # Messages look keys up in EarlyExitSection, which lacks another package's: so its refusals bring their own words.
-    def check(value: object, handler: Any) -> Any:
-        try:
-            return handler(value)
-        except ValidationError:
-            refuse(Refusal(found=repr(value), allowed=field.allowed, hint=field.hint))
-
-    return check

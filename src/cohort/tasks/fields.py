@@ -1,18 +1,42 @@
-"""What all sections of a task file are built from."""
+"""What all sections of a task file are built from: their base, their fields, and how a validator says no."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    create_model,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from cohort.tasks.refusal import Refusal, refuse
+from cohort.core.errors import Problem
+from cohort.core.setting_fields import Refusal, SettingField, setting_fields
 from cohort.tuning.registry import Registry
 
-__all__ = ["Registered", "Section", "Whole", "chosen", "setting"]
+__all__ = [
+    "REFUSAL_TYPE",
+    "Registered",
+    "Section",
+    "Whole",
+    "chosen",
+    "refusal_of",
+    "refusals_of",
+    "refuse",
+    "section_with",
+    "setting",
+    "setting_of",
+]
+
+REFUSAL_TYPE = "cohort_refusal"
 
 
 def setting(default: Any = ..., *, allowed: str, description: str, **constraints: Any) -> Any:
@@ -58,6 +82,55 @@ def chosen(registry: Registry[Any], *, description: str) -> Any:
 
 
 class Section(BaseModel):
-    """What all sections share: unknown keys are errors, types are not guessed, nobody changes a value."""
+    """What all sections share: unknown keys are errors, types are not guessed, nothing changes a value."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+
+def setting_of(field: SettingField, *, description: str | None = None) -> tuple[Any, Any]:
+    """Return the pydantic field of a setting of the layers: type and default, bounds and words."""
+    kind: Any = Literal[field.options] if field.options else field.kind
+    if field.check is not None:
+        kind = Annotated[kind, BeforeValidator(_refusing(field))]
+    if field.kind is int:
+        # the last validator is asked first: the check sees the whole number
+        kind = Annotated[kind, BeforeValidator(_whole)]
+    if field.default is None:
+        kind = kind | None
+    default: Any = field.default() if callable(field.default) else field.default
+    bounds: dict[str, Any] = dict(field.bounds)
+    return kind, setting(default, allowed=field.allowed, description=description or field.description, **bounds)
+
+
+def section_with(settings: type, **first: tuple[Any, Any]) -> type[Section]:
+    """Return the base of a section with the keys of a settings dataclass, after those of the section's own."""
+    fields: dict[str, Any] = {name: setting_of(field) for name, field in setting_fields(settings).items()}
+    return create_model(f"{settings.__name__}Keys", __base__=Section, **{**first, **fields})
+
+
+def _refusing(field: SettingField) -> Any:
+    def check(value: object) -> object:
+        if refusals := field.refusals(value):
+            refuse(*refusals)
+        return value
+
+    return check
+
+
+def refuse(*refusals: Refusal) -> NoReturn:
+    """Raise what pydantic collects.
+
+    Raises:
+        PydanticCustomError: always; its context holds the refusals.
+    """
+    raise PydanticCustomError(REFUSAL_TYPE, "refused", {"refusals": refusals})
+
+
+def refusal_of(problem: Problem) -> Refusal:
+    """Return a problem of a section's settings, whose place is SECTION.KEY, as one below the section."""
+    return Refusal(found=problem.found, allowed=problem.allowed, hint=problem.hint, at=problem.where.key[1:])
+
+
+def refusals_of(context: Mapping[str, Any] | None) -> tuple[Refusal, ...]:
+    """Return what :func:`refuse` put into an error's context."""
+    return tuple((context or {}).get("refusals", ()))

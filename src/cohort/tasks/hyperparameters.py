@@ -8,11 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cohort.tasks.refusal import Refusal, number_hint, refuse
+from cohort.core.setting_fields import Refusal
+from cohort.tasks.fields import refuse
 from cohort.tuning.parameters import MultipleOf, Value
 
-__all__ = ["SEARCHABLE", "ValueKind", "is_number", "multiple_to_plain", "parse_alpha", "parse_value"]
+__all__ = ["SEARCHABLE", "ValueKind", "is_number", "multiple_to_plain", "parse_alpha", "parse_value", "quoted_number"]
 
+# what a person may type for a number, in quotes or out of them
+_NUMBER = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
 
 
@@ -33,6 +36,11 @@ class ValueKind:
     is_number: bool = True
     is_integer: bool = False
     is_rank_multiple_allowed: bool = False
+
+
+def quoted_number(value: object) -> str | None:
+    """Return the hint for a number that was written as text; None for anything else."""
+    return f"Remove the quotes: {value.strip()}." if isinstance(value, str) and _NUMBER.match(value) else None
 
 
 def is_number(value: object) -> bool:
@@ -112,7 +120,8 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
     """Return the value as the kind wants it, or why it is refused."""
     if kind.is_rank_multiple_allowed and (multiple := _parse_multiple(value)) is not None:
         return multiple
-    refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=number_hint(value, example=kind.example), at=at)
+    hint = quoted_number(value) or f"Write for instance {kind.example}."
+    refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=hint, at=at)
     if not kind.is_number:
         return value if isinstance(value, bool | str) and kind.accepts(value) else refusal
     if not isinstance(value, int | float) or not is_number(value) or not kind.accepts(value):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.place import KeyPath
 
-__all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "use_own_names"]
+__all__ = ["ACCEPTED", "NOT_NEEDED", "OTHER_WORDS", "checkpointing_word", "nearest_hint", "use_own_names"]
 
 ACCEPTED: Mapping[KeyPath, KeyPath] = {
     ("base_model",): ("model_name_or_path",),
@@ -107,3 +108,11 @@ def _section(data: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
     """Return the mapping that holds a key."""
     section = data if len(path) == 1 else data.get(str(path[0]))
     return section if isinstance(section, dict) else None
+
+
+def nearest_hint(word: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """Return the advice for an unknown word: the nearest known one, or to remove it."""
+    known = list(known)
+    own = OTHER_WORDS.get(word.lower(), "").rpartition(".")[2]
+    near = [own] if own in known else get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    return f"Did you mean {prefix}{near[0]}? Rename it, or remove it." if near else "Remove it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import get_args
 
@@ -11,10 +12,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
-from cohort.core.place import KeyPath, dotted
+from cohort.core.place import KeyPath, Place, dotted
+from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
+from cohort.tasks.hyperparameters import quoted_number
 from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
-from cohort.tasks.refusal import REFUSAL_TYPE, number_hint, refusals_of
 
 __all__ = ["known_keys", "problems_from", "unknown_key_hint"]
 
@@ -95,9 +97,7 @@ def _hint(detail: ErrorDetails, info: FieldInfo | None) -> str:
         return "Write one of the allowed values."
     if isinstance(info.default, str | int | float):
         default = str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
-        if number_hint(value, example="").startswith("Remove"):
-            return number_hint(value, example="")
-        return f"Write for instance {name}: {default}, the default."
+        return quoted_number(value) or f"Write for instance {name}: {default}, the default."
     return "Write one of the allowed values, or remove the key."
 
 
@@ -108,12 +108,7 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
         return [
             (
                 (*path, *refusal.at),
-                Problem(
-                    where=origin.where((*path, *refusal.at)),
-                    found=refusal.found,
-                    allowed=refusal.allowed,
-                    hint=refusal.hint,
-                ),
+                replace(refusal.problem(Place()), where=origin.where((*path, *refusal.at))),
             )
             for refusal in refusals_of(detail.get("ctx"))
         ]

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from cohort.core.setting_fields import Refusal
+from cohort.tasks.fields import refusals_of, refuse
 from cohort.tasks.hyperparameters import SEARCHABLE, ValueKind, is_number, multiple_to_plain, parse_value
-from cohort.tasks.refusal import Refusal, nearest_hint, refusals_of, refuse
+from cohort.tasks.other_names import nearest_hint
 from cohort.tuning.constraints import ConstraintError, parse_constraint
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
@@ -211,7 +214,7 @@ def parse_space(value: object) -> object:
         try:
             space[name] = parse_parameter(entry, kind=SEARCHABLE[name])
         except PydanticCustomError as error:
-            refusals += [refusal.below(name) for refusal in refusals_of(error.context)]
+            refusals += [replace(refusal, at=(name, *refusal.at)) for refusal in refusals_of(error.context)]
     if refusals:
         refuse(*refusals)
     return space

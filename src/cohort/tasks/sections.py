@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
+from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
-from cohort.tasks.fields import Registered, Section, Whole, chosen, setting
+from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, multiple_to_plain, parse_alpha
 from cohort.tasks.other_names import checkpointing_word
-from cohort.tasks.refusal import Refusal, refuse
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
+from cohort.tuning.evaluation_times import EvaluationSettings
 from cohort.tuning.parameters import MultipleOf, Parameter
 from cohort.tuning.samplers import SAMPLERS, sampler_kind
 
@@ -95,26 +96,20 @@ class TrainingSection(Section):
     )
 
 
-class EvaluationSection(Section):
+if TYPE_CHECKING:
+    _EvaluationKeys = EvaluationSettings
+else:
+    _EvaluationKeys = section_with(EvaluationSettings)
+
+
+class EvaluationSection(_EvaluationKeys):
     """When and on what trials are compared."""
 
-    max_examples: Whole = setting(
-        128, ge=1, allowed="a whole number of at least 1", description="most validation rows of one evaluation"
-    )
-    warmup_evaluations: Whole = setting(
-        3, ge=1, allowed="a whole number of at least 1", description="evaluations within early_exit.warmup_fraction"
-    )
-    every_fraction: float = setting(
-        0.05, gt=0, le=1, allowed="a share above 0, at most 1", description="distance of the later evaluations"
-    )
     metric: Literal["loss", "exact_match"] = setting(
         "loss", allowed="loss | exact_match", description="what the best trial is best at"
     )
     max_new_tokens: Whole = setting(
         64, ge=1, allowed="a whole number of at least 1", description="most tokens generated for a prompt"
-    )
-    max_cost_fraction: float = setting(
-        0.10, gt=0, allowed="a number above 0", description="rows are thinned to this share of training, 16 are left"
     )
 
 

@@ -19,15 +19,15 @@ from ruamel.yaml import YAML
 
 from cohort.core.errors import Problem
 from cohort.core.place import Place
+from cohort.core.setting_fields import Refusal, setting_fields
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
-from cohort.tasks.fields import Section, Whole, setting
+from cohort.tasks.fields import Section, Whole, refuse, setting
 from cohort.tasks.hyperparameters import SEARCHABLE
 from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.other_names import use_own_names
-from cohort.tasks.refusal import Refusal, refuse
 from cohort.tasks.sections import (
     EvaluationSection,
     LoraSection,
@@ -152,19 +152,12 @@ class TaskFile(Section):
 
     def dataset_settings(self) -> DatasetSettings:
         """Return the ``dataset`` section as the data layer reads it."""
-        section = self.dataset
-        values = {name: getattr(section, name) for name in type(section).model_fields}
-        return DatasetSettings(**values, seed=self.training.seed, where=Place(file=self._origin.name, key=("dataset",)))
+        return self.dataset.settings(seed=self.training.seed, where=Place(file=self._origin.name, key=("dataset",)))
 
     def evaluation_settings(self) -> EvaluationSettings:
         """Return when and on how many rows trials are evaluated."""
-        section = self.evaluation
-        return EvaluationSettings(
-            max_examples=section.max_examples,
-            warmup_evaluations=section.warmup_evaluations,
-            every_fraction=section.every_fraction,
-            max_cost_fraction=section.max_cost_fraction,
-        )
+        names = setting_fields(EvaluationSettings)
+        return EvaluationSettings(**{name: getattr(self.evaluation, name) for name in names})
 
     def early_exit_settings(self) -> EarlyExitSettings:
         """Return the ``early_exit`` section as the decisions read it."""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.setting_fields import check_settings, number, share, whole
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.shares import ceil_share, exact_fraction
 
@@ -35,39 +35,15 @@ EVALUATION_TOKEN_COST = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """How often and on how much trials are evaluated.
+    """How often and on how much trials are evaluated."""
 
-    Attributes:
-        max_examples: Most validation rows of one evaluation.
-        warmup_evaluations: Evaluations within warm-up, the last at its end.
-        every_fraction: Distance of the later ones, in shares of the planned steps.
-        max_cost_fraction: Rows are thinned until evaluation costs at most this share of the training compute.
-    """
-
-    max_examples: int = 128
-    warmup_evaluations: int = 3
-    every_fraction: float = 0.05
-    max_cost_fraction: float = 0.10
+    max_examples: int = whole(128, "most validation rows of one evaluation")
+    warmup_evaluations: int = whole(3, "evaluations within early_exit.warmup_fraction")
+    every_fraction: float = share(0.05, "distance of the later evaluations")
+    max_cost_fraction: float = number(0.10, "rows are thinned to this share of training, 16 are left", minimum=None)
 
     def __post_init__(self) -> None:
-        checks = {
-            "max_examples": (self.max_examples >= 1, "an integer >= 1"),
-            "warmup_evaluations": (self.warmup_evaluations >= 1, "an integer >= 1"),
-            "every_fraction": (0 < self.every_fraction <= 1, "a share in (0, 1]"),
-            "max_cost_fraction": (self.max_cost_fraction > 0, "a share > 0"),
-        }
-        problems = [
-            Problem(
-                where=Place(key=("evaluation", name)),
-                found=repr(getattr(self, name)),
-                allowed=allowed,
-                hint=f"Set it to {allowed}.",
-            )
-            for name, (is_ok, allowed) in checks.items()
-            if not is_ok
-        ]
-        if problems:
-            raise InputError(problems)
+        check_settings(self, where=Place(key=("evaluation",)))
 
 
 def warmup_steps(planned_steps: int, *, fraction: float) -> int:

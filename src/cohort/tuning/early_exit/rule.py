@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cohort.core.events import Evaluated, StepDone
+from cohort.core.place import Place
 from cohort.core.setting_fields import check_settings, share
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import DecisionKind, Reason
@@ -111,7 +112,7 @@ class RuleSettings:
     """
 
     def __post_init__(self) -> None:
-        check_settings(self, where="early_exit")
+        check_settings(self, where=Place(key=("early_exit",)))
 
 
 @dataclass(frozen=True, kw_only=True)

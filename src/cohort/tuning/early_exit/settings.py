@@ -42,7 +42,8 @@ class EarlyExitSettings:
         entry = _entry(rule)
         known = {**built_in_keys(), **setting_fields(entry.settings)}
         problems = [_unknown(key, known) for key in keys if key not in known]
-        problems += problems_of({key: keys[key] for key in keys if key in known}, known, where="early_exit")
+        section = Place(key=("early_exit",))
+        problems += problems_of({key: keys[key] for key in keys if key in known}, known, where=section)
         if problems:
             raise InputError(problems)
         object.__setattr__(self, "rule", entry.name)
