@@ -171,7 +171,7 @@ def test_a_late_task_that_cannot_begin_fails_alone(
     measure_base = TaskRun.measure_base
 
     def measure_or_fail(self: TaskRun) -> None:
-        if self._run.directory.root.name == "broken":
+        if self.run.directory.root.name == "broken":
             raise RuntimeError("the device is on fire")
         measure_base(self)
 

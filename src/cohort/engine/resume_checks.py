@@ -36,7 +36,7 @@ def require_same_task(
     task: TaskFile,
     *,
     path: Path,
-    since: str = "the run began",
+    since: str = "as when the run began",
     hint: str = _MEND,
 ) -> None:
     """Refuse a task that is no longer what the run began with.
@@ -63,7 +63,7 @@ def require_same_task(
                 Problem(
                     where=Place(file=str(path), text=key),
                     found=_shown(now),
-                    allowed=f"{_shown(then)}, as when {since}",
+                    allowed=f"{_shown(then)}, {since}",
                     hint=hint,
                 )
                 for key, then, now in differences

@@ -118,7 +118,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
         # compared key by key: another comment or order of keys changes the file and not the task
         try:
             require_same_task(
-                queued.task, load_task(queued.source), path=Path(queued.source), since="it was added", hint=hint
+                queued.task, load_task(queued.source), path=Path(queued.source), since="as when it was added", hint=hint
             )
         except InputError as error:
             problems += error.problems

@@ -30,7 +30,12 @@ _ON_GPU = (Activity.TRAIN, Activity.EVALUATE, Activity.GENERATE)
 
 
 class TaskRun:
-    """The parts of one task's run, joined."""
+    """The parts of one task's run, joined.
+
+    Attributes:
+        run: Its directory, record and watcher.
+        supervisor: Looks after its trials.
+    """
 
     def __init__(self, preparation: Preparation, share: ExecutorShare, run: OpenRun, *, arrival: int = 0) -> None:
         """Join the parts; nothing is trained yet.
@@ -41,7 +46,7 @@ class TaskRun:
             run: Its run, whose record has the facts of its beginning.
             arrival: Its place among the tasks that share the executor.
         """
-        self._preparation, self._share, self._run = preparation, share, run
+        self._preparation, self._share, self.run = preparation, share, run
         task = preparation.task
         early_exit, first = task.early_exit_settings(), preparation.proposals.first
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
@@ -81,12 +86,12 @@ class TaskRun:
 
     def replay(self) -> None:
         """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
-        later = self._run.store.reader.log.proposal_positions()
+        later = self.run.store.reader.log.proposal_positions()
         for trial in self._preparation.proposals.first:
             later.pop(trial.spec.trial_id)
         events: list[TrialEvent] = []
         decisions: list[Decision] = []
-        for entry in self._run.store.reader.log.entries():
+        for entry in self.run.store.reader.log.entries():
             while later and entry.position > next(iter(later.values())):
                 self._study.replay(events, recorded=decisions)
                 events, decisions = [], []
@@ -119,13 +124,13 @@ class TaskRun:
 
     def was_interrupted(self) -> None:
         """Record that the run was stopped with everything saved."""
-        self._run.store.set_facts(state=RunState.INTERRUPTED)
+        self.run.store.set_facts(state=RunState.INTERRUPTED)
 
     def close_trackers(self) -> None:
         """Close the experiment trackers, and record which of them failed."""
         self._reporter.close()
         if self._reporter.failures:
-            self._run.store.set_facts(tracker_failures=dict(self._reporter.failures))
+            self.run.store.set_facts(tracker_failures=dict(self._reporter.failures))
 
     def finish(self, *, was_alone: bool) -> None:
         """Write the results; all trials have ended.
@@ -137,8 +142,9 @@ class TaskRun:
             RunStateError: there is no best adapter, or all trials failed; the tables are written.
             StorageFullError: the disk is full; resuming the run writes what is missing.
         """
-        self._run.watcher.update(self._tracker.snapshot("writing the results"))
-        finish_run(self._preparation, self._run, specs=self._specs, study=self._study)
+        self.close_trackers()
+        self.run.watcher.update(self._tracker.snapshot("writing the results"))
+        finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
         # steps of several tasks, and steps with gradient checkpointing, take longer than a plan expects of the pack
         if was_alone and not self._share.recomputed_passes():
             self._steps.keep()
@@ -148,23 +154,23 @@ class TaskRun:
         self._steps.took(events)
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
-        spent = self._gpu_seconds_before + sum(self._run.time_spent.total(activity) for activity in _ON_GPU)
+        spent = self._gpu_seconds_before + sum(self.run.time_spent.total(activity) for activity in _ON_GPU)
         proposals = self._preparation.proposals
         had_ended = proposals.ended_by_time is not None
         trials = proposals.after(self._study, gpu_seconds=spent)
         if proposals.ended_by_time is not None and not had_ended:
-            self._run.store.set_facts(search_ended=proposals.ended_by_time)
-            self._run.watcher.note(proposals.ended_by_time)
+            self.run.store.set_facts(search_ended=proposals.ended_by_time)
+            self.run.watcher.note(proposals.ended_by_time)
         if trials:
-            self._run.store.add_trials([trial.record() for trial in trials])
+            self.run.store.add_trials([trial.record() for trial in trials])
             self._take_in(trials)
 
     def measure_base(self) -> None:
         """Measure the frozen model, unless its metrics are on record."""
-        if self._run.store.reader.facts().base_metrics is not None:
+        if self.run.store.reader.facts().base_metrics is not None:
             return
-        self._run.watcher.update(self._tracker.snapshot("measuring the base model"))
+        self.run.watcher.update(self._tracker.snapshot("measuring the base model"))
         rows, row_ids = self._preparation.data.validation, self._preparation.evaluation_rows
-        with self._run.time_spent.on(Activity.EVALUATE):
+        with self.run.time_spent.on(Activity.EVALUATE):
             base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
-        self._run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})
+        self.run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})

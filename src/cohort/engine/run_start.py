@@ -1,0 +1,153 @@
+"""From a task to a run that has begun: prepared, with a directory of its own and the first entries of its record."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from cohort.core.clock import Clock
+from cohort.core.durable_files import write_text
+from cohort.core.errors import Problem
+from cohort.engine.copied_runs import places_now
+from cohort.engine.machine.machine import free_memory_bytes
+from cohort.engine.machine.thread_count import settle_thread_count
+from cohort.engine.memory.sizes import SizeRequest
+from cohort.engine.prepare.preparation import Backbone, Preparation, prepare
+from cohort.engine.prepare.trials import objective_metric
+from cohort.engine.state.checkpoints import save_checkpoint
+from cohort.engine.state.trial_states import TrialStateStore
+from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.progress import ProgressWatcher, RunProgress
+from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunState
+from cohort.runs.store import RunStore
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["begun_run", "new_directory", "open_state_store", "prepare_task"]
+
+
+def prepare_task(
+    task: TaskFile,
+    *,
+    watcher: ProgressWatcher,
+    clock: Clock,
+    request: SizeRequest,
+    also: Sequence[Problem] = (),
+    backbone: Backbone | None = None,
+    threads: int | None = None,
+) -> Preparation:
+    """Prepare a task and note what it will run on.
+
+    Args:
+        task: The task.
+        watcher: Receives the phases and notes.
+        clock: Measures how long reading takes.
+        request: Sizes to use where the machine allows it.
+        also: Problems that are known already, to be listed with the others.
+        backbone: The same base model, if it is loaded already.
+        threads: CPU threads that the run began with; None for a new run.
+
+    Raises:
+        InputError: anything is wrong with the task; all of it.
+    """
+    # part of a run's identity: sums over many numbers have other last bits with another number of threads
+    if threads is not None:
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+    elif backbone is None:
+        on_cpu = task.num_gpus == 0 or not torch.cuda.is_available()
+        settle_thread_count(task.model_name_or_path, on_cpu=on_cpu)
+    preparation = prepare(
+        task,
+        clock=clock,
+        say=lambda phase: watcher.update(RunProgress(phase=phase)),
+        request=request,
+        also=also,
+        backbone=backbone,
+    )
+    machine, proposals = preparation.facts.machine, preparation.proposals
+    count = f"{len(proposals.first)} trials{'' if proposals.is_complete else ' at first'}"
+    on = f"{machine.device}, {machine.precision}, {machine.threads} thread{'' if machine.threads == 1 else 's'}"
+    watcher.note(f"{count} on {on}; products: {machine.backend}; attention: {machine.attention}")
+    for note in preparation.notes:
+        watcher.note(note)
+    return preparation
+
+
+@contextlib.contextmanager
+def new_directory(path: str | Path, task: TaskFile) -> Iterator[RunDirectory]:
+    """Make a run directory that holds the task, locked within.
+
+    Raises:
+        InputError: the directory holds other files.
+    """
+    directory = RunDirectory.create(path)
+    with directory.lock():
+        directory.clean_up()
+        # the task first: a directory without a record begins again from it
+        write_text(directory.task_file, task.resolved_yaml())
+        yield directory
+
+
+@contextlib.contextmanager
+def begun_run(
+    preparation: Preparation,
+    directory: RunDirectory,
+    *,
+    watcher: ProgressWatcher,
+    options: RunOptions,
+    clock: Clock,
+    num_tasks: int = 1,
+) -> Iterator[OpenRun]:
+    """Record trials and inputs of a run that has done nothing yet, with a checkpoint to go back to; open within.
+
+    Args:
+        preparation: The task, with the sizes of its executor.
+        directory: A locked directory that holds nothing but the task.
+        watcher: Receives progress.
+        options: How the run is carried out.
+        clock: Measures the run's time.
+        num_tasks: Tasks that share the memory for parked states.
+    """
+    metric = objective_metric(preparation.task)
+    with contextlib.closing(RunStore.create(directory.database, metric=metric, clock=clock)) as store:
+        states = open_state_store(preparation, directory, options=options, num_tasks=num_tasks)
+        store.add_trials([trial.record() for trial in preparation.proposals.first])
+        facts = preparation.facts
+        store.set_facts(
+            task_name=directory.root.name,
+            run_id=uuid.uuid4().hex,
+            state=RunState.RUNNING,
+            places=places_now(directory, preparation.task),
+            seconds=facts.seconds,
+            task=facts.task,
+            machine=facts.machine,
+            inputs=facts.inputs,
+            sizes=facts.sizes,
+            memory=facts.memory,
+            passes=facts.passes,
+        )
+        save_checkpoint(store, states, directory=directory, resident=())
+        # last: a run that is killed before this has trained nothing and begins again
+        store.set_facts(has_begun=True)
+        yield OpenRun(
+            directory=directory, store=store, state_store=states, clock=clock, watcher=watcher, options=options
+        )
+
+
+def open_state_store(
+    preparation: Preparation, directory: RunDirectory, *, options: RunOptions, num_tasks: int = 1
+) -> TrialStateStore:
+    """Return an empty state store with a task's part of the memory that parked states may take."""
+    host = options.host_memory_bytes
+    if host is None:
+        host = free_memory_bytes(torch.device("cpu")) // 2
+    return TrialStateStore(
+        directory,
+        memory_budget_bytes=host // num_tasks,
+        device_budget_bytes=preparation.sizes.device_state_bytes // num_tasks,
+    )

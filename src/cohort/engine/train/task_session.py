@@ -1,0 +1,140 @@
+"""Tasks in one executor: they join, new or from a checkpoint, train and finish. Usually there is one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from cohort.core.clock import Clock
+from cohort.core.interrupts import stopping_gently
+from cohort.engine.memory.watch import MemoryWatch
+from cohort.engine.prepare.preparation import Preparation
+from cohort.engine.state.checkpoints import Manifest
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.open_run import OpenRun
+from cohort.engine.train.session import Session, StopRequestedError
+from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.train.task_run import TaskRun
+from cohort.runs.facts import PassFacts
+
+__all__ = ["TaskSession"]
+
+
+class TaskSession:
+    """An executor and the tasks that train in it, each with its own run.
+
+    Attributes:
+        sizes: The executor's.
+    """
+
+    def __init__(self, preparation: Preparation, *, clock: Clock) -> None:
+        """Build the executor that ``preparation`` asks for; other tasks of the session use it as it is."""
+        self.sizes, self._plan, self._clock = preparation.sizes, preparation.memory, clock
+        self._executor = preparation.build_executor()
+        self._executor.reliefs.append(self._make_room)
+        self._num_joined = 0
+        self._members: dict[Supervisor, TaskRun] = {}
+        self._joining: list[Supervisor] = []
+
+    def join(self, preparation: Preparation, run: OpenRun, *, checkpoint: Manifest | None = None) -> TaskRun:
+        """Take in a task; it trains from the next step boundary on.
+
+        Args:
+            preparation: The task, with the sizes of this session.
+            run: Its run, whose record ends at ``checkpoint``.
+            checkpoint: Where the run stands; None for a new one.
+        """
+        share = ExecutorShare(self._executor, rows=preparation.data.train, place=self._num_joined)
+        member = TaskRun(preparation, share, run, arrival=self._num_joined)
+        self._members[member.supervisor] = member
+        try:
+            if checkpoint is not None:
+                # decisions first: they say which of the checkpoint's trials still train
+                member.replay()
+                member.supervisor.restore(checkpoint)
+            member.measure_base()
+        except BaseException:
+            del self._members[member.supervisor]
+            member.close_trackers()
+            raise
+        self._num_joined += 1
+        self._joining.append(member.supervisor)
+        return member
+
+    def run(
+        self, *, welcome: Callable[[], None] = lambda: None, finish: Callable[[TaskRun], None] | None = None
+    ) -> None:
+        """Train until every task has ended, and write their results.
+
+        Args:
+            welcome: Called at each step boundary; may call :meth:`join`.
+            finish: Calls :meth:`finish` and deals with its errors; None lets them pass.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM; everything is saved.
+        """
+        stop, ended = threading.Event(), list[TaskRun]()
+
+        def record(passes: PassFacts) -> None:
+            for member in (*self._members.values(), *ended):
+                member.run.store.set_facts(passes=passes)
+
+        def finish_ended() -> None:
+            if ended:
+                # the report shows what passes took up to the end
+                memory.record()
+            while ended:
+                (finish or self.finish)(ended.pop(0))
+
+        def at_boundary() -> None:
+            finish_ended()
+            welcome()
+            while self._joining:
+                loop.join(self._joining.pop(0))
+            memory.took()
+
+        # a resumed run keeps the budgets that an earlier process lowered; new ones have none
+        before = next((member.run.store.reader.facts().passes for member in self._members.values()), PassFacts())
+        memory = MemoryWatch(
+            self._executor, self._plan, before=before, record=record, note=self._note, clock=self._clock
+        )
+        loop = Session(
+            self._executor,
+            capacity=self.sizes.capacity,
+            clock=self._clock,
+            stop_requested=stop.is_set,
+            at_boundary=at_boundary,
+            on_end=lambda supervisor: ended.append(self._members.pop(supervisor)),
+        )
+        try:
+            with stopping_gently(stop):
+                loop.run()
+        except StopRequestedError:
+            memory.record()
+            for member in self._members.values():
+                member.was_interrupted()
+            raise KeyboardInterrupt from None
+        finally:
+            for member in self._members.values():
+                member.close_trackers()
+            self._members.clear()
+        # outside of the gentle stop: Ctrl-C ends the writing at once, and a resume writes what is missing
+        finish_ended()
+
+    def finish(self, member: TaskRun) -> None:
+        """Write the results of a task that has ended."""
+        member.finish(was_alone=self._num_joined == 1)
+
+    def vacate(self) -> None:
+        """Free the slots that a stop left taken; the states are saved."""
+        for key in self._executor.resident:
+            self._executor.drop(key)
+
+    def _make_room(self) -> bool:
+        """Move parked states of all tasks off the device."""
+        did_leave = [member.run.state_store.leave_device() for member in self._members.values()]
+        return any(did_leave)
+
+    def _note(self, line: str) -> None:
+        for member in self._members.values():
+            member.run.watcher.note(line)
