@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from cohort.cli.progress import RUN_VIEW, LiveWatcher, PlainWatcher, progress_li
 from cohort.core.clock import ManualClock
 from cohort.engine.train.progress import RunProgress, SilentWatcher, TrialProgress
 from cohort.runs.records import TrialStatus
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
 
 def trial(trial_id: int, status: TrialStatus, *, reason: str = "", value: float | None = None) -> TrialProgress:
@@ -24,6 +26,7 @@ def trial(trial_id: int, status: TrialStatus, *, reason: str = "", value: float 
         reason=reason,
         train_loss=2.0,
         best_value=value,
+        best_order=() if value is None else LOSS.order(value, validation_loss=value, step=5, trial_id=trial_id),
     )
 
 
@@ -49,12 +52,15 @@ def test_a_line_says_everything() -> None:
     )
 
 
-def test_the_best_follows_the_metric() -> None:
+def test_the_best_is_the_first_in_the_study_s_order() -> None:
     assert PROGRESS.best is not None
     assert PROGRESS.best.trial_id == 3
-    upward = RunProgress(phase="training", trials=PROGRESS.trials, maximize=True)
+    reached = ObjectiveMetric(name="exact_match", maximize=True)
+    orders = [reached.order(0.0, validation_loss=loss, step=5, trial_id=i) for i, loss in enumerate((11.1, 4.6, 4.7))]
+    tied = [replace(trial(i, TrialStatus.RUNNING, value=0.0), best_order=order) for i, order in enumerate(orders)]
+    upward = RunProgress(phase="training", trials=tuple(tied))
     assert upward.best is not None
-    assert upward.best.trial_id == 0
+    assert upward.best.trial_id == 1
     assert RunProgress(phase="loading").best is None
 
 

@@ -22,11 +22,13 @@ from cohort.runs.facts import (
     TaskFacts,
     stored_facts,
 )
+from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 
 UPDATES: FactUpdates = {
     "task_name": "sums",
     "metric": "exact_match",
     "metric_maximize": True,
+    "metric_ties": TieRule.LOSS,
     "state": RunState.INTERRUPTED,
     "base_metrics": {"loss": 3.5},
     "run_seconds": 12.5,
@@ -96,3 +98,8 @@ def test_the_list_leaves_out_what_a_report_shows_elsewhere() -> None:
     assert listed["memory_recompute"] == "auto"
     assert list(listed) == sorted(listed)
     assert not {"data_problems", "memory_largest_passes", "best_trial_id"} & set(listed)
+
+
+def test_a_record_without_a_rule_for_ties_keeps_the_one_it_began_with() -> None:
+    old = RunFacts.from_stored({"metric": "exact_match", "metric_maximize": True})
+    assert old.objective_metric == ObjectiveMetric(name="exact_match", maximize=True, ties=TieRule.EARLIEST)

@@ -16,7 +16,7 @@ from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
-from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 from cohort.tuning.replay import RecordedCurve
 from cohort.tuning.study import Study, StudyError
 from cohort.tuning.trial_phase import TrialPhase
@@ -208,7 +208,39 @@ def test_the_result_follows_the_metric_and_the_rules_the_loss() -> None:
     assert best is not None
     assert (best.trial_id, best.step, best.value) == (2, 1, 0.75)
     news = [(d.trial_id, d.step) for d in study.decisions if d.kind is DecisionKind.NEW_BEST]
-    assert news == [(0, 1), (1, 1), (2, 1), (0, 2)], "an equal value is no new best"
+    assert news == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2)], "equal values at equal losses: the later step is better"
+
+
+def _all_score_zero(ties: TieRule) -> Study:
+    """Return a study whose trials score 0 throughout while their losses fall, trial 1's furthest."""
+    losses = {0: [11.1, 9.0, 8.5], 1: [10.0, 5.0, 4.6], 2: [10.5, 7.0, 7.5]}
+    curves = [curve(trial_id, validation=found) for trial_id, found in losses.items()]
+    metric = ObjectiveMetric(name="exact_match", maximize=True, ties=ties)
+    study = Study([c.candidate for c in curves], EarlyExitSettings(rule="none"), metric=metric)
+    for trial_id, found in losses.items():
+        study.start(trial_id)
+        for step, loss in enumerate(found, start=1):
+            study.observe(step_done(trial_id, step, 1.0))
+            study.observe(Evaluated(trial_id=trial_id, step=step, validation_loss=loss, metrics={"exact_match": 0.0}))
+    return study
+
+
+def test_equal_scores_go_to_the_lower_validation_loss_in_a_trial_and_between_trials() -> None:
+    study = _all_score_zero(TieRule.LOSS)
+    bests = [study.best_of(trial_id) for trial_id in (0, 1, 2)]
+    assert [best and (best.step, best.validation_loss) for best in bests] == [(3, 8.5), (3, 4.6), (2, 7.0)]
+    best = study.result()
+    assert best is not None
+    assert (best.trial_id, best.step) == (1, 3)
+
+
+def test_a_run_recorded_before_keeps_its_rule_for_ties() -> None:
+    study = _all_score_zero(TieRule.EARLIEST)
+    best = study.result()
+    assert best is not None
+    assert (best.trial_id, best.step) == (0, 1)
+    news = [(d.trial_id, d.step) for d in study.decisions if d.kind is DecisionKind.NEW_BEST]
+    assert news == [(0, 1), (1, 1), (2, 1)]
 
 
 def test_evaluations_without_the_metric_make_no_best() -> None:

@@ -134,13 +134,11 @@ def _tables(progress: RunProgress) -> list[Text | Table]:
         return []
     parameters = [trial.parameters for trial in progress.trials]
     names, best = varied_names(parameters), progress.best
-    sign = -1.0 if progress.maximize else 1.0
     ordered = sorted(
         progress.trials,
         key=lambda trial: (
             _ORDER.index(trial.status),
-            float("inf") if trial.best_value is None else sign * trial.best_value,
-            trial.trial_id,
+            trial.best_order or (float("inf"), trial.trial_id),
         ),
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

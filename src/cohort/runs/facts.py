@@ -16,7 +16,7 @@ from typing import Any, Self, TypedDict
 from cohort.core.memory_records import GradientCheckpointing, PassKind
 from cohort.data.split_inputs import SplitInput
 from cohort.runs.records import JsonValue
-from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 
 __all__ = [
     "Activity",
@@ -231,6 +231,7 @@ class RunFacts:
     Attributes:
         task_name: The run directory's name when the run began.
         metric, metric_maximize: What the best checkpoint is chosen by.
+        metric_ties: What is better at equal values of it; older runs record none and keep the rule they began with.
         has_begun: Whether the first checkpoint is there; a run without it begins again from its task.
         best_trial_id: The run's result, once it has ended.
         base_metrics: Measured without an adapter, ``loss`` among them.
@@ -246,6 +247,7 @@ class RunFacts:
     run_id: str | None = None
     metric: str = LOSS.name
     metric_maximize: bool = LOSS.maximize
+    metric_ties: TieRule | None = None
     state: RunState | None = None
     has_begun: bool | None = None
     best_trial_id: int | None = None
@@ -278,7 +280,8 @@ class RunFacts:
     @property
     def objective_metric(self) -> ObjectiveMetric:
         """What the best checkpoint is chosen by."""
-        return ObjectiveMetric(name=self.metric, maximize=self.metric_maximize)
+        ties = self.metric_ties or TieRule.EARLIEST
+        return ObjectiveMetric(name=self.metric, maximize=self.metric_maximize, ties=ties)
 
     def listed(self) -> dict[str, JsonValue]:
         """Return what a list of facts should show, by key in alphabetical order: what no other part of a report shows.
@@ -297,6 +300,7 @@ class FactUpdates(TypedDict, total=False):
     run_id: str
     metric: str
     metric_maximize: bool
+    metric_ties: TieRule
     state: RunState
     has_begun: bool
     best_trial_id: int | None
@@ -352,6 +356,7 @@ def _data_problem(stored: Mapping[str, str]) -> DataProblem:
 
 # what JSON has no type of its own for, by key
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    "metric_ties": TieRule,
     "state": RunState,
     "database_file": tuple,
     "tiles": tuple,

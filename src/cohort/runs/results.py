@@ -16,7 +16,7 @@ from cohort.runs.compute_saved import ComputeSaved, compute_saved
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import JsonValue, LoggedEvent, TrialRecord, TrialStatus
-from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
 __all__ = [
     "RankedTrial",
@@ -79,14 +79,19 @@ class RunResults:
 
 
 def best_first(trials: Iterable[TrialRecord], *, metric: ObjectiveMetric) -> list[TrialRecord]:
-    """Return ``trials`` by their best value, ties by trial id, those without one last."""
-    return sorted(
-        trials,
-        key=lambda trial: (math.inf if trial.best_value is None else metric.cost(trial.best_value), trial.trial_id),
-    )
+    """Return ``trials`` by their best checkpoint, those without one last."""
+
+    def order(trial: TrialRecord) -> tuple[float, ...]:
+        if trial.best_value is None or trial.best_loss is None or trial.best_step is None:
+            return (math.inf, trial.trial_id)
+        return metric.order(
+            trial.best_value, validation_loss=trial.best_loss, step=trial.best_step, trial_id=trial.trial_id
+        )
+
+    return sorted(trials, key=order)
 
 
-def _why(trial: TrialRecord, *, label: str) -> str:
+def _why(trial: TrialRecord, *, metric: ObjectiveMetric) -> str:
     ended = {
         TrialStatus.COMPLETED: f"all {trial.steps_done} steps",
         TrialStatus.STOPPED: f"stopped at step {trial.steps_done}: {trial.reason}",
@@ -96,8 +101,10 @@ def _why(trial: TrialRecord, *, label: str) -> str:
         TrialStatus.WAITING: "not begun",
     }[trial.status]
     if trial.best_value is None:
-        return f"no finite {label}; {ended}"
-    return f"{label} {trial.best_value:.4g} at step {trial.best_step}; {ended}"
+        return f"no finite {metric.label}; {ended}"
+    # a share says little by itself: trials of equal score differ in the loss they reach it with
+    loss = "" if metric.name == LOSS.name or trial.best_loss is None else f" (validation loss {trial.best_loss:.4g})"
+    return f"{metric.label} {trial.best_value:.4g}{loss} at step {trial.best_step}; {ended}"
 
 
 def read_results(reader: RunReader) -> RunResults:
@@ -117,7 +124,7 @@ def read_results(reader: RunReader) -> RunResults:
     return RunResults(
         metric=metric,
         ranked=tuple(
-            RankedTrial(rank=rank, trial=trial, why=_why(trial, label=metric.label))
+            RankedTrial(rank=rank, trial=trial, why=_why(trial, metric=metric))
             for rank, trial in enumerate(ordered, start=1)
         ),
         best=best,

@@ -43,7 +43,12 @@ class RunStore:
             RunStateError: there is one already.
             StorageFullError: the disk is full.
         """
-        create_tables(path, facts=stored_facts({"metric": metric.name, "metric_maximize": metric.maximize}))
+        facts: FactUpdates = {
+            "metric": metric.name,
+            "metric_maximize": metric.maximize,
+            "metric_ties": metric.ties,
+        }
+        create_tables(path, facts=stored_facts(facts))
         return cls(open_database(path, read_only=False), clock=clock or SystemClock())
 
     @classmethod

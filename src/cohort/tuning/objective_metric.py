@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from cohort.core.events import Evaluated
 
-__all__ = ["LOSS", "ObjectiveMetric"]
+__all__ = ["LOSS", "ObjectiveMetric", "TieRule"]
+
+
+class TieRule(StrEnum):
+    """Which of two checkpoints with the same value of the metric is better."""
+
+    LOSS = "loss"
+    """The one with the lower validation loss, then the later step, then the smaller trial id."""
+    EARLIEST = "earliest"
+    """The smaller trial id, then the earlier step: the rule of runs whose record names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +27,12 @@ class ObjectiveMetric:
     Attributes:
         name: ``loss`` for the validation loss, else a key of ``Evaluated.metrics``.
         maximize: Whether more is better. A loss is minimized.
+        ties: Which checkpoint is better where values are equal, as small validation sets make them for shares.
     """
 
     name: str = "loss"
     maximize: bool = False
+    ties: TieRule = TieRule.LOSS
 
     def __post_init__(self) -> None:
         if self.name == "loss" and self.maximize:
@@ -42,6 +54,14 @@ class ObjectiveMetric:
     def cost(self, value: float) -> float:
         """Return a number that is smaller for better values."""
         return -value if self.maximize else value
+
+    def order(self, value: float, *, validation_loss: float, step: int, trial_id: int) -> tuple[float, ...]:
+        """Return a sort key of a checkpoint: the better one's is smaller, and no two checkpoints share one."""
+        if self.ties is TieRule.EARLIEST:
+            return (self.cost(value), trial_id, step)
+        # At equal loss the later checkpoint has seen more data. An untrained model that scores 0, as all others do, was
+        # once returned for being first.
+        return (self.cost(value), validation_loss, -step, trial_id)
 
 
 LOSS = ObjectiveMetric()

@@ -30,11 +30,16 @@ class StudyError(CohortError):
 
 @dataclass(frozen=True, kw_only=True)
 class BestTrial:
-    """The best checkpoint: its trial, the steps it had done and the objective metric there."""
+    """The best checkpoint: its trial, the steps it had done, the objective metric and the validation loss there."""
 
     trial_id: int
     step: int
     value: float
+    validation_loss: float
+
+    def order(self, metric: ObjectiveMetric) -> tuple[float, ...]:
+        """Return its sort key among checkpoints (:meth:`ObjectiveMetric.order`)."""
+        return metric.order(self.value, validation_loss=self.validation_loss, step=self.step, trial_id=self.trial_id)
 
 
 @dataclass(kw_only=True)
@@ -149,12 +154,12 @@ class Study:
         return all(trial.state.is_final for trial in self._trials.values())
 
     def result(self) -> BestTrial | None:
-        """Return the best checkpoint so far over all trials, however they ended; ties go to the smaller id.
+        """Return the best checkpoint so far over all trials, however they ended; the metric settles ties.
 
         None when nothing finite was measured.
         """
         bests = [trial.best for trial in self._trials.values() if trial.best is not None]
-        return min(bests, key=lambda best: (self._metric.cost(best.value), best.trial_id), default=None)
+        return min(bests, key=lambda best: best.order(self._metric), default=None)
 
     def observe(self, event: TrialEvent) -> tuple[Decision, ...]:
         """Take in one event and return what follows from it, in the order in which it is to be carried out.
@@ -278,9 +283,10 @@ class Study:
         if value is None or not math.isfinite(value) or not math.isfinite(event.validation_loss):
             return []
         best = trial.best
-        if best is not None and self._metric.cost(value) >= self._metric.cost(best.value):
+        new = BestTrial(trial_id=event.trial_id, step=event.step, value=value, validation_loss=event.validation_loss)
+        if best is not None and new.order(self._metric) >= best.order(self._metric):
             return []
-        trial.best = BestTrial(trial_id=event.trial_id, step=event.step, value=value)
+        trial.best = new
         numbers = {self._metric.name: value, "validation_loss": event.validation_loss}
         if best is not None:
             numbers |= {"previous": best.value, "previous_step": best.step}

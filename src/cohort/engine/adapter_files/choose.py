@@ -111,9 +111,11 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
         value = metric.read_record(evaluation.validation_loss, evaluation.metrics)
         if value is None or not math.isfinite(value) or not math.isfinite(evaluation.validation_loss):
             continue
-        seen.append((metric.cost(value), evaluation.trial_id, evaluation.step, value))
-        if _path(directory, evaluation.trial_id, evaluation.step).is_file():
-            found.append((metric.cost(value), evaluation.trial_id, evaluation.step, value))
+        trial_id, step = evaluation.trial_id, evaluation.step
+        order = metric.order(value, validation_loss=evaluation.validation_loss, step=step, trial_id=trial_id)
+        seen.append((order, trial_id, step, value))
+        if _path(directory, trial_id, step).is_file():
+            found.append(seen[-1])
     if not found:
         return None
     _, trial_id, step, value = min(found)

@@ -22,6 +22,7 @@ class TrialProgress:
         steps_done, planned_steps: Optimizer steps.
         train_loss: That of the last step, in nats per trained token; None before the first.
         best_value: The task's metric at its best evaluation so far; None before the first that is finite.
+        best_order: That evaluation's sort key among all trials' (:meth:`ObjectiveMetric.order`); smaller is better.
     """
 
     trial_id: int
@@ -32,6 +33,7 @@ class TrialProgress:
     reason: str = ""
     train_loss: float | None = None
     best_value: float | None = None
+    best_order: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,6 @@ class RunProgress:
         phase: The current activity (``loading the model``, ``training``, ``measuring the base``).
         trials: Every trial proposed so far, by id.
         metric_label: The task's metric in words.
-        maximize: Whether more of it is better.
         elapsed_seconds: Run time; stands still while the run is stopped.
         tokens_per_second: Trained and evaluated, lately; None before the first token.
         seconds_left: Prediction that expects the selections to come; None while there is none.
@@ -54,7 +55,6 @@ class RunProgress:
     phase: str
     trials: tuple[TrialProgress, ...] = ()
     metric_label: str = "validation loss"
-    maximize: bool = False
     elapsed_seconds: float = 0.0
     tokens_per_second: float | None = None
     seconds_left: float | None = None
@@ -72,10 +72,9 @@ class RunProgress:
 
     @property
     def best(self) -> TrialProgress | None:
-        """The trial with the best value so far; ties go to the smaller id."""
+        """The trial with the best checkpoint so far."""
         measured = [trial for trial in self.trials if trial.best_value is not None]
-        sign = -1.0 if self.maximize else 1.0
-        return min(measured, key=lambda trial: (sign * (trial.best_value or 0.0), trial.trial_id), default=None)
+        return min(measured, key=lambda trial: trial.best_order, default=None)
 
     @property
     def stopped_by_reason(self) -> dict[str, int]:

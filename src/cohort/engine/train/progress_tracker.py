@@ -119,7 +119,6 @@ class ProgressTracker:
             phase=phase,
             trials=tuple(self._trial(trial_id) for trial_id in self._trials),
             metric_label=metric.label,
-            maximize=metric.maximize,
             elapsed_seconds=self._clock.monotonic() - self._started,
             recomputed_passes=self._recomputed_passes(),
             tokens_per_second=rate,
@@ -140,6 +139,7 @@ class ProgressTracker:
             reason="" if reason is None else str(reason),
             train_loss=trajectory.last_loss,
             best_value=None if best is None else best.value,
+            best_order=() if best is None else best.order(self._study.metric),
         )
 
     def _note(self, decision: Decision) -> None:

@@ -8,7 +8,7 @@ from cohort.core.errors import RunStateError
 from cohort.core.events import TrialEvent
 from cohort.engine.memory.sizes import GRAPH_TOKENS
 from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.prepare.trials import PlannedTrial, objective_metric
+from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finish import finish_run
@@ -50,7 +50,9 @@ class TaskRun:
         task = preparation.task
         early_exit, first = task.early_exit_settings(), preparation.proposals.first
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
-        self._study = Study([trial.candidate for trial in first], early_exit, metric=objective_metric(task))
+        facts = run.store.reader.facts()
+        # as recorded, not as the task says today: the rule for ties is that of the version that began the run
+        self._study = Study([trial.candidate for trial in first], early_exit, metric=facts.objective_metric)
         self._steps = StepRecorder(preparation, run, specs=self._specs)
         self._evaluator = RunEvaluator(preparation, share, time_spent=run.time_spent)
         self._tracker = ProgressTracker(
@@ -62,7 +64,6 @@ class TaskRun:
             flat_tokens=GRAPH_TOKENS if preparation.machine.device.type == "cuda" else 0,
             recomputed_passes=share.recomputed_passes,
         )
-        facts = run.store.reader.facts()
         self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)
         assert facts.task_name is not None, "a run that began has a name"
         assert facts.run_id is not None, "a run that began has an id"
