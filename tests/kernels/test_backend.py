@@ -17,7 +17,6 @@ from cohort.kernels.backend import (
     triton_interprets,
     use_backend,
 )
-from cohort.kernels.row_tiles import row_tile
 from cohort.kernels.swiglu import swiglu
 
 WITHOUT_TRITON = """
@@ -103,12 +102,3 @@ def test_a_gpu_takes_triton_but_for_float64() -> None:
     assert describe_backend("cuda").backend is Backend.TRITON
     assert choose_backend(torch.randn(2, device="cuda", dtype=torch.bfloat16)) is Backend.TRITON
     assert choose_backend(torch.randn(2, device="cuda", dtype=torch.float64)) is Backend.REFERENCE
-
-
-@pytest.mark.parametrize("width", [1, 5, 128, 3072, 4096, 5120, 16384, 40_000])
-def test_a_row_lies_in_one_tile(width: int) -> None:
-    tile = row_tile(width)
-    assert tile.columns >= width
-    assert tile.columns < 2 * width + 1
-    assert tile.rows == 1 or tile.rows * tile.columns <= 4096
-    assert tile.num_warps in (1, 2, 4, 8, 16)

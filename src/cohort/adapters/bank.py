@@ -116,7 +116,6 @@ class AdapterBank:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all its matrices."""
         return sum(buffer.numel() * buffer.element_size() for buffer in self._unique_buffers())
 
     @property
@@ -125,7 +124,6 @@ class AdapterBank:
         return tuple(sorted(self._specs))
 
     def spec(self, slot: int) -> AdapterSpec:
-        """Return the hyperparameters of the adapter in ``slot``."""
         return self._specs[slot]
 
     def rank_rows(self, slot: int) -> slice:

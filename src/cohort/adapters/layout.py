@@ -33,7 +33,6 @@ class AdapterLayout:
 
     @cached_property
     def columns(self) -> dict[str, FactorColumns]:
-        """Columns by module path."""
         found, start = {}, 0
         for name, (in_features, out_features) in self.linears.items():
             middle, stop = start + in_features, start + in_features + out_features

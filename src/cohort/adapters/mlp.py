@@ -23,7 +23,6 @@ class PackedMlp:
     fused: bool = True
 
     def __init__(self, gate_up: PackedLinear, down: PackedLinear, *, activation: Activation = Activation.SILU) -> None:
-        """Join ``gate_up``, whose output columns are gate and up side by side, and ``down``."""
         self.gate_up = gate_up
         self.down = down
         self._activation = activation

@@ -34,5 +34,4 @@ class AdapterSpec:
 
     @property
     def scale(self) -> float:
-        """Factor of the adapter's term."""
         return self.lora_alpha / (math.sqrt(self.r) if self.use_rslora else self.r)

@@ -41,7 +41,6 @@ class _GatedGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gate_up_TF: Tensor, with_tanh: bool) -> Tensor:  # noqa: FBT001 - autograd passes by place
-        """Compute and keep what backward needs."""
         ctx.save_for_backward(gate_up_TF)
         ctx.with_tanh = with_tanh
         gate, up = _working(gate_up_TF)
@@ -51,7 +50,6 @@ class _GatedGelu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_TF: Tensor) -> tuple[Tensor | None, ...]:
-        """Return one gradient per argument of forward."""
         (gate_up_TF,) = ctx.saved_tensors
         gate, up = _working(gate_up_TF)
         y, slope = _gelu(gate, with_tanh=ctx.with_tanh)

@@ -71,7 +71,6 @@ class SegmentTable:
         return self.offsets[-1]
 
     def rows(self, slot: int) -> slice:
-        """Return the row range of ``slot``."""
         return slice(self.offsets[slot], self.offsets[slot + 1])
 
     def by_slot(self) -> SegmentTable:

@@ -78,7 +78,6 @@ class PackedAttention:
 
     @property
     def num_positions(self) -> int:
-        """Length of the longest sequence."""
         return max(self._lengths, default=0)
 
     def attend(

@@ -39,9 +39,7 @@ class Backbone(Protocol):
     """A frozen decoder over a packed stream."""
 
     @property
-    def config(self) -> DecoderConfig:
-        """What the decoder is."""
-        ...
+    def config(self) -> DecoderConfig: ...
 
     @property
     def layers(self) -> Sequence[BackboneLayer]:
@@ -58,9 +56,7 @@ class Backbone(Protocol):
         """``(in_features, out_features)`` of each adaptable linear, by full module path."""
         ...
 
-    def embed(self, tokens_T: Tensor) -> Tensor:
-        """Return the token rows [T, D]."""
-        ...
+    def embed(self, tokens_T: Tensor) -> Tensor: ...
 
     def forward(
         self,

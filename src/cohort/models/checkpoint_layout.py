@@ -27,7 +27,6 @@ class FusedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the whole."""
         return (sum(piece.shape[0] for piece in self.pieces), *self.pieces[0].shape[1:])
 
     @property

@@ -37,7 +37,6 @@ class FixedAttention:
 
     @property
     def num_positions(self) -> int:
-        """Most rows of a sequence."""
         return self._length
 
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:

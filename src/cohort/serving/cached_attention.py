@@ -51,7 +51,6 @@ class PrefillAttention:
 
     @property
     def num_positions(self) -> int:
-        """Length of the longest prompt."""
         return self._packed.num_positions
 
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
@@ -111,7 +110,6 @@ class DecodeAttention:
 
     @property
     def num_positions(self) -> int:
-        """Length of the longest sequence."""
         return self._longest
 
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:

@@ -131,7 +131,6 @@ class _Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens it has."""
         return len(self.request.prompt_tokens) + len(self.generated)
 
 

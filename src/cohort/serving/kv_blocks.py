@@ -18,7 +18,6 @@ BLOCK_ROWS = 16
 
 
 def blocks_for(num_tokens: int) -> int:
-    """Return how many blocks ``num_tokens`` positions take."""
     return -(-num_tokens // BLOCK_ROWS)
 
 
@@ -34,7 +33,6 @@ class KvBlocks:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
         return len(self._free)
 
     def take(self, num_blocks: int) -> NDArray[np.int64]:
@@ -48,7 +46,6 @@ class KvBlocks:
         return rows
 
     def give_back(self, rows: NDArray[np.int64]) -> None:
-        """Return the blocks of ``rows`` to the pool."""
         self._free.extend(int(row) // BLOCK_ROWS for row in rows[::BLOCK_ROWS])
 
     def write(self, layer_index: int, *, rows: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> None:

@@ -33,7 +33,6 @@ class HostedTracker:
         self._contexts: dict[int, contextvars.Context] = {}
 
     def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
-        """Keep the hyperparameters; the run is made with the first number."""
         self._parameters[trial_id] = dict(parameters)
 
     def _run(self, trial_id: int) -> Any:
@@ -52,22 +51,18 @@ class HostedTracker:
             self._contexts.pop(trial_id).run(self._runs.pop(trial_id).finish)
 
     def log_step(self, event: StepDone) -> None:
-        """Log a step's numbers."""
         self._log(event.trial_id, step_scalars(event), step=event.step)
 
     def log_evaluation(self, event: Evaluated) -> None:
-        """Log an evaluation's numbers."""
         self._log(event.trial_id, evaluation_scalars(event), step=event.step)
 
     def log_decision(self, decision: Decision) -> None:
-        """Log the decision, and finish the run of a trial that leaves its slot."""
         if leaves_its_slot(decision):
             outcome = {"decision/kind": decision.kind.value, "decision/reason": str(decision.reason)}
             self._log(decision.trial_id, outcome, step=decision.step)
             self._finish(decision.trial_id)
 
     def close(self) -> None:
-        """Finish all runs."""
         for trial_id in list(self._runs):
             self._finish(trial_id)
 

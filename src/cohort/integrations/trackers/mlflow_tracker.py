@@ -35,7 +35,6 @@ class MlflowTracker:
         self._waiting: dict[int, list[Any]] = {}
 
     def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
-        """Keep the hyperparameters; the run is made with the first number."""
         self._parameters[trial_id] = dict(parameters)
 
     def _run(self, trial_id: int) -> str:
@@ -72,16 +71,13 @@ class MlflowTracker:
             self._client.log_batch(self._run(trial_id), metrics=waiting)
 
     def log_step(self, event: StepDone) -> None:
-        """Log a step's numbers."""
         self._log(event.trial_id, step_scalars(event), step=event.step)
 
     def log_evaluation(self, event: Evaluated) -> None:
-        """Log an evaluation's numbers, and send what waited."""
         self._log(event.trial_id, evaluation_scalars(event), step=event.step)
         self._send(event.trial_id)
 
     def log_decision(self, decision: Decision) -> None:
-        """Tag the run with its outcome; end it when the trial is over."""
         if not leaves_its_slot(decision):
             return
         self._send(decision.trial_id)
@@ -93,6 +89,5 @@ class MlflowTracker:
             self._client.set_terminated(run_id, status=status)
 
     def close(self) -> None:
-        """Send what is still waiting."""
         for trial_id in list(self._waiting):
             self._send(trial_id)

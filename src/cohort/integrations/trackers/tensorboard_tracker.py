@@ -37,7 +37,6 @@ class TensorBoardTracker:
         self._open: dict[int, Any] = {}
 
     def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
-        """Keep the hyperparameters; files are made with the first number."""
         simple = (bool, int, float, str)
         self._parameters[trial_id] = {
             name: value if isinstance(value, simple) else json.dumps(value) for name, value in parameters.items()
@@ -57,13 +56,11 @@ class TensorBoardTracker:
         return self._open[trial_id]
 
     def log_step(self, event: StepDone) -> None:
-        """Write a step's scalars."""
         writer = self._of(event.trial_id, step=event.step)
         for name, value in step_scalars(event).items():
             writer.add_scalar(name, value, event.step)
 
     def log_evaluation(self, event: Evaluated) -> None:
-        """Write an evaluation's scalars."""
         writer = self._of(event.trial_id, step=event.step)
         for name, value in evaluation_scalars(event).items():
             writer.add_scalar(name, value, event.step)
@@ -78,7 +75,6 @@ class TensorBoardTracker:
             self._open.pop(decision.trial_id).close()
 
     def close(self) -> None:
-        """Close all files."""
         while self._open:
             self._open.popitem()[1].close()
 

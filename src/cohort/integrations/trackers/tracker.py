@@ -30,7 +30,6 @@ class TrackerSettings:
     project: str = "cohort"
 
     def trial_name(self, trial_id: int) -> str:
-        """Return the name of a trial's tracker run."""
         return f"trial-{trial_id:04d}"
 
     def trial_key(self, trial_id: int) -> str:
@@ -45,17 +44,11 @@ class Tracker(Protocol):
         """Make a trial and its hyperparameters known, before anything is logged about it."""
         ...
 
-    def log_step(self, event: StepDone) -> None:
-        """Record an optimizer step."""
-        ...
+    def log_step(self, event: StepDone) -> None: ...
 
-    def log_evaluation(self, event: Evaluated) -> None:
-        """Record an evaluation."""
-        ...
+    def log_evaluation(self, event: Evaluated) -> None: ...
 
-    def log_decision(self, decision: Decision) -> None:
-        """Record what was decided about a trial."""
-        ...
+    def log_decision(self, decision: Decision) -> None: ...
 
     def close(self) -> None:
         """Send what is still waiting and end."""
@@ -98,19 +91,15 @@ class Trackers:
                 del self._trackers[name]
 
     def start_trial(self, trial_id: int, *, parameters: Mapping[str, Any]) -> None:
-        """Make a trial known to all."""
         self._each(lambda tracker: tracker.start_trial(trial_id, parameters=parameters))
 
     def log_step(self, event: StepDone) -> None:
-        """Record an optimizer step with all."""
         self._each(lambda tracker: tracker.log_step(event))
 
     def log_evaluation(self, event: Evaluated) -> None:
-        """Record an evaluation with all."""
         self._each(lambda tracker: tracker.log_evaluation(event))
 
     def log_decision(self, decision: Decision) -> None:
-        """Record a decision with all."""
         self._each(lambda tracker: tracker.log_decision(decision))
 
     def close(self) -> None:

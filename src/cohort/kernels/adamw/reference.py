@@ -30,7 +30,6 @@ def adamw_step(
     compute_RD: Tensor | None,
     zero_grads: bool,
 ) -> Tensor:
-    """See :func:`cohort.kernels.adamw.op.adamw_step`."""
     slots = slots.slots if isinstance(slots, StagedSlots) else slots
     norms_S = torch.zeros(len(slots), dtype=params_RD.dtype, device=params_RD.device)
     for index, slot in enumerate(slots):

@@ -130,7 +130,6 @@ def adamw_step(
     compute_RD: Tensor | None,
     zero_grads: bool,
 ) -> Tensor:
-    """See :func:`cohort.kernels.adamw.op.adamw_step`."""
     staged = slots if isinstance(slots, StagedSlots) else stage_slots(slots, device=params_RD.device)
     table_AC, width = staged.table_AC, params_RD.shape[1]
     num_steps = table_AC.shape[0]

@@ -38,7 +38,6 @@ class LinearCrossEntropyFunction(torch.autograd.Function):
         with_gradient: bool,  # noqa: FBT001 - autograd passes arguments by place
         backend: Backend,
     ) -> Tensor:
-        """Compute and keep what backward needs."""
         kernels = implementation("cross_entropy", backend)
         num_rows, width = hidden_TD.shape
         num_priced = rows_M.shape[0]
@@ -72,7 +71,6 @@ class LinearCrossEntropyFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dlosses_T: Tensor) -> tuple[Tensor | None, ...]:
-        """Return one gradient per argument of forward."""
         jacobian_MD, rows_M = ctx.saved_tensors
         weighted_MD = (jacobian_MD * dlosses_T.index_select(0, rows_M).unsqueeze(1)).to(jacobian_MD.dtype)
         dhidden_TD = jacobian_MD.new_zeros(ctx.num_rows, jacobian_MD.shape[1]).index_copy_(0, rows_M, weighted_MD)

@@ -58,9 +58,7 @@ class AccumulatingProduct(FrozenProduct, Protocol):
     """A frozen product that can add onto its output, which saves the LoRA term a second pass over that output."""
 
     @property
-    def can_accumulate(self) -> bool:
-        """Whether the methods below work for this instance."""
-        ...
+    def can_accumulate(self) -> bool: ...
 
     def add_forward(self, x_TK: Tensor, y_TN: Tensor) -> None:
         """Add x W^T to y in place."""
@@ -72,7 +70,6 @@ class AccumulatingProduct(FrozenProduct, Protocol):
 
 
 def can_accumulate(frozen: FrozenProduct) -> TypeGuard[AccumulatingProduct]:
-    """Tell whether ``frozen`` adds onto its output."""
     return bool(getattr(frozen, "can_accumulate", False))
 
 

@@ -72,7 +72,6 @@ class SlotTable:
         return max(ends, default=0)
 
     def rank_rows(self, slot: int) -> slice:
-        """Return the rank rows of ``slot`` at its true rank."""
         return slice(self.row_starts[slot], self.row_starts[slot] + self.ranks[slot])
 
 

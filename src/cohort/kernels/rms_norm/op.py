@@ -1,12 +1,15 @@
-"""The public ops: RMSNorm over the last axis, alone or of a sum."""
+"""The public ops: RMSNorm over the last axis, alone or of a sum. The weight is frozen: it gets no gradient."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.backend import Backend, choose_backend
-from cohort.kernels.rms_norm.autograd import AddRmsNormFunction, ForkRmsNormFunction, RmsNormFunction
+from cohort.kernels.backend import Backend, choose_backend, implementation
 
 __all__ = ["add_rms_norm", "fork_rms_norm", "rms_norm"]
 
@@ -27,7 +30,7 @@ def rms_norm(x_TD: Tensor, *, weight_D: Tensor, eps: float, backend: Backend | N
         ShapeError: the weight is not as wide as ``x``.
     """
     _check_width(x_TD, weight_D)
-    result: Tensor = RmsNormFunction.apply(x_TD, weight_D, eps, choose_backend(x_TD, backend=backend))
+    result: Tensor = _RmsNormFunction.apply(x_TD, weight_D, eps, choose_backend(x_TD, backend=backend))
     return result
 
 
@@ -46,7 +49,7 @@ def add_rms_norm(
         raise ShapeError(
             f"residual is {residual_TD.dtype} {tuple(residual_TD.shape)} but x is {x_TD.dtype} {tuple(x_TD.shape)}"
         )
-    result: tuple[Tensor, Tensor] = AddRmsNormFunction.apply(
+    result: tuple[Tensor, Tensor] = _AddRmsNormFunction.apply(
         x_TD, residual_TD, weight_D, eps, choose_backend(x_TD, backend=backend)
     )
     return result
@@ -63,7 +66,7 @@ def fork_rms_norm(
         ShapeError: the weight is not as wide as ``x``.
     """
     _check_width(x_TD, weight_D)
-    result: tuple[Tensor, Tensor] = ForkRmsNormFunction.apply(
+    result: tuple[Tensor, Tensor] = _ForkRmsNormFunction.apply(
         x_TD, weight_D, eps, choose_backend(x_TD, backend=backend)
     )
     return result
@@ -72,3 +75,71 @@ def fork_rms_norm(
 def _check_width(x_TD: Tensor, weight_D: Tensor) -> None:
     if weight_D.ndim != 1 or x_TD.ndim == 0 or weight_D.shape[0] != x_TD.shape[-1]:
         raise ShapeError(f"a weight of shape {tuple(weight_D.shape)} cannot norm the last axis of {tuple(x_TD.shape)}")
+
+
+class _RmsNormFunction(torch.autograd.Function):
+    """``forward(x, weight, eps, backend) -> y``; keeps ``x`` alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, weight_D: Tensor, eps: float, backend: Backend) -> Tensor:
+        ctx.save_for_backward(x_TD, weight_D)
+        ctx.eps, ctx.backend = eps, backend
+        y_TD: Tensor = implementation("rms_norm", backend).rms_norm_forward(x_TD, weight_D=weight_D, eps=eps)
+        return y_TD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TD: Tensor) -> tuple[Tensor | None, ...]:
+        x_TD, weight_D = ctx.saved_tensors
+        kernels = implementation("rms_norm", ctx.backend)
+        return kernels.rms_norm_backward(dy_TD, x_TD=x_TD, weight_D=weight_D, eps=ctx.eps), None, None, None
+
+
+class _AddRmsNormFunction(torch.autograd.Function):
+    """``forward(x, residual, weight, eps, backend) -> (y, new_residual)``; keeps the new residual alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_TD: Tensor, residual_TD: Tensor, weight_D: Tensor, eps: float, backend: Backend
+    ) -> tuple[Tensor, Tensor]:
+        y_TD, new_residual_TD = implementation("rms_norm", backend).add_rms_norm_forward(
+            x_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps
+        )
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(new_residual_TD, weight_D)
+        ctx.eps, ctx.backend = eps, backend
+        return y_TD, new_residual_TD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TD: Tensor | None, dresidual_TD: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy_TD is None:  # only the residual stream goes on: the sum hands its gradient through
+            return dresidual_TD, dresidual_TD, None, None, None
+        new_residual_TD, weight_D = ctx.saved_tensors
+        dx_TD = implementation("rms_norm", ctx.backend).add_rms_norm_backward(
+            dy_TD, dresidual_TD=dresidual_TD, new_residual_TD=new_residual_TD, weight_D=weight_D, eps=ctx.eps
+        )
+        return dx_TD, dx_TD, None, None, None
+
+
+class _ForkRmsNormFunction(torch.autograd.Function):
+    """``forward(x, weight, eps, backend) -> (y, x)``; keeps ``x`` alone, and its two gradients meet in one kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, weight_D: Tensor, eps: float, backend: Backend) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x_TD, weight_D)
+        ctx.eps, ctx.backend = eps, backend
+        y_TD: Tensor = implementation("rms_norm", backend).rms_norm_forward(x_TD, weight_D=weight_D, eps=eps)
+        return y_TD, x_TD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_TD: Tensor | None, dpassed_TD: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy_TD is None:
+            return dpassed_TD, None, None, None
+        x_TD, weight_D = ctx.saved_tensors
+        dx_TD = implementation("rms_norm", ctx.backend).add_rms_norm_backward(
+            dy_TD, dresidual_TD=dpassed_TD, new_residual_TD=x_TD, weight_D=weight_D, eps=ctx.eps
+        )
+        return dx_TD, None, None, None

@@ -14,9 +14,24 @@ import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
-from cohort.kernels.row_tiles import row_tile
 
 __all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
+
+# 4096 bf16 elements by 4 warps: every thread has four 16-byte loads of each operand in flight, and 16 programs fit on a
+# multiprocessor. The README of rms_norm shows how flat the optimum is.
+ELEMENTS_PER_PROGRAM = 4096
+ELEMENTS_PER_WARP = 1024
+MOST_WARPS = 16
+
+
+def row_tile(width: int) -> tuple[int, int, int]:
+    """Return rows and columns of a program, and its warps: several short rows, or one long row with more warps.
+
+    A row lies within one program, so its reduction order never depends on how many other rows there are.
+    """
+    columns = 1 << max(width - 1, 0).bit_length()
+    rows = max(1, ELEMENTS_PER_PROGRAM // columns)
+    return rows, columns, min(MOST_WARPS, max(1, rows * columns // ELEMENTS_PER_WARP))
 
 
 # one compilation for every number of rows: a row has the same bits in any stream
@@ -149,9 +164,9 @@ def _launch(
     if num_rows == 0:
         return
     by_head = x_TD.ndim == 3
-    tile = row_tile(width)
+    rows, columns, num_warps = row_tile(width)
     with on_device_of(x_TD):
-        kernel[(triton.cdiv(num_rows, tile.rows),)](
+        kernel[(triton.cdiv(num_rows, rows),)](
             *operands,
             num_rows,
             x_TD.stride(0) if x_TD.ndim in (2, 3) else width,
@@ -159,9 +174,9 @@ def _launch(
             eps,
             HEADS=x_TD.shape[1] if by_head else 1,
             WIDTH=width,
-            ROWS=tile.rows,
-            COLUMNS=tile.columns,
+            ROWS=rows,
+            COLUMNS=columns,
             ADDS=adds,
             **constants,
-            num_warps=tile.num_warps,
+            num_warps=num_warps,
         )

@@ -1,12 +1,15 @@
-"""The public op: rotate queries and keys by their positions."""
+"""The public op: rotate queries and keys by their positions. Being linear, its autograd node keeps only the angles."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.backend import Backend, choose_backend
-from cohort.kernels.rope.autograd import RopeFunction
+from cohort.kernels.backend import Backend, choose_backend, implementation
 
 __all__ = ["apply_rope"]
 
@@ -35,7 +38,29 @@ def apply_rope(
         raise ShapeError(
             f"cos {tuple(cos_TE.shape)} and sin {tuple(sin_TE.shape)} must be [{num_rows}, {width}], the width even"
         )
-    result: tuple[Tensor, Tensor] = RopeFunction.apply(
+    result: tuple[Tensor, Tensor] = _RopeFunction.apply(
         q_THE, k_TGE, cos_TE, sin_TE, choose_backend(q_THE, backend=backend)
     )
     return result
+
+
+class _RopeFunction(torch.autograd.Function):
+    """``forward(q, k, cos, sin, backend) -> (q, k)``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_THE: Tensor, k_TGE: Tensor, cos_TE: Tensor, sin_TE: Tensor, backend: Backend
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(cos_TE, sin_TE)
+        ctx.backend = backend
+        q_rotated_THE, k_rotated_TGE = implementation("rope", backend).rope_forward(
+            q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE
+        )
+        return q_rotated_THE, k_rotated_TGE
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dq_THE: Tensor, dk_TGE: Tensor) -> tuple[Tensor | None, ...]:
+        cos_TE, sin_TE = ctx.saved_tensors
+        dq, dk = implementation("rope", ctx.backend).rope_backward(dq_THE, dk_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
+        return dq, dk, None, None, None

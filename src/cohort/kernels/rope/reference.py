@@ -9,7 +9,6 @@ __all__ = ["rope_backward", "rope_forward"]
 
 
 def rope_forward(q_THE: Tensor, k_TGE: Tensor, *, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor]:
-    """Return queries and keys, rotated."""
     return _rotate(q_THE, cos_TE, sin_TE), _rotate(k_TGE, cos_TE, sin_TE)
 
 

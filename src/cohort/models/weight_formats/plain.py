@@ -34,12 +34,10 @@ class FrozenLinear:
 
     @property
     def in_features(self) -> int:
-        """K."""
         return self._weight_NK.shape[1]
 
     @property
     def out_features(self) -> int:
-        """N."""
         return self._weight_NK.shape[0]
 
     @property
@@ -49,22 +47,18 @@ class FrozenLinear:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of inputs and outputs."""
         return self._weight_NK.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where the weight is."""
         return self._weight_NK.device
 
     @torch.no_grad()
     def forward(self, x_TK: Tensor) -> Tensor:
-        """Return y [T, N]; outside autograd."""
         return row_stable_product(x_TK, self._weight_NK.t(), self._bias_N)
 
     @torch.no_grad()
     def grad_input(self, dy_TN: Tensor) -> Tensor:
-        """Return dx = dy W, [T, K]; outside autograd."""
         return row_stable_product(dy_TN, self._weight_NK)
 
     @property
@@ -102,12 +96,10 @@ class FrozenLinear:
 
     @torch.no_grad()
     def add_forward(self, x_TK: Tensor, y_TN: Tensor) -> None:
-        """Add x W^T to y in place; outside autograd."""
         y_TN.addmm_(x_TK, self._weight_NK.T)
 
     @torch.no_grad()
     def add_grad_input(self, dy_TN: Tensor, dx_TK: Tensor) -> None:
-        """Add dy W to dx in place; outside autograd."""
         dx_TK.addmm_(dy_TN, self._weight_NK)
 
 

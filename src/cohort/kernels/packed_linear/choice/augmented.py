@@ -46,17 +46,14 @@ class PaddedRows:
 
     @property
     def rows_TK(self) -> Tensor:
-        """The rows themselves."""
         return self.buffer_TX[:, : self.width]
 
     @property
     def spare_TC(self) -> Tensor:
-        """The columns behind them."""
         return self.buffer_TX[:, self.width : self.width + self.num_columns]
 
     @property
     def wide_TX(self) -> Tensor:
-        """The rows with those columns."""
         return self.buffer_TX[:, : self.width + self.num_columns]
 
     def holds(self, x_TK: Tensor) -> bool:
