@@ -35,7 +35,7 @@ from cohort.engine.memory.profile import MARGIN_SHARE, MemoryProfile, profile_me
 from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
-from cohort.scheduling.memory.memory_fit import TERMS, mean_error_percent
+from cohort.scheduling.memory.fit import TERMS, mean_error_percent
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState

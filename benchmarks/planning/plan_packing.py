@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.planning.solo_baselines import max_gpu_plan, min_gpu_plan
 from cohort.scheduling.cost.model import CostModel, Interconnect, Knee, StepCost, TrialWork
-from cohort.scheduling.memory.memory_model import AdaptedLinear, Sharding, adapter_state_bytes, base_shard_bytes
 from cohort.scheduling.packing.planner import plan_packs
 from cohort.scheduling.packing.records import PackableTrial, PackingProblem
-from cohort.scheduling.packing.solo_baselines import max_gpu_plan, min_gpu_plan
 from cohort.scheduling.packing.verify import check_pack_plan, packing_lower_bound
 
 RANKS = (8, 16, 32, 64, 128)
@@ -50,26 +49,22 @@ STEP_BOUND = StepCost(
     knees=(Knee(at_tokens=16384, seconds_per_token=6e-5),),
 )
 LINK = Interconnect(bytes_per_second=3e11, seconds_per_collective=15e-6, collectives_per_step=128, bytes_per_token=8192)
-LINEARS = tuple(
-    AdaptedLinear(in_features=k, out_features=n, is_row_parallel=is_row)
-    for k, n, is_row in (
-        (4096, 4096, False),
-        (4096, 1024, False),
-        (4096, 1024, False),
-        (4096, 4096, True),
-        (4096, 14336, False),
-        (4096, 14336, False),
-        (14336, 4096, True),
-    )
-)
+# widths of each adapted linear of a layer: the one that tensor parallelism leaves whole, the one that it shards
+LINEARS = ((4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 14336), (4096, 14336), (4096, 14336))
+NUM_LAYERS = 32
+# float32 weight, gradient and two moments (PLoRA's printed formula counts moments and precision twice)
+BYTES_PER_ENTRY = 16
 BASE_BYTES = 16_060_000_000
 GPU_BYTES = 141e9
 
 
+def state_bytes(r: int, *, num_gpus: int) -> int:
+    """Return the bytes of an adapter's state on each GPU: tensor parallelism shards one of a linear's two factors."""
+    return BYTES_PER_ENTRY * NUM_LAYERS * sum(r * (whole + -(-sharded // num_gpus)) for whole, sharded in LINEARS)
+
+
 def trial(trial_id: int, *, r: int, batch_size: int, length: int = LENGTH) -> PackableTrial:
-    state = {
-        degree: adapter_state_bytes(LINEARS, r=r, num_layers=32, sharding=Sharding(tensor=degree)) for degree in DEGREES
-    }
+    state = {degree: state_bytes(r, num_gpus=degree) for degree in DEGREES}
     work = TrialWork(
         r=r,
         num_tokens=batch_size * length,
@@ -92,7 +87,7 @@ def problem(
         trials=tuple(trials),
         num_gpus=num_gpus,
         cost=CostModel.from_one_gpu(cost, degrees=DEGREES, interconnect=LINK),
-        room_bytes={d: 0.9 * gpu_bytes - base_shard_bytes(BASE_BYTES, sharding=Sharding(tensor=d)) for d in DEGREES},
+        room_bytes={d: 0.9 * gpu_bytes - -(-BASE_BYTES // d) for d in DEGREES},
         activation_bytes=2e9,
         activation_bytes_per_token=1.5e6,
         token_budget=token_budget,

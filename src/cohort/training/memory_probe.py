@@ -1,7 +1,7 @@
 """Measures, before training, what passes take: a few passes over random rows in a bank of their own.
 
 Nothing of it reaches training: draws are keyed, not global, the bank and the rows are the probe's, and both are freed.
-What was measured is fitted elsewhere (:mod:`cohort.scheduling.memory.memory_fit`), for this layer knows no plans.
+What was measured is fitted elsewhere (:mod:`cohort.scheduling.memory.fit`), for this layer knows no plans.
 """
 
 from __future__ import annotations

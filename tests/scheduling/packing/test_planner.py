@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from benchmarks.planning.solo_baselines import max_gpu_plan, min_gpu_plan
 from cohort.core.errors import InputError
 from cohort.scheduling.packing.balancing import balance_jobs
-from cohort.scheduling.packing.oracle import solve_exactly
 from cohort.scheduling.packing.planner import PackingSettings, plan_packs
 from cohort.scheduling.packing.records import PackPlan
-from cohort.scheduling.packing.solo_baselines import max_gpu_plan, min_gpu_plan
 from cohort.scheduling.packing.verify import check_pack_plan, find_pack_faults, packing_lower_bound
 from cohort.scheduling.placement.verify import PlanError
 
+from .exact_packing import solve_exactly
 from .packing_instances import problem, random_trials, trial
 
 

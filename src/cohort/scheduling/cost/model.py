@@ -8,7 +8,7 @@ A step's seconds are non-negative sums of what the pack holds:
 convex and increasing in the pack, so that the planners can optimise over it exactly. The knees let a step cost little
 below what saturates the GPU and its full price beyond. A step whose passes are launched kernel by kernel takes at least
 the host's time for that; such a cost predicts better, and is not convex: planners take the one without.
-Coefficients are fitted on measured steps (cost_fit); for several GPUs they may be derived from those of one GPU, and
+Coefficients are fitted on measured steps (fit.py); for several GPUs they may be derived from those of one GPU, and
 are labelled so.
 """
 

@@ -1,1 +1,1 @@
-"""Models of the peak memory of a pass."""
+"""The peak memory of a pass: fitted to measured passes."""

@@ -2,7 +2,7 @@
 
 First come, shortest first, longest first, most work first; each task starts as early as its place in the
 list allows, on the first GPUs that are free together (no task overtakes to delay an earlier one: GPUs are reserved in
-list order). Min GPU and Max GPU of PLoRA 6.1, within a task, are in solo_baselines.
+list order). Min GPU and Max GPU of PLoRA 6.1, within a task, are a benchmark's (solo_baselines.py).
 """
 
 from __future__ import annotations

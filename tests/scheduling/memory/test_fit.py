@@ -10,7 +10,12 @@ import pytest
 from scipy.optimize import nnls
 
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
-from cohort.scheduling.memory.memory_fit import fit_passes, mean_error_percent, nonnegative_least_squares
+from cohort.scheduling.memory.fit import (
+    fit_passes,
+    largest_that_fits,
+    mean_error_percent,
+    nonnegative_least_squares,
+)
 
 
 def sizes(count: int, *, seed: int = 0, regime: str = "plain") -> list[PassSize]:
@@ -114,3 +119,16 @@ def test_running_out_of_memory_corrects_it() -> None:
 def test_the_error_of_nothing_is_zero() -> None:
     assert mean_error_percent([]) == 0
     assert mean_error_percent([(99.0, 100.0), (102.0, 100.0)]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 7, 64, 99, 100, 1000])
+def test_the_largest_that_fits(limit: int) -> None:
+    asked: list[int] = []
+
+    def fits(size: int) -> bool:
+        asked.append(size)
+        return size <= limit
+
+    assert largest_that_fits(fits, at_most=100) == min(limit, 100)
+    assert all(1 <= size <= 100 for size in asked)
+    assert sum(size > limit for size in asked) <= 8, "each failure is a real out-of-memory error"

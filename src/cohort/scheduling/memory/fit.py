@@ -14,7 +14,7 @@ keeps nothing of len^2 (its coefficient comes out as zero), while ranks and the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
 
-__all__ = ["TERMS", "PassModel", "PeakLine", "fit_passes", "mean_error_percent", "nonnegative_least_squares"]
+__all__ = [
+    "TERMS",
+    "PassModel",
+    "PeakLine",
+    "fit_passes",
+    "largest_that_fits",
+    "mean_error_percent",
+    "nonnegative_least_squares",
+]
 
 TERMS = ("fixed", "num_rows", "rank_entries", "num_trained", "head_bytes", "num_sequences", "sum_squares")
 """What a line adds up: a constant and the sizes of :class:`~cohort.core.memory_records.PassSize`."""
@@ -166,3 +174,22 @@ def _fit_line(sizes: Sequence[PassSize], measured: NDArray[np.float64], scale: N
     widths = np.maximum(design.max(axis=0), 1e-300)
     solution = nonnegative_least_squares(design / widths, measured / scale) / widths
     return PeakLine(coefficients=tuple(float(value) for value in solution))
+
+
+def largest_that_fits(fits: Callable[[int], bool], *, at_most: int) -> int:
+    """Return the largest size in ``1 .. at_most`` for which ``fits`` holds, by binary search; 0 when none does.
+
+    ``fits`` is asked about ``log2(at_most)`` sizes, smallest first until one fails, so that a probe that must run out
+    of memory to answer does so as seldom as can be.
+    """
+    low, high = 0, 1
+    while high <= at_most and fits(high):
+        low, high = high, high * 2
+    high = min(high, at_most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
