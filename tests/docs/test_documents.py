@@ -6,7 +6,10 @@ import json
 import re
 import shlex
 import shutil
+import sys
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +18,7 @@ from cohort.tasks.loading import load_task
 from tests.cli.tiny_task import write_rows, write_tiny_task
 from tests.conftest import REPOSITORY
 from tests.docs.documents import Block, blocks_of, documents
+from tests.tuning.plugin_packages import install
 from tools.measured_table import BEGIN, END, TABLES, renewed, script_of, table
 
 # protobuf and the standard library deprecate what tensorboard still uses
@@ -80,12 +84,14 @@ def test_every_command_of_a_document_works(path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=str)
-def test_python_of_a_document_works(path: Path, folder: Path) -> None:
+def test_python_of_a_document_works(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in blocks_of(path, "python"):
         if block.needs:
             compile(block.text, str(path), "exec")
         else:
-            exec(compile(block.text, str(path), "exec"), {"__name__": "document"})
+            # dataclasses look their module up
+            monkeypatch.setitem(sys.modules, "document", module := ModuleType("document"))
+            exec(compile(block.text, str(path), "exec"), module.__dict__)
 
 
 @pytest.mark.parametrize("path", TASKS, ids=str)
@@ -104,6 +110,24 @@ def test_links_and_paths_exist(path: Path) -> None:
             assert (REPOSITORY / path.parent / target).exists(), f"{path}: {target}"
     for name in re.findall(r"`((?:src|tests|benchmarks|examples|docs)/[\w./-]+)`", text):
         assert (REPOSITORY / name).exists(), f"{path}: {name}"
+
+
+def test_the_exit_rule_of_the_how_to_works_from_a_task_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path("docs/how-to/write-an-exit-rule.md")
+    (rule,), (toml,) = blocks_of(page, "python"), blocks_of(page, "toml")
+    ((group, points),) = tomllib.loads(toml.text)["project"]["entry-points"].items()
+    ((name, target),) = points.items()
+    site = folder / "site"
+    install(monkeypatch, site, package="cohort-ceiling", group=group, points=points)
+    (site / f"{target.partition(':')[0]}.py").write_text(rule.text)
+    (choice,) = blocks_of(page, "yaml")
+    text = (folder / "task.yaml").read_text().replace("early_exit: none\n", choice.text)
+    (folder / "ceiling.yaml").write_text(text)
+    settings = load_task(folder / "ceiling.yaml").early_exit_settings()
+    assert (settings.rule, settings.ceiling) == (name, 2.5)
+    # a byte-level model of random weights has a loss of 5.5 nats, far above the ceiling
+    assert _exit_code(["tune", "ceiling.yaml", "-o", "runs/ceiling"]) == 0
+    assert "too high" in (folder / "runs" / "ceiling" / "results.csv").read_text()
 
 
 def test_make_targets_exist() -> None:
