@@ -17,7 +17,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.objectives.sft import token_losses
+from cohort.training.token_losses import token_losses
 from cohort.training.trial import TrialSpec
 
 __all__ = [

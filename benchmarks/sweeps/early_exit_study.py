@@ -69,15 +69,13 @@ def outcome(grid: Grid, settings: EarlyExitSettings, *, coarse: bool = False) ->
         "samples_saved_percent": 100 * report.saved_share,
         "best_loss_ratio": report.best.value / grid.best,
         "best_trial_went_on": _went_on(report, best_trial),
-        "saved_by": {
-            reason.value: 100 * saved / report.samples_full for reason, saved in report.samples_saved_by.items()
-        },
+        "saved_by": {reason: 100 * saved / report.samples_full for reason, saved in report.samples_saved_by.items()},
     }
 
 
 def _went_on(report: ReplayReport, trial_id: int) -> bool:
     """Tell whether a trial was kept at its last barrier or never met one, and no rule that compares stopped it."""
-    stops = {d.trial_id: d.reason.value for d in report.decisions if d.kind is DecisionKind.STOP}
+    stops = {d.trial_id: d.reason for d in report.decisions if d.kind is DecisionKind.STOP}
     return stops.get(trial_id) != "underperforming"
 
 
