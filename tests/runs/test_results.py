@@ -16,9 +16,10 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import InputFacts, RunPlaces, RunState, TaskFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import NewTrial, TrialStatus
-from cohort.runs.results import RunResults, read_results, results_json, write_metrics_jsonl, write_results_csv
+from cohort.runs.results import RunResults, read_results
 from cohort.runs.status import read_status
 from cohort.runs.store import RunStore
+from cohort.runs.tables import results_json, write_metrics_jsonl, write_results_csv
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric
 from tests.runs.synthetic_run import SyntheticRun, new_best, write_synthetic_run

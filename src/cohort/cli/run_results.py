@@ -19,8 +19,9 @@ from cohort.core.units import format_count, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.report.searched_parameters import searched_names
-from cohort.runs.results import RankedTrial, RunResults, read_results, results_json
+from cohort.runs.results import RankedTrial, RunResults, read_results
 from cohort.runs.status import RunStatus
+from cohort.runs.tables import results_json
 
 __all__ = ["print_results", "print_status"]
 

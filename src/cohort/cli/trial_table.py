@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cohort.runs.records import JsonValue, TrialStatus
 from cohort.runs.results import RankedTrial
+from cohort.runs.tables import Medium, shown_columns
 
 __all__ = [
     "STYLES",
@@ -63,26 +64,17 @@ def constant_text(rows: Sequence[Mapping[str, JsonValue]]) -> str | None:
 
 def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str) -> Table:
     """Return the trials, best first, with the hyperparameters that differ; print :func:`constant_text` below it."""
-    names = varied_names([entry.trial.parameters for entry in ranked])
+    rows = [entry.trial.parameters for entry in ranked]
+    constant = {name for row in rows for name in row} - set(varied_names(rows))
+    columns = shown_columns(ranked, medium=Medium.TERMINAL, metric_label=metric_label)
+    columns = [column for column in columns if column.name not in constant]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("rank", justify="right")
-    table.add_column("trial", justify="right")
-    for name in names:
-        table.add_column(name, justify="right")
-    for heading in (metric_label, "steps"):
-        table.add_column(heading, justify="right")
-    table.add_column("status")
+    for column in columns:
+        table.add_column(column.name, justify="left" if column.name == "status" else "right")
     for entry in ranked:
-        trial = entry.trial
-        state = trial.status.value + (f": {trial.reason}" if trial.reason and trial.reason != "completed" else "")
-        table.add_row(
-            str(entry.rank),
-            str(trial.trial_id),
-            *(format_value(trial.parameters.get(name)) for name in names),
-            format_value(trial.best_value),
-            f"{trial.steps_done}/{trial.planned_steps}",
-            Text(state, style=STYLES[trial.status]),
-        )
+        cells = [column.text(entry) if column.text else format_value(column.value(entry)) for column in columns]
+        # the status is the last column
+        table.add_row(*cells[:-1], Text(cells[-1], style=STYLES[entry.trial.status]))
     return table
 
 

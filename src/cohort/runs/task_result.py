@@ -10,7 +10,8 @@ from typing import Any
 from cohort.core.errors import CohortError
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results, results_json
+from cohort.runs.results import read_results
+from cohort.runs.tables import results_json
 
 __all__ = ["TaskResult", "TasksFailedError", "read_task_result"]
 

@@ -17,8 +17,9 @@ from cohort.runs.reader import RunReader
 from cohort.runs.records import JsonValue, NewTrial
 from cohort.runs.report import render_report, write_report
 from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.runs.report.labels import number_label
 from cohort.runs.report.loss_curves import exponential_average, thinned
-from cohort.runs.report.svg import band_axis, linear_axis, log_axis, number_label, polyline
+from cohort.runs.report.svg import band_axis, linear_axis, log_axis, polyline
 from cohort.runs.results import read_results
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason

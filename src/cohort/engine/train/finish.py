@@ -14,8 +14,9 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.records import TrialStatus
 from cohort.runs.report import write_report
-from cohort.runs.results import read_results, write_metrics_jsonl, write_results_csv
+from cohort.runs.results import read_results
 from cohort.runs.store import RunStore
+from cohort.runs.tables import write_metrics_jsonl, write_results_csv
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import FAILED, Reason
 from cohort.tuning.study import Study

@@ -11,8 +11,9 @@ from statistics import median
 
 from cohort.core.seeds import derive_seed
 from cohort.runs.records import JsonValue, TrialRecord
-from cohort.runs.report.outcomes import outcome_of
-from cohort.runs.report.svg import Axis, Frame, band_axis, linear_axis, log_axis, mark, number_label
+from cohort.runs.report.labels import setting_label
+from cohort.runs.report.outcomes import outcome_of, trial_group
+from cohort.runs.report.svg import Axis, Frame, band_axis, linear_axis, log_axis, mark
 
 __all__ = ["Effect", "hyperparameter_effects", "varied_parameters"]
 
@@ -36,14 +37,6 @@ class Effect:
     best_value: str
     spread: float
     tied: tuple[str, ...] = ()
-
-
-def _shown(value: JsonValue) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number_label(value)
-    return json.dumps(value)
 
 
 def varied_parameters(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> list[str]:
@@ -96,7 +89,9 @@ def _parameter_axis(values: Sequence[JsonValue]) -> tuple[Axis, dict[str, float]
         axis = log_axis(low, high) if low > 0 and high / low > 20 else linear_axis(low, high)
         return axis, None
     keys = sorted(distinct, key=lambda key: (_number(distinct[key]) or 0.0, key) if all_numbers else (0.0, key))
-    return band_axis([_shown(distinct[key]) for key in keys]), {key: float(index) for index, key in enumerate(keys)}
+    return band_axis([setting_label(distinct[key]) for key in keys]), {
+        key: float(index) for index, key in enumerate(keys)
+    }
 
 
 def _effect(
@@ -124,10 +119,9 @@ def _effect(
             at = band + 0.5 * (derive_seed("report", trial.trial_id) / 2**63 - 0.5)
         outcome = outcome_of(trial)
         is_best = best is not None and trial.trial_id == best.trial_id
-        title = f"trial {trial.trial_id}: {parameter} {_shown(setting)}, {value_label} {trial.best_value:.4g}"
+        title = f"trial {trial.trial_id}: {parameter} {setting_label(setting)}, {value_label} {trial.best_value:.4g}"
         drawn = mark("star" if is_best else outcome.shape, *frame.at(at, trial.best_value), classes="", title=title)
-        state = f"trial o-{outcome.name}{' best' if is_best else ''}"
-        marks.append(f'<g class="{state}" data-trial="{trial.trial_id}">{drawn}</g>')
+        marks.append(trial_group(trial, drawn, best_id=None if best is None else best.trial_id))
     medians = {band: median(found) for band, found in by_band.items()}
     bars = []
     for band, value in medians.items():
@@ -148,7 +142,7 @@ def _effect(
         description=description,
         name=f"effect-{re.sub(r'[^A-Za-z0-9]+', '-', parameter)}",
     )
-    best_value = "" if best is None else _shown(best.parameters.get(parameter))
+    best_value = "" if best is None else setting_label(best.parameters.get(parameter))
     return Effect(parameter=parameter, drawing=drawing, best_value=best_value, spread=spread, tied=tuple(tied))
 
 

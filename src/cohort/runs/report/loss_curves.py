@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from cohort.runs.records import EvaluationRecord, TrialRecord
-from cohort.runs.report.outcomes import outcome_of
+from cohort.runs.report.outcomes import outcome_of, trial_group
 from cohort.runs.report.svg import Axis, Frame, linear_axis, log_axis, mark, polyline
 
 __all__ = ["Curve", "exponential_average", "loss_curves", "thinned"]
@@ -72,20 +72,16 @@ def _panel(
             continue
         outcome = outcome_of(trial)
         points = [frame.at(100 * step / trial.planned_steps, loss) for step, loss in thinned(curve)]
-        is_best = trial.trial_id == best_id
         tooltip = f"trial {trial.trial_id}, {outcome.label}, {trial.steps_done} of {trial.planned_steps} steps"
         last = next(((x, y) for x, y in reversed(points) if math.isfinite(y)), None)
         end = ""
         if last is not None and (trial.is_over or len(points) == 1):
-            shape = "star" if is_best else outcome.shape
+            shape = "star" if trial.trial_id == best_id else outcome.shape
             end = mark(shape, *last, classes="", title=tooltip)
-        groups.append(
-            f'<g class="trial o-{outcome.name}{" best" if is_best else ""}" data-trial="{trial.trial_id}">'
-            f"<title>{tooltip}</title>{polyline(points, classes='curve')}{end}</g>"
-        )
-    drawn = len(groups)
+        drawn = f"<title>{tooltip}</title>{polyline(points, classes='curve')}{end}"
+        groups.append(trial_group(trial, drawn, best_id=best_id))
     description = (
-        f"{title} of {drawn} trials against the share of their planned steps. "
+        f"{title} of {len(groups)} trials against the share of their planned steps. "
         "Each line ends in a mark that tells how the trial ended; the table of trials holds the same numbers."
     )
     return frame.drawing(frame.axes() + "".join(groups), title=title, description=description, name=name)

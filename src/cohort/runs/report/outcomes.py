@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 from zlib import crc32
 
 from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.report.svg import mark
 from cohort.tuning.early_exit import reason_of
 
-__all__ = ["Outcome", "outcome_counts", "outcome_of", "outcome_styles"]
+__all__ = ["Outcome", "outcome_counts", "outcome_key", "outcome_of", "outcome_styles", "trial_group"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,12 @@ def outcome_of(trial: TrialRecord) -> Outcome:
     return _of_reason(trial.reason) if trial.status is TrialStatus.STOPPED else _OPEN
 
 
+def trial_group(trial: TrialRecord, content: str, *, best_id: int | None) -> str:
+    """Return what is drawn of a trial as one group: in its outcome's colour, and found by the trial's number."""
+    best = " best" if trial.trial_id == best_id else ""
+    return f'<g class="trial o-{outcome_of(trial).name}{best}" data-trial="{trial.trial_id}">{content}</g>'
+
+
 @cache
 def _of_reason(text: str) -> Outcome:
     reason = reason_of(text)
@@ -67,6 +75,23 @@ def outcome_counts(trials: Iterable[TrialRecord]) -> list[tuple[Outcome, int]]:
     counts = Counter(outcome_of(trial) for trial in trials)
     early = sorted(counts.keys() - {_COMPLETED, _FAILED, _OPEN}, key=lambda outcome: outcome.name)
     return [(outcome, counts[outcome]) for outcome in (_COMPLETED, *early, _FAILED, _OPEN) if counts[outcome]]
+
+
+def outcome_key(trials: Sequence[TrialRecord], *, best: TrialRecord | None) -> list[dict[str, Any]]:
+    """Return the outcomes that occur, with their marks, for the key above the curves; first the best trial's star."""
+    shown = [(outcome.name, outcome.label, count, outcome.shape) for outcome, count in outcome_counts(trials)]
+    if best is not None:
+        shown.insert(0, (_COMPLETED.name, "best trial", 0, "star"))
+    return [
+        {
+            "name": name,
+            "label": label,
+            "count": count,
+            "is_best": shape == "star",
+            "mark": mark(shape, 0, 0, classes=""),
+        }
+        for name, label, count, shape in shown
+    ]
 
 
 def outcome_styles(trials: Iterable[TrialRecord]) -> str:

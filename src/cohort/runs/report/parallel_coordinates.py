@@ -9,8 +9,9 @@ from html import escape
 
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.report.hyperparameter_effects import varied_parameters
-from cohort.runs.report.outcomes import outcome_of
-from cohort.runs.report.svg import number_label, text
+from cohort.runs.report.labels import is_number, number_label, setting_label
+from cohort.runs.report.outcomes import trial_group
+from cohort.runs.report.svg import text
 
 __all__ = ["parallel_coordinates"]
 
@@ -24,21 +25,14 @@ class _Column:
     def __init__(self, name: str, values: Sequence[JsonValue]) -> None:
         self.name = name
         distinct = {json.dumps(value): value for value in values}
-        # a switch is no number, although bool is an int
-        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct.values())
+        numeric = all(map(is_number, distinct.values()))
         keys = sorted(distinct, key=lambda key: (float(str(distinct[key])) if numeric else 0.0, key))
         self.places = {key: (index + 0.5) / len(keys) for index, key in enumerate(keys)}
         stride = max(1, math.ceil(len(keys) / _MAX_LABELS))
-        self.labels = [(self.places[key], _shown(distinct[key])) for key in keys[::stride]]
+        self.labels = [(self.places[key], setting_label(distinct[key])) for key in keys[::stride]]
 
     def place(self, value: JsonValue) -> float:
         return self.places[json.dumps(value)]
-
-
-def _shown(value: JsonValue) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number_label(value)
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _axis(x: float, name: str, labels: Sequence[tuple[float, str]], *, is_last: bool = False) -> str:
@@ -85,12 +79,9 @@ def parallel_coordinates(
         for (x0, p0), (x1, p1) in zip(zip(xs, places, strict=True), zip(xs[1:], places[1:], strict=True), strict=False):
             middle = (x0 + x1) / 2
             path += f"C{middle:.1f} {_y(p0):.1f} {middle:.1f} {_y(p1):.1f} {x1:.1f} {_y(p1):.1f}"
-        state = f"trial o-{outcome_of(trial).name}{' best' if trial.trial_id == best_id else ''}"
         title = escape(f"trial {trial.trial_id}: {value_label} {trial.best_value:.4g}")
-        lines.append(
-            f'<g class="{state}" data-trial="{trial.trial_id}"><title>{title}</title>'
-            f'<path d="{path}" class="curve"/></g>'
-        )
+        drawn = f'<title>{title}</title><path d="{path}" class="curve"/>'
+        lines.append(trial_group(trial, drawn, best_id=best_id))
     sign = -1 if maximize else 1
     ends = [(1.0, number_label(sign * low)), (0.0, ("≤ " if maximize else "≥ ") + number_label(sign * high))]
     axes = "".join(_axis(x, column.name, column.labels) for x, column in zip(xs, columns, strict=False))

@@ -7,7 +7,7 @@ from html import escape
 
 from cohort.core.units import format_duration
 from cohort.runs.records import ResidencyRecord, TrialRecord
-from cohort.runs.report.outcomes import outcome_of
+from cohort.runs.report.outcomes import outcome_of, trial_group
 from cohort.runs.report.svg import Axis, Frame, linear_axis, mark, text
 
 __all__ = ["slot_timeline"]
@@ -68,13 +68,9 @@ def slot_timeline(
         if is_last and trial.is_over and width > 24 and height > 10:
             shape = "star" if stay.trial_id == best_id else outcome.shape
             exit_mark = mark(shape, right - 8, (y_top + y_base) / 2, classes="on-bar")
-        state = f"trial o-{outcome.name}{' best' if stay.trial_id == best_id else ''}"
-        bars.append(
-            f'<g class="{state}" data-trial="{stay.trial_id}"><title>{escape(title)}</title>'
-            f'<rect x="{left:.1f}" y="{y_top + 0.7:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" '
-            f'class="stay"/>'
-            f"{label}{exit_mark}</g>"
-        )
+        place = f'x="{left:.1f}" y="{y_top + 0.7:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        drawn = f'<title>{escape(title)}</title><rect {place} rx="2" class="stay"/>{label}{exit_mark}'
+        bars.append(trial_group(trial, drawn, best_id=best_id))
     description = (
         f"{len(stays)} stays of {len(last_stay)} trials in {len(slots)} slots over {format_duration(end)}. "
         "Each bar is a trial in a slot; its colour and mark tell how the trial ended."

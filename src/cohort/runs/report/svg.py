@@ -7,16 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Axis", "Frame", "band_axis", "linear_axis", "log_axis", "mark", "number_label", "polyline", "text"]
+from cohort.runs.report.labels import number_label
 
-
-def number_label(value: float) -> str:
-    """Return ``value`` in three significant digits, small ones as people write rates: ``2e-4``."""
-    label = f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.3g}"
-    if "e" in label:
-        digits, exponent = label.split("e")
-        return f"{float(digits):g}e{int(exponent)}"
-    return label
+__all__ = ["Axis", "Frame", "band_axis", "linear_axis", "log_axis", "mark", "polyline", "text"]
 
 
 def _at(value: float) -> str:

@@ -11,10 +11,12 @@ import jinja2
 from cohort.core.durable_files import write_text
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.report import page
+from cohort.runs.report.headline_bars import headline_bars
 from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.runs.report.labels import value_label
 from cohort.runs.report.loss_curves import loss_curves
-from cohort.runs.report.outcomes import outcome_styles
+from cohort.runs.report.outcomes import outcome_key, outcome_styles
+from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.report.parallel_coordinates import parallel_coordinates
 from cohort.runs.report.searched_parameters import followed_parameters
 from cohort.runs.report.slot_timeline import slot_timeline
@@ -109,7 +111,7 @@ def render_report(reader: RunReader) -> str:
 
 def _render(reader: RunReader) -> str:
     results = read_results(reader)
-    decisions, decisions_note = page.decision_rows(reader.log.decisions())
+    decisions, decisions_note = decision_rows(reader.log.decisions())
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -118,20 +120,19 @@ def _render(reader: RunReader) -> str:
         subtitle=_subtitle(results),
         metric_label=results.metric_label,
         maximize=results.metric.maximize,
-        comparison=page.comparison(results),
-        legend=page.legend(results),
+        legend=outcome_key([entry.trial for entry in results.ranked], best=results.best),
         drawings=_drawings(reader, results),
         slots_note=_slots_note(reader),
-        trial_table=page.trial_table(results),
+        trial_table=trial_table(results),
         decisions=decisions,
         decisions_note=decisions_note,
-        compute_rows=page.compute_rows(results),
-        data=page.data_notes(results.facts.inputs),
-        facts=[(name.replace("_", " "), page.value_label(value)) for name, value in results.facts.listed().items()],
+        compute_rows=compute_rows(results),
+        data=data_notes(results.facts.inputs),
+        facts=[(name.replace("_", " "), value_label(value)) for name, value in results.facts.listed().items()],
         css=_resource("report.css") + outcome_styles(entry.trial for entry in results.ranked),
         js=_resource("report.js"),
         version=__version__,
-        **page.headline(results),
+        **headline_bars(results),
         **_effects(results),
     )
 

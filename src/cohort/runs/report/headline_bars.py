@@ -1,0 +1,126 @@
+"""The cards on top of the report: the best value in bars beside base model, worst and default; the price; the time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.core.units import format_count, format_duration
+from cohort.runs.facts import Activity, RunState
+from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.report.labels import percent_label, value_label
+from cohort.runs.report.outcomes import outcome_counts, outcome_of
+from cohort.runs.results import RunResults
+
+__all__ = ["headline_bars"]
+
+_EARLY = "¹"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bar:
+    label: str
+    value: str
+    percent: float
+    is_best: bool
+
+
+def headline_bars(results: RunResults) -> dict[str, Any]:
+    """Return what the template shows in the cards."""
+    compute, runs = results.compute, results.compute.num_full_runs
+    comparison = _comparison(results)
+    return {
+        "best": None if results.best is None else _best_card(results.best, results=results),
+        "comparison": comparison,
+        "is_any_early": any(bar.label.endswith(_EARLY) for bar in comparison),
+        "price": {
+            "share": percent_label(compute.share_of_full_grid),
+            "candidates": "the one candidate" if compute.num_trials == 1 else f"all {compute.num_trials} candidates",
+            "full_runs": "–" if runs is None else f"{runs:.1f}",
+            "bars": _price_bars(results),
+        },
+        "time": {"total": format_duration(results.run_seconds), "lines": _time_lines(results)},
+    }
+
+
+def _metric_label(value: float | None, *, results: RunResults) -> str:
+    """Return a value of the task's metric; a share in [0, 1] other than a loss as a percentage."""
+    if value is None:
+        return "–"
+    if results.metric.name != "loss" and results.metric.maximize and 0 <= value <= 1:
+        return percent_label(value)
+    return f"{value:.4g}"
+
+
+def _best_card(trial: TrialRecord, *, results: RunResults) -> dict[str, Any]:
+    standing = outcome_of(trial).label if trial.is_over else trial.status.value
+    return {
+        "trial_id": trial.trial_id,
+        "value": _metric_label(trial.best_value, results=results),
+        "step": trial.best_step,
+        "how": f"{standing}, {trial.steps_done} of {trial.planned_steps} steps",
+        "place": "In best/, in PEFT's format." if results.facts.state is RunState.DONE else "Best so far.",
+        "parameters": [(name, value_label(value)) for name, value in trial.parameters.items()],
+    }
+
+
+def _comparison(results: RunResults) -> Sequence[_Bar]:
+    """Return a bar each for the base model, the worst, the default and the best trial, as far as they are known.
+
+    What a rule stopped early says so: its value is not that of its full training.
+    """
+    worst = results.worst
+    bars = [
+        ("base model", results.base_value),
+        ("worst" + _stopped(worst), worst.best_value if worst and len(results.ranked) > 1 else None),
+        ("default" + _stopped(results.default_trial), results.default_value),
+        ("best", results.best.best_value if results.best else None),
+    ]
+    known = [(label, value) for label, value in bars if value is not None and math.isfinite(value)]
+    # one outlier must not flatten the other bars; the numbers beside them are exact
+    longest = max((abs(value) for label, value in known if not label.startswith("worst")), default=0.0) or 1.0
+    return [
+        _Bar(
+            label=label,
+            value=_metric_label(value, results=results),
+            percent=round(min(100.0, 100 * abs(value) / longest), 1),
+            is_best=label == "best",
+        )
+        for label, value in known
+    ]
+
+
+def _stopped(trial: TrialRecord | None) -> str:
+    if trial is None or not trial.is_over or trial.status is TrialStatus.COMPLETED:
+        return ""
+    return f" at {100 * trial.steps_done // trial.planned_steps} % {_EARLY}"
+
+
+def _price_bars(results: RunResults) -> Sequence[_Bar]:
+    compute = results.compute
+    lengths = {
+        "full grid": float(compute.planned_tokens),
+        "this sweep": compute.cost_tokens,
+        "one run": compute.planned_tokens / max(1, compute.num_trials),
+    }
+    longest = max(compute.planned_tokens, compute.cost_tokens, 1.0)
+    return [
+        _Bar(
+            label=label,
+            value=f"{format_count(tokens)} tokens",
+            percent=round(100 * tokens / longest, 1),
+            is_best=label == "this sweep",
+        )
+        for label, tokens in lengths.items()
+    ]
+
+
+def _time_lines(results: RunResults) -> list[str]:
+    spent = results.facts.seconds
+    parts = [f"{activity} {format_duration(spent[activity])}" for activity in Activity if activity in spent]
+    counts = outcome_counts(entry.trial for entry in results.ranked)
+    trials = ", ".join(f"{count} {outcome.label}" for outcome, count in counts)
+    lines = [", ".join(parts), f"Trials: {trials}", results.search_ended]
+    return [line for line in lines if line]

@@ -1,0 +1,54 @@
+"""Numbers, hyperparameters and facts as the short text that a report shows."""
+
+from __future__ import annotations
+
+import json
+
+from cohort.runs.records import JsonValue
+
+__all__ = ["is_number", "number_label", "percent_label", "setting_label", "value_label"]
+
+_ITEMS_SHOWN = 6
+
+
+def is_number(value: JsonValue) -> bool:
+    """Return whether ``value`` is a number; a switch is none, although bool is an int."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number_label(value: float, *, digits: int = 3) -> str:
+    """Return ``value`` in some significant digits, small ones as people write rates: ``2e-4``."""
+    label = f"{value:.{digits - 1}e}" if 0 < abs(value) < 1e-3 else f"{value:.{digits}g}"
+    if "e" in label:
+        mantissa, exponent = label.split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return label
+
+
+def setting_label(value: JsonValue) -> str:
+    """Return a hyperparameter's value as a tick of an axis."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number_label(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def value_label(value: JsonValue, *, digits: int = 3) -> str:
+    """Return a hyperparameter or fact as text of a table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return number_label(value, digits=digits)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {value_label(inner)}" for name, inner in value.items())
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        # the names of all adapted linears would fill a page; run.db has them
+        shown = [str(item) for item in value[:_ITEMS_SHOWN]]
+        return ", ".join(shown) + (f" and {len(value) - len(shown)} more" if len(value) > len(shown) else "")
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def percent_label(share: float | None) -> str:
+    """Return ``12.5 %``; a dash for a share that is not known."""
+    return "–" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,222 @@
+"""The table of trials: every column, for results.csv, ``--json``, the terminal and the report; and metrics.jsonl.
+
+To add a column, add an entry to ``FILE_COLUMNS``, and one to ``SHOWN_COLUMNS`` if people should see it in a table.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from pathlib import Path
+from typing import Any
+
+from cohort.core.durable_files import atomic_file
+from cohort.core.events import Evaluated, StepDone
+from cohort.core.units import format_count
+from cohort.runs.reader import RunReader
+from cohort.runs.records import JsonValue, LoggedEvent, TrialRecord, TrialStatus
+from cohort.runs.results import RankedTrial, RunResults
+from cohort.tuning.early_exit import reason_of
+
+__all__ = ["Column", "Medium", "results_json", "shown_columns", "write_metrics_jsonl", "write_results_csv"]
+
+
+class Medium(Flag):
+    """Where people read the table."""
+
+    TERMINAL = auto()
+    REPORT = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the table of trials.
+
+    Attributes:
+        name: Its heading, and its key in ``--json``.
+        value: What a trial has in it.
+        text: What people read in place of the value.
+        each: Where values are mappings, the headings of a column for each of their names; ``--json`` keeps the mapping.
+        in_csv: Whether results.csv has it.
+        media: Which tables for people have it.
+    """
+
+    name: str
+    value: Callable[[RankedTrial], Any]
+    text: Callable[[RankedTrial], str] | None = None
+    each: str = ""
+    in_csv: bool = True
+    media: Medium = Medium.TERMINAL | Medium.REPORT
+
+
+def _status(trial: TrialRecord) -> str:
+    return trial.status.value + (f": {trial.reason}" if trial.reason and trial.reason != "completed" else "")
+
+
+def _outcome(trial: TrialRecord) -> str:
+    ended = reason_of(trial.reason).label if trial.status is TrialStatus.STOPPED else trial.status.value
+    return f"{ended}: {trial.message}" if trial.message else ended
+
+
+_RANK = Column(name="rank", value=lambda entry: entry.rank)
+_TRIAL = Column(name="trial", value=lambda entry: entry.trial.trial_id)
+_PARAMETERS = Column(name="parameters", value=lambda entry: entry.trial.parameters, each="{}")
+_BEST_VALUE = Column(name="best_value", value=lambda entry: entry.trial.best_value, in_csv=False, media=Medium.TERMINAL)
+
+# the order of results.csv: programs may read columns by their place, so a new one comes last
+FILE_COLUMNS = (
+    _RANK,
+    _TRIAL,
+    Column(name="status", value=lambda entry: entry.trial.status.value),
+    Column(name="reason", value=lambda entry: entry.trial.reason),
+    _PARAMETERS,
+    Column(name="seed", value=lambda entry: entry.trial.seed),
+    Column(name="planned_steps", value=lambda entry: entry.trial.planned_steps),
+    Column(name="steps", value=lambda entry: entry.trial.steps_done),
+    Column(name="tokens", value=lambda entry: entry.trial.tokens),
+    Column(name="eval_tokens", value=lambda entry: entry.trial.evaluation_tokens),
+    Column(name="best_step", value=lambda entry: entry.trial.best_step),
+    Column(name="eval_loss", value=lambda entry: entry.trial.best_loss),
+    Column(name="metrics", value=lambda entry: entry.trial.best_metrics, each="eval_{}"),
+    Column(name="last_loss", value=lambda entry: entry.trial.last_loss),
+    Column(name="message", value=lambda entry: entry.trial.message),
+    _BEST_VALUE,
+    Column(name="why", value=lambda entry: entry.why, in_csv=False),
+)
+
+SHOWN_COLUMNS = (
+    _RANK,
+    _TRIAL,
+    _PARAMETERS,
+    _BEST_VALUE,
+    Column(name="validation loss", value=lambda entry: entry.trial.best_loss, media=Medium.REPORT),
+    Column(name="metrics", value=lambda entry: entry.trial.best_metrics, each="{}", media=Medium.REPORT),
+    Column(name="best step", value=lambda entry: entry.trial.best_step, media=Medium.REPORT),
+    Column(
+        name="steps",
+        value=lambda entry: entry.trial.steps_done,
+        text=lambda entry: f"{entry.trial.steps_done}/{entry.trial.planned_steps}",
+    ),
+    Column(
+        name="tokens",
+        value=lambda entry: entry.trial.tokens,
+        text=lambda entry: format_count(entry.trial.tokens),
+        media=Medium.REPORT,
+    ),
+    Column(name="status", value=lambda entry: _status(entry.trial), media=Medium.TERMINAL),
+    Column(name="outcome", value=lambda entry: _outcome(entry.trial), media=Medium.REPORT),
+)
+
+
+def _spread(columns: Sequence[Column], ranked: Sequence[RankedTrial]) -> Iterator[Column]:
+    """Put in the place of a column of mappings one column for each name, in the order the names first occur."""
+    for column in columns:
+        if not column.each:
+            yield column
+            continue
+        for name in dict.fromkeys(name for entry in ranked for name in column.value(entry)):
+            yield Column(name=column.each.format(name), value=_item(column.value, name))
+
+
+def _item(value: Callable[[RankedTrial], Any], name: str) -> Callable[[RankedTrial], Any]:
+    return lambda entry: value(entry).get(name)
+
+
+def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label: str) -> list[Column]:
+    """Return the columns of a table for people, in their order."""
+    columns = [column for column in SHOWN_COLUMNS if medium in column.media]
+    named = [replace(column, name=metric_label) if column is _BEST_VALUE else column for column in columns]
+    return list(_spread(named, ranked))
+
+
+def write_results_csv(path: Path, *, results: RunResults) -> None:
+    """Write the trials table, best first. A number that does not exist is an empty field.
+
+    Raises:
+        StorageFullError: the disk is full; the file is as it was.
+    """
+    columns = list(_spread([column for column in FILE_COLUMNS if column.in_csv], results.ranked))
+    with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([column.name for column in columns])
+        writer.writerows([_cell(column.value(entry)) for column in columns] for entry in results.ranked)
+
+
+def _cell(value: JsonValue) -> str | int | float:
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def results_json(results: RunResults) -> dict[str, Any]:
+    """Return what ``--json`` prints: plain values, strict JSON."""
+    compute = results.compute
+    trials = [{column.name: column.value(entry) for column in FILE_COLUMNS} for entry in results.ranked]
+    best_id = None if results.best is None else results.best.trial_id
+    whole: dict[str, Any] = {
+        "metric": {"name": results.metric.name, "maximize": results.metric.maximize},
+        "best": next((trial for trial in trials if trial["trial"] == best_id), None),
+        "base_value": results.base_value,
+        "default_value": results.default_value,
+        "seconds": results.run_seconds,
+        "search_ended": results.search_ended,
+        "compute": {
+            "share_of_full_grid": compute.share_of_full_grid,
+            "full_runs": compute.num_full_runs,
+            "trained_tokens": compute.trained_tokens,
+            "eval_tokens": compute.evaluation_tokens,
+            "planned_tokens": compute.planned_tokens,
+            "trained_samples": compute.trained_samples,
+            "planned_samples": compute.planned_samples,
+        },
+        "trials": trials,
+    }
+    cleaned: dict[str, Any] = _finite(whole)
+    return cleaned
+
+
+def write_metrics_jsonl(path: Path, *, reader: RunReader) -> None:
+    """Write every step and evaluation in the order it happened; NaN and Inf, which JSON lacks, as null.
+
+    Raises:
+        StorageFullError: the disk is full; the file is as it was.
+    """
+    with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as stream:
+        for line in _log_history(reader):
+            stream.write(json.dumps(_finite(line), allow_nan=False) + "\n")
+
+
+def _log_history(reader: RunReader) -> Iterator[dict[str, Any]]:
+    """The log in the words of transformers' ``log_history`` and TRL (``num_tokens`` counts up), plus ``trial``."""
+    seen: dict[int, int] = {}
+    for entry in reader.log.entries():
+        if not isinstance(entry, LoggedEvent):
+            continue
+        event = entry.event
+        line: dict[str, Any] = {"trial": event.trial_id, "step": event.step, "seconds": round(entry.seconds, 3)}
+        if isinstance(event, StepDone):
+            seen[event.trial_id] = seen.get(event.trial_id, 0) + event.num_tokens
+            line |= {"loss": event.loss, "grad_norm": event.grad_norm, "learning_rate": event.learning_rate}
+            line["num_tokens"] = seen[event.trial_id]
+        elif isinstance(event, Evaluated):
+            line |= {"eval_loss": event.validation_loss}
+            line |= {f"eval_{name}": value for name, value in event.metrics.items()}
+            line["eval_num_tokens"] = event.num_tokens
+        else:
+            line["error"] = event.message
+        yield line
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with None for every NaN and Inf in it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
