@@ -32,7 +32,7 @@ from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
 from cohort.engine.memory.profile import MARGIN_SHARE, MemoryProfile, profile_memory
-from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes
+from cohort.engine.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
 from cohort.scheduling.memory.fit import TERMS, mean_error_percent
@@ -135,8 +135,8 @@ def sizes_that_fill(
     decoder: Decoder, profile: MemoryProfile, *, specs: Sequence[TrialSpec], longest: int, free: int
 ) -> Sizes:
     """Return a run's sizes, but for as many rank rows as fit: here the card is to be filled, not the matrix units."""
-    return choose_sizes(
-        specs,
+    inputs = SizeInputs(
+        specs=specs,
         layout=AdapterLayout(dict(decoder.linears)),
         machine=Machine(
             device=decoder.device,
@@ -149,6 +149,7 @@ def sizes_that_fill(
         request=SizeRequest(rank_rows=1 << 30),
         needs=profile.needs(margin_share=MARGIN_SHARE),
     )
+    return choose_sizes(inputs, free_bytes=free)
 
 
 def fill_the_card(

@@ -28,7 +28,7 @@ from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, size_facts
+from cohort.engine.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, estimated_needs, size_facts
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows
@@ -120,8 +120,9 @@ def _arguments() -> argparse.Namespace:
 def _sizes(planned: Any, decoder: Decoder, *, rows: TokenisedRows, token_budget: int | None) -> Sizes:
     """Return the sizes that a run would choose here."""
     free = torch.cuda.mem_get_info()[0] if decoder.device.type == "cuda" else 8 << 30
-    return choose_sizes(
-        [trial.spec for trial in planned],
+    activation_bytes = activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize)
+    inputs = SizeInputs(
+        specs=[trial.spec for trial in planned],
         layout=AdapterLayout(dict(decoder.linears)),
         machine=Machine(
             device=decoder.device,
@@ -132,8 +133,9 @@ def _sizes(planned: Any, decoder: Decoder, *, rows: TokenisedRows, token_budget:
         ),
         longest_row=int(rows.lengths.max()),
         request=SizeRequest(token_budget=token_budget),
-        activation_bytes=activation_bytes_per_token(decoder.config, bytes_per_value=decoder.dtype.itemsize),
+        needs=estimated_needs(activation_bytes) if decoder.device.type == "cuda" else None,
     )
+    return choose_sizes(inputs, free_bytes=free)
 
 
 def _evaluation_plan(planned: Any, *, rows: TokenisedRows, validation: TokenisedRows) -> EvaluationPlan:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cohort.task_queue.settings import DispatcherSettings
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem
@@ -24,6 +23,7 @@ from cohort.task_queue.messages import Heartbeat
 from cohort.task_queue.progress import SilentQueueWatcher
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
 from cohort.task_queue.replanner import Replanner
+from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
 from cohort.task_queue.task_states import TaskStates
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cohort.task_queue.settings import DispatcherSettings, Limits
 
 from cohort.cluster.worker_pool import Slot
 from cohort.task_queue.messages import Heartbeat
+from cohort.task_queue.settings import DispatcherSettings, Limits
 from cohort.task_queue.worker_slots import WorkerSlot, WorkerSlotState
 
 LIMITS = Limits(silent_seconds=10, still_seconds=100, start_seconds=50, stop_seconds=30)

@@ -17,7 +17,7 @@ from pathlib import Path
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem, RunStateError
 from cohort.engine.memory.sizes import SizeRequest, size_facts
-from cohort.engine.prepare.preparation import Backbone, Preparation
+from cohort.engine.prepare.preparation import LoadedBackbone, Preparation
 from cohort.engine.run_start import begun_run, new_directory, prepare_task
 from cohort.engine.train.isolation import one_line
 from cohort.engine.train.open_run import RunOptions
@@ -66,7 +66,7 @@ class SharedSession:
         self._submitted: queue.SimpleQueue[_Submitted] = queue.SimpleQueue()
         self._directories: dict[str, Path] = {}
         self._first: Preparation | None = None
-        self._backbone: Backbone | None = None
+        self._backbone: LoadedBackbone | None = None
         self._session: TaskSession | None = None
         self._ended: set[str] = set()
         self._failures: dict[str, CohortError] = {}

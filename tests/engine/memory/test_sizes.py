@@ -15,8 +15,11 @@ from cohort.engine.machine.machine import Machine
 from cohort.engine.memory.sizes import (
     GPU_TOKENS,
     LOSS_HEAD_BYTES,
+    SizeInputs,
     SizeRequest,
+    Sizes,
     choose_sizes,
+    estimated_needs,
     rank_row_bytes,
 )
 from cohort.scheduling.pass_sizes import MARGIN_SHARE, MemoryNeeds
@@ -65,6 +68,27 @@ def gpu(gibibytes: float) -> Machine:
     )
 
 
+def sizes_on(
+    machine: Machine,
+    *,
+    specs: list[TrialSpec] | None = None,
+    activation_bytes: int | None = None,
+    needs: MemoryNeeds | None = None,
+    request: SizeRequest | None = None,
+    layout: AdapterLayout = LAYOUT_8B,
+    longest_row: int = 440,
+) -> Sizes:
+    inputs = SizeInputs(
+        specs=specs or grid(),
+        layout=layout,
+        machine=machine,
+        longest_row=longest_row,
+        needs=needs if activation_bytes is None else estimated_needs(activation_bytes),
+        request=request or SizeRequest(),
+    )
+    return choose_sizes(inputs, free_bytes=machine.memory_bytes)
+
+
 def test_a_rank_row_of_8b_is_what_arithmetic_says() -> None:
     assert LAYOUT_8B.width == 2_621_440
     # master, gradient and two moments in float32, and a bf16 copy
@@ -75,14 +99,7 @@ def test_a_rank_row_of_8b_is_what_arithmetic_says() -> None:
 @pytest.mark.parametrize("activation_bytes", [300_000, 1_400_000, 5_200_000])
 def test_everything_fits_together(gibibytes: float, activation_bytes: int) -> None:
     specs, machine = grid(), gpu(gibibytes)
-    sizes = choose_sizes(
-        specs,
-        layout=LAYOUT_8B,
-        machine=machine,
-        longest_row=440,
-        request=SizeRequest(),
-        activation_bytes=activation_bytes,
-    )
+    sizes = sizes_on(machine, activation_bytes=activation_bytes)
     row_bytes = rank_row_bytes(LAYOUT_8B, has_compute_copy=True)
     executor = sizes.executor
     used = executor.num_rank_rows * row_bytes + sizes.device_state_bytes
@@ -95,37 +112,24 @@ def test_everything_fits_together(gibibytes: float, activation_bytes: int) -> No
 
 
 def test_a_large_card_takes_the_widest_pass() -> None:
-    sizes = choose_sizes(
-        grid()[:4], layout=LAYOUT_8B, machine=gpu(180), longest_row=440, request=SizeRequest(), activation_bytes=100_000
-    )
+    sizes = sizes_on(gpu(180), specs=grid()[:4], activation_bytes=100_000)
     assert sizes.executor.token_budget == GPU_TOKENS[0]
 
 
-def test_a_wish_is_kept() -> None:
+def test_a_request_is_kept() -> None:
     request = SizeRequest(token_budget=512, num_slots=3, rank_rows=128)
-    sizes = choose_sizes(
-        grid(), layout=LAYOUT_8B, machine=gpu(124), longest_row=440, request=request, activation_bytes=5_000_000
-    )
+    sizes = sizes_on(gpu(124), request=request, activation_bytes=5_000_000)
     assert (sizes.executor.token_budget, sizes.executor.num_slots, sizes.executor.num_rank_rows) == (512, 3, 128)
 
 
 def test_too_small_a_card_is_an_input_error() -> None:
     with pytest.raises(InputError, match="which the smallest pass and the margin leave of"):
-        choose_sizes(
-            grid(), layout=LAYOUT_8B, machine=gpu(6), longest_row=440, request=SizeRequest(), activation_bytes=5_000_000
-        )
+        sizes_on(gpu(6), activation_bytes=5_000_000)
 
 
 def test_recorded_passes_give_way_to_trials_that_wait() -> None:
     def sizes(gibibytes: float, rank_rows: int | None) -> tuple[int, int]:
-        found = choose_sizes(
-            grid(),
-            layout=LAYOUT_8B,
-            machine=gpu(gibibytes),
-            longest_row=440,
-            request=SizeRequest(rank_rows=rank_rows),
-            activation_bytes=5_000_000,
-        )
+        found = sizes_on(gpu(gibibytes), request=SizeRequest(rank_rows=rank_rows), activation_bytes=5_000_000)
         return found.executor.graph_tokens, found.executor.num_rank_rows
 
     assert sizes(124, 256)[0] == 3072, "there is room for all"
@@ -137,16 +141,8 @@ def test_recorded_passes_give_way_to_trials_that_wait() -> None:
 def test_measured_needs_take_the_place_of_the_estimate() -> None:
     needs = MemoryNeeds(pass_bytes=lambda tokens: 1e6 * tokens, reserve_bytes=GIB, margin_share=0.05)
     measured, estimated = (
-        choose_sizes(
-            grid(),
-            layout=LAYOUT_8B,
-            machine=gpu(124),
-            longest_row=440,
-            request=SizeRequest(rank_rows=10_000),
-            activation_bytes=5_000_000,
-            needs=known,
-        )
-        for known in (needs, None)
+        sizes_on(gpu(124), request=SizeRequest(rank_rows=10_000), needs=known)
+        for known in (needs, estimated_needs(5_000_000))
     )
     assert measured.executor.num_rank_rows > estimated.executor.num_rank_rows
     used = measured.executor.num_rank_rows * rank_row_bytes(LAYOUT_8B, has_compute_copy=True)
@@ -158,7 +154,7 @@ def test_a_cpu_with_a_limit_has_smaller_passes() -> None:
     layout = AdapterLayout({"q": (64, 64)})
     cpu = Machine(device=torch.device("cpu"), device_name="test", dtype="float32", threads=1, memory_bytes=40 << 20)
     needs = MemoryNeeds(pass_bytes=lambda tokens: 50_000 * tokens)
-    sizes = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, request=SizeRequest(), needs=needs)
+    sizes = sizes_on(cpu, layout=layout, longest_row=100, needs=needs)
     assert sizes.executor.token_budget == 512
-    free = choose_sizes(grid(), layout=layout, machine=cpu, longest_row=100, request=SizeRequest())
+    free = sizes_on(cpu, layout=layout, longest_row=100)
     assert free.executor.token_budget == 2048

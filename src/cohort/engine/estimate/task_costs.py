@@ -8,32 +8,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from cohort.adapters.bank import aligned_rank
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.engine.machine.machine import Machine
 from cohort.engine.machine.measurements import CostKey, MeasuredCosts
+from cohort.engine.memory.limit import limit_problem, sizes_within, smallest_memory
 from cohort.engine.memory.sizes import (
     GRAPH_TOKENS,
     LOSS_HEAD_BYTES,
-    SizeRequest,
+    SizeInputs,
     Sizes,
-    choose_sizes,
     estimate_passes,
     rank_row_bytes,
 )
-from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
 from cohort.engine.prepare.inputs import TaskInputs
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
-from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token, weight_bytes
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
@@ -106,14 +102,13 @@ class TaskCosts:
         """
         self.task, self.inputs, self.hardware, self.measured = task, inputs, hardware, measured
         self.bytes_per_value = 2 if hardware.is_gpu else 4
-        shapes = linear_shapes(inputs.config)
-        self.layout = AdapterLayout({name: shapes[name] for name in inputs.target_modules})
+        self.layout = inputs.layout
         self.counts = count_model(inputs.config)
         self.weight_bytes = float(
             weight_bytes(inputs.config, dtype=torch.bfloat16 if hardware.is_gpu else torch.float32)
         )
         train = inputs.data.train
-        self.proposals = TrialProposals(task, num_rows=len(train), num_tokens=int(train.offsets[-1]))
+        self.proposals = TrialProposals(task, train)
         self.trials = self._all_trials()
         self.mean_square = float((train.lengths.astype(float) ** 2).mean())
         self.works = {trial_id: self._work(trial) for trial_id, trial in enumerate(self.trials)}
@@ -173,40 +168,30 @@ class TaskCosts:
         )
         needs = None
         if self.hardware.is_gpu or limit is not None:
-            dtype = torch.bfloat16 if self.hardware.is_gpu else torch.float32
-            needs = estimate_passes(self.inputs.config, dtype=dtype, device=machine.device)
+            needs = estimate_passes(self.inputs.config, dtype=getattr(torch, machine.dtype), device=machine.device)
             if limit is not None:
                 needs = replace(needs, margin_share=self.task.memory.margin)
-
-        def sizes_of(free: int) -> Sizes:
-            return choose_sizes(
-                self.proposals.largest(),
-                layout=self.layout,
-                machine=replace(machine, memory_bytes=free),
-                longest_row=int(self.inputs.data.train.lengths.max()),
-                request=SizeRequest(),
-                needs=needs,
-                gradient_checkpointing=GradientCheckpointing(self.task.memory.gradient_checkpointing),
-            )
-
-        if free <= (LOSS_HEAD_BYTES if self.hardware.is_gpu else 0):
-            raise InputError(self._too_large(weights, enough=self._smallest_memory(sizes_of, weights)))
+        inputs = SizeInputs.of(
+            self.task,
+            specs=self.proposals.largest(),
+            layout=self.layout,
+            machine=machine,
+            rows=self.inputs.data.train,
+            needs=needs,
+        )
+        there_bytes = self.hardware.memory_bytes
+        # every pass on a GPU takes the loss head's memory, so with less than that no rank is at fault
+        pass_bytes = LOSS_HEAD_BYTES if self.hardware.is_gpu else 0
+        if free <= pass_bytes:
+            enough = smallest_memory(self.task, inputs, base_bytes=weights, there_bytes=there_bytes)
+            known = limit_problem(self.task, base_bytes=weights, pass_bytes=pass_bytes, enough=enough)
+            is_limit = limit is not None and limit < there_bytes
+            raise InputError(known if known is not None and is_limit else self._too_large(weights))
         try:
-            return sizes_of(int(free))
+            return sizes_within(self.task, inputs, free_bytes=int(free), base_bytes=weights, there_bytes=there_bytes)
         except InputError as error:
-            problems, enough = (
-                [self._placed(problem) for problem in error.problems],
-                self._smallest_memory(sizes_of, weights),
-            )
-            raise InputError(problems if enough is None else enough.with_hints(problems)) from None
-
-    def _smallest_memory(self, sizes_of: Callable[[int], Sizes], weights: int) -> SmallestMemory | None:
-        """Return what the task would do with beside ``weights`` bytes on each device; None where no memory would do."""
-        needed = find_smallest_memory(sizes_of, taken=weights)
-        if needed is None:
-            return None
-        limit = self.task.memory.limit
-        return SmallestMemory(num_bytes=needed, limit_bytes=limit, there_bytes=self.hardware.memory_bytes)
+            next_to = f", next to the base model on {self.hardware.name}"
+            raise InputError([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
 
     @property
     def device_bytes(self) -> float:
@@ -214,28 +199,12 @@ class TaskCosts:
         limit = self.task.memory.limit
         return self.hardware.memory_bytes if limit is None else min(float(limit), self.hardware.memory_bytes)
 
-    def _too_large(self, weights: int, *, enough: SmallestMemory | None) -> Problem:
-        """Return what is wrong when the base model alone is too large."""
-        limit = self.task.memory.limit
-        if limit is not None and limit < self.hardware.memory_bytes:
-            to = "" if enough is None or enough.raised is None else f" to {enough.raised}"
-            return Problem(
-                where=self.task.where("memory.limit"),
-                found=format_bytes(limit),
-                allowed=f"more than {format_bytes(weights)}, which the base model takes, and room for a pass",
-                hint=f"Raise it{to}, remove it, or choose a smaller base model.",
-            )
+    def _too_large(self, weights: int) -> Problem:
         return Problem(
             where=self.task.where("model_name_or_path"),
             found=f"{self.task.model_name_or_path}, whose weights take {format_bytes(weights)}",
             allowed=f"what fits in {format_bytes(self.hardware.memory_bytes)} of {self.hardware.name}",
             hint="Choose a smaller base model, or hardware with more memory.",
-        )
-
-    def _placed(self, problem: Problem) -> Problem:
-        return replace(
-            self.task.located(problem),
-            allowed=f"{problem.allowed}, beside the base model on {self.hardware.name}",
         )
 
     @property

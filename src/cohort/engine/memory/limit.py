@@ -1,85 +1,71 @@
-"""What of ``memory.limit`` can be told before a weight is read: whether base model and one adapter fit at all."""
+"""Whether a task fits in the memory there is, and the smallest memory in which it would, for the errors that say no."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
-from cohort.core.memory_records import GradientCheckpointing
-from cohort.core.units import format_bytes
+from cohort.core.units import format_bytes, format_bytes_above
+from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, estimate_passes, rank_row_bytes, too_large
-from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
+from cohort.engine.memory.sizes import SizeInputs, Sizes, choose_sizes, estimate_passes, too_large
 from cohort.models import counts
 from cohort.models.config import DecoderConfig
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
-__all__ = ["estimate_smallest_memory", "limit_problem", "require_room_for_an_adapter", "weight_bytes"]
+__all__ = [
+    "SmallestMemory",
+    "estimated_inputs",
+    "limit_problem",
+    "require_room_for_an_adapter",
+    "sizes_within",
+    "smallest_memory",
+    "weight_bytes",
+]
+
+# bytes between which the smallest memory is looked for
+_LEAST, _MOST = 1 << 10, 1 << 48
 
 
-def limit_problem(task: TaskFile, *, taken: int, enough: SmallestMemory | None = None) -> Problem | None:
-    """Return what is wrong with a limit that the base model's ``taken`` bytes use up; None when there is room.
+@dataclass(frozen=True, kw_only=True)
+class SmallestMemory:
+    """The smallest memory that is enough for a task.
 
-    Args:
-        task: Its ``memory`` section.
-        taken: Bytes of the base model.
-        enough: What the task would do with, where that is known.
+    Attributes:
+        num_bytes: The base model's included; within 0.1 %, never too few.
+        limit_bytes: The task's own limit; None where it has none.
+        there_bytes: What the machine has for the task, the base model included.
+        is_measured: Whether passes were measured; otherwise they are estimated from above.
     """
-    limit = task.memory.limit
-    if limit is None or limit > taken:
-        return None
-    to = "" if enough is None or enough.raised is None else f" to {enough.raised}"
-    return Problem(
-        where=task.where("memory.limit"),
-        found=format_bytes(limit),
-        allowed=f"more than {format_bytes(taken)}, which the base model takes",
-        hint=f"Raise it{to}, remove it, or choose a smaller base model.",
-    )
 
+    num_bytes: int
+    limit_bytes: int | None
+    there_bytes: float
+    is_measured: bool = False
 
-def estimate_smallest_memory(
-    task: TaskFile,
-    machine: Machine,
-    *,
-    config: DecoderConfig,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    longest_row: int,
-) -> SmallestMemory | None:
-    """Return what a task would do with, passes estimated from above; None where no memory would do.
+    @property
+    def raised(self) -> str | None:
+        """``24.1 GiB or more (...)``, to which the limit would have to be raised; None where no limit helps."""
+        if self.limit_bytes is None or self.num_bytes > self.there_bytes:
+            return None
+        return f"{format_bytes_above(self.num_bytes)} or more ({self._how})"
 
-    Args:
-        task: Its ``memory`` section.
-        machine: What it would train on, the base model not loaded yet.
-        config: Of the base model.
-        layout: Adapted linears.
-        specs: The trials with the most needs.
-        longest_row: Tokens of the longest row.
-    """
-    needs = estimate_passes(config, dtype=getattr(torch, machine.dtype), device=machine.device)
-    needs = replace(needs, margin_share=task.memory.margin)
+    def with_hint(self, problem: Problem) -> Problem:
+        """Return a problem of too little memory with the memory that would be enough."""
+        if (raised := self.raised) is not None:
+            return replace(problem, hint=f"Raise memory.limit to {raised}. Or: {problem.hint}")
+        takes = f"{format_bytes_above(self.num_bytes)} would be enough, the base model's included ({self._how})"
+        return replace(problem, hint=f"{takes}; there are {format_bytes(self.there_bytes)}. {problem.hint}")
 
-    def sizes_of(free: int) -> Sizes:
-        return choose_sizes(
-            specs,
-            layout=layout,
-            machine=replace(machine, memory_bytes=free),
-            longest_row=longest_row,
-            request=SizeRequest(),
-            needs=needs,
-            gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
-        )
-
-    needed = find_smallest_memory(sizes_of, taken=weight_bytes(config, machine))
-    if needed is None:
-        return None
-    return SmallestMemory(num_bytes=needed, limit_bytes=task.memory.limit, there_bytes=machine.memory_bytes)
+    @property
+    def _how(self) -> str:
+        return "as passes were measured" if self.is_measured else "by an estimate from above"
 
 
 def weight_bytes(config: DecoderConfig, machine: Machine) -> int:
@@ -87,37 +73,122 @@ def weight_bytes(config: DecoderConfig, machine: Machine) -> int:
     return counts.weight_bytes(config, dtype=getattr(torch, machine.dtype))
 
 
-def require_room_for_an_adapter(
+def estimated_inputs(
     task: TaskFile,
     machine: Machine,
     *,
     config: DecoderConfig,
     layout: AdapterLayout,
     specs: Sequence[TrialSpec],
-    longest_row: int,
-) -> None:
-    """Refuse a limit that does not hold the base model and the state of the widest adapter, passes left aside.
+    rows: TokenisedRows,
+) -> SizeInputs:
+    """Return what sizes follow from before a weight is read: passes are estimated from above."""
+    needs = estimate_passes(config, dtype=getattr(torch, machine.dtype), device=machine.device)
+    needs = replace(needs, margin_share=task.memory.margin)
+    return SizeInputs.of(task, specs=specs, layout=layout, machine=machine, rows=rows, needs=needs)
+
+
+def sizes_within(
+    task: TaskFile,
+    inputs: SizeInputs,
+    *,
+    free_bytes: int,
+    base_bytes: int,
+    there_bytes: float,
+    is_measured: bool = False,
+) -> Sizes:
+    """Return the sizes of a task; where it does not fit, say at which key and with how much memory it would.
+
+    Args:
+        task: Its ``memory`` section, and the lines of its keys.
+        inputs: What sizes follow from.
+        free_bytes: For adapters and passes.
+        base_bytes: Of the base model.
+        there_bytes: What the machine has for the task, the base model included.
+        is_measured: Whether passes were measured.
+
+    Raises:
+        InputError: it does not fit.
+    """
+    try:
+        return choose_sizes(inputs, free_bytes=free_bytes)
+    except InputError as error:
+        problems = [task.located(problem) for problem in error.problems]
+    enough = smallest_memory(task, inputs, base_bytes=base_bytes, there_bytes=there_bytes, is_measured=is_measured)
+    raise InputError(problems if enough is None else [enough.with_hint(problem) for problem in problems])
+
+
+def smallest_memory(
+    task: TaskFile, inputs: SizeInputs, *, base_bytes: int, there_bytes: float, is_measured: bool = False
+) -> SmallestMemory | None:
+    """Return the smallest memory in which sizes are found, by the same figures that refuse it; None: none is enough.
+
+    The arguments are those of :func:`sizes_within`.
+    """
+
+    def is_enough(free_bytes: int) -> bool:
+        try:
+            choose_sizes(inputs, free_bytes=free_bytes)
+        except InputError:
+            return False
+        return True
+
+    # bytes, margin and pass sizes interact in no closed form, and a try is plain arithmetic
+    high = _LEAST
+    while not is_enough(high):
+        high *= 2
+        if high > _MOST:
+            return None
+    low = high // 2
+    while high - low > max(1, high >> 10):
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return SmallestMemory(
+        num_bytes=base_bytes + high,
+        limit_bytes=task.memory.limit,
+        there_bytes=there_bytes,
+        is_measured=is_measured,
+    )
+
+
+def limit_problem(
+    task: TaskFile, *, base_bytes: int, pass_bytes: int = 0, enough: SmallestMemory | None = None
+) -> Problem | None:
+    """Return what is wrong with a limit that the base model uses up; None when there is room.
 
     Args:
         task: Its ``memory`` section.
-        machine: What it would train on.
-        config: Of the base model.
-        layout: Adapted linears.
-        specs: The trials with the most needs.
-        longest_row: Tokens of the longest row, for the limit that would do.
+        base_bytes: Of the base model.
+        pass_bytes: What every pass takes in addition.
+        enough: The memory in which the task would fit, where that is known.
+    """
+    limit = task.memory.limit
+    if limit is None or limit > base_bytes + pass_bytes:
+        return None
+    to = "" if enough is None or enough.raised is None else f" to {enough.raised}"
+    room = ", and room for a pass" if pass_bytes else ""
+    return Problem(
+        where=task.where("memory.limit"),
+        found=format_bytes(limit),
+        allowed=f"more than {format_bytes(base_bytes)}, which the base model takes{room}",
+        hint=f"Raise it{to}, remove it, or choose a smaller base model.",
+    )
+
+
+def require_room_for_an_adapter(task: TaskFile, inputs: SizeInputs, *, base_bytes: int) -> None:
+    """Refuse a limit that does not hold the base model and the state of the widest adapter, without any pass.
 
     Raises:
         InputError: the limit is too low for any pass.
     """
     if task.memory.limit is None:
         return
-    left = task.memory.limit - weight_bytes(config, machine)
+    left = task.memory.limit - base_bytes
     room = int(left * (1 - task.memory.margin))
-    row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
-    rank = max(spec.adapter.r for spec in specs)
-    if aligned_rank(rank) * row_bytes > room:
-        problem = task.located(too_large(rank, row_bytes=row_bytes, room=room, free_bytes=left))
-        enough = estimate_smallest_memory(
-            task, machine, config=config, layout=layout, specs=specs, longest_row=longest_row
-        )
+    rank = max(spec.adapter.r for spec in inputs.specs)
+    # passes are left out on purpose: estimated from above, they would refuse limits that do once they are measured
+    if aligned_rank(rank) * inputs.row_bytes > room:
+        problem = task.located(too_large(rank, row_bytes=inputs.row_bytes, room=room, free_bytes=left))
+        there = inputs.machine.memory_bytes
+        enough = smallest_memory(task, inputs, base_bytes=base_bytes, there_bytes=there)
         raise InputError(problem if enough is None else enough.with_hint(problem))

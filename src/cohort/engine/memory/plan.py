@@ -1,4 +1,8 @@
-"""What of the device's memory a run may take, and what its passes take of that: measured, or estimated from above."""
+"""Plans the memory of a run: what it may take of the device, and what its passes take of that.
+
+The story of this room: :mod:`limit` says whether a task can fit at all, :mod:`profile` measures passes before training,
+:mod:`sizes` turns bytes into slots, rank rows and tokens, and :mod:`watch` corrects the figures while training runs.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,17 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.devices import hardware_of
 from cohort.engine.machine.machine import Machine, free_memory_bytes
 from cohort.engine.machine.measurements import CostKey, MemoryKey, forget_passes, read_passes, write_passes
-from cohort.engine.memory.limit import limit_problem
+from cohort.engine.memory.limit import limit_problem, sizes_within
 from cohort.engine.memory.profile import MemoryProfile, profile_memory
-from cohort.engine.memory.sizes import CPU_SIZES, GPU_TOKENS, estimate_passes, rank_row_bytes
-from cohort.engine.memory.smallest import SmallestMemory, find_smallest_memory
+from cohort.engine.memory.sizes import (
+    CPU_SIZES,
+    GPU_TOKENS,
+    SizeInputs,
+    SizeRequest,
+    Sizes,
+    estimate_passes,
+    rank_row_bytes,
+)
 from cohort.models.decoder import Decoder
 from cohort.runs.facts import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
@@ -34,15 +45,15 @@ __all__ = ["MemoryPlan", "plan_memory"]
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What sizes are chosen by.
+    """The memory of a run, and what its passes take.
 
     Attributes:
-        machine: With the memory that is there for adapters and passes.
+        machine: Its memory is what there is for adapters and passes.
         needs: What passes take; None on a CPU without a limit.
-        profile: What was measured; None where nothing was.
-        limit_bytes: Of the task; None for all there is.
+        profile: The measured passes; None where none were.
+        limit_bytes: The task's limit; None for all there is.
         base_bytes: What the base model takes.
-        key: What was measured is kept under for the next run; None where nothing was.
+        key: Under which the profile is kept for the next run; None without one.
     """
 
     machine: Machine
@@ -53,7 +64,6 @@ class MemoryPlan:
     key: MemoryKey | None = None
 
     def facts(self) -> MemoryFacts:
-        """Return what the run record says of it."""
         needs, profile = self.needs, self.profile
         return MemoryFacts(
             available_bytes=self.machine.memory_bytes,
@@ -68,7 +78,7 @@ class MemoryPlan:
         )
 
     def note(self) -> str | None:
-        """Return in a line what was measured."""
+        """Return in a line what was measured; None where nothing was."""
         if self.profile is None:
             return None
         measured = f"{self.profile.num_passes} passes measured in {self.profile.seconds:.1f} s"
@@ -79,25 +89,33 @@ class MemoryPlan:
             f"{self.profile.largest_tokens:,} tokens fit in {format_bytes(self.machine.memory_bytes)}"
         )
 
-    def enough(self, sizes_of: Callable[[Machine], object]) -> SmallestMemory | None:
-        """Return what the task would do with; None where no memory would do.
+    def sizes(
+        self,
+        task: TaskFile,
+        *,
+        specs: Sequence[TrialSpec],
+        layout: AdapterLayout,
+        rows: TokenisedRows,
+        request: SizeRequest | None = None,
+    ) -> Sizes:
+        """Return the sizes of a task in this memory; the arguments are those of :func:`plan_memory`.
 
-        Args:
-            sizes_of: Sizes on a machine with so much memory; raises InputError where it has too little.
+        Raises:
+            InputError: it does not fit.
         """
         machine = self.machine
-        needed = find_smallest_memory(lambda free: sizes_of(replace(machine, memory_bytes=free)), taken=self.base_bytes)
-        if needed is None:
-            return None
-        return SmallestMemory(
-            num_bytes=needed,
-            limit_bytes=self.limit_bytes,
+        return sizes_within(
+            task,
+            SizeInputs.of(
+                task, specs=specs, layout=layout, machine=machine, rows=rows, needs=self.needs, request=request
+            ),
+            free_bytes=machine.memory_bytes,
+            base_bytes=self.base_bytes,
             there_bytes=free_memory_bytes(machine.device) + self.base_bytes,
             is_measured=self.profile is not None,
         )
 
     def forget_profile(self) -> None:
-        """Have the next run measure anew: memory ran out where it should not have."""
         if self.key is not None:
             forget_passes(self.key)
 
@@ -113,20 +131,20 @@ def plan_memory(
     clock: Clock,
     say: Callable[[str], None],
 ) -> MemoryPlan:
-    """Find what there is, with the base model loaded, and what passes take of it.
+    """Find how much memory there is with the base model loaded, and what passes take of it.
 
     Args:
         task: Its ``memory`` section.
-        machine: Device; its memory is looked at anew.
+        machine: Device; its free memory is read again.
         decoder: The base model, on the device.
         layout: Adapted linears.
         specs: The trials with the most needs.
         rows: Training rows.
         clock: For the time that measuring takes.
-        say: Told what is being done.
+        say: Shows a line about what is being done.
 
     Raises:
-        InputError: the limit leaves nothing beside the base model.
+        InputError: the base model alone takes the whole limit.
     """
     limit = task.memory.limit
     machine = replace(machine, memory_bytes=_available(task, decoder))
@@ -137,7 +155,7 @@ def plan_memory(
     ranks = [spec.adapter.r for spec in specs]
     state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
     profile = key = None
-    # the smallest pass has its own way to say that it does not fit
+    # where not even the state fits, choosing sizes refuses the task with a hint, and nothing could be measured
     if task.memory.profile and state_bytes < machine.memory_bytes:
         say("measuring the memory of passes")
         key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows)
@@ -182,22 +200,22 @@ def _key(
 
 
 def _available(task: TaskFile, decoder: Decoder) -> int:
-    """Return the bytes for adapters and passes, and see to it that a GPU's allocator keeps the limit."""
+    """Return the bytes for adapters and passes, and set the limit of a GPU's allocator."""
     limit, device = task.memory.limit, decoder.device
     release_cached(device)
     free, taken = free_memory_bytes(device), _taken(decoder)
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        # without a limit as well: a worker's last task may have had one
+        # set without a limit too: the task before in the same worker process may have had one
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else min(1.0, limit / total), device)
     if limit is None:
         return free
-    if (problem := limit_problem(task, taken=taken)) is not None:
+    if (problem := limit_problem(task, base_bytes=taken)) is not None:
         raise InputError(problem)
     return min(free, limit - taken)
 
 
 def _taken(decoder: Decoder) -> int:
-    """Return the bytes of the base model: on a GPU whatever is allocated beside it as well."""
+    # on a GPU also what other tensors of this process take, which no adapter can have
     is_gpu = decoder.device.type == "cuda"
     return torch.cuda.memory_allocated(decoder.device) if is_gpu else decoder.num_bytes

@@ -1,4 +1,8 @@
-"""How much fits: slots, rank rows and tokens of an executor, by exact arithmetic where there is any."""
+"""Sizes of an executor that fit in memory: slots, rank rows and tokens of a pass.
+
+Adapter state is exact arithmetic. What a pass takes was measured (:mod:`~cohort.engine.memory.profile`) or is estimated
+from above.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.place import Place
 from cohort.core.units import format_bytes
+from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.models.config import DecoderConfig
@@ -23,6 +28,7 @@ from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_pe
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
+from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import ExecutorSettings
 from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
@@ -30,6 +36,7 @@ from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
 from cohort.training.trial import TrialSpec
 
 __all__ = [
+    "SizeInputs",
     "SizeRequest",
     "Sizes",
     "choose_sizes",
@@ -50,21 +57,21 @@ GPU_TOKENS = (16384, 8192, 4096)
 CPU_SIZES = (2048, 1024, 512, 256)
 # passes of fewer tokens are recorded as CUDA graphs: the host takes longer to launch them than the GPU to run them
 GRAPH_TOKENS = 3072
-# where trials have to wait for memory, recorded passes hold at most this share of it, or are none
+# where trials have to wait for memory, recorded passes hold at most this share of it, or no pass is recorded
 GRAPH_SHARE, LEAST_GRAPH_TOKENS = 0.08, 512
 MOST_SLOTS = 64
 # on a GPU: the loss head's logits and their gradient
 LOSS_HEAD_BYTES = 5 << 29
-# tokens of a usual training row: so many trials of batch size 1 fill a pass; a larger bank would be paid with states of
-# parked trials that have to leave the device
+# tokens of a usual training row: a pass is full with one such row of each resident trial, and a larger bank would push
+# the states of parked trials off the device
 USUAL_ROW = 200
-# shares of the memory that is free beside the base model; the rest is activations and what the allocator wastes
+# of the memory that the base model leaves on a CPU; the rest is for activations and what the allocator wastes
 BANK_SHARE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes of the executor, what admission counts against, and what parked trials may keep of the device's memory."""
+    """Sizes of the executor, the capacity that admission fills, and device memory for the states of parked trials."""
 
     executor: ExecutorSettings
     capacity: Capacity
@@ -86,7 +93,8 @@ class SizeRequest:
 
     @classmethod
     def recorded(cls, sizes: SizeFacts) -> SizeRequest:
-        """Return the sizes a run began with: who is resident when follows from them, and free memory varies."""
+        """Return the sizes a run began with."""
+        # a resumed run must admit trials as before, although another amount of memory may be free now
         return cls(token_budget=sizes.token_budget, num_slots=sizes.num_slots, rank_rows=sizes.rank_rows)
 
 
@@ -96,46 +104,84 @@ def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: 
     return layout.width * (2 * torch.float32.itemsize + moments + (torch.bfloat16.itemsize if has_compute_copy else 0))
 
 
-def choose_sizes(
-    specs: Sequence[TrialSpec],
-    *,
-    layout: AdapterLayout,
-    machine: Machine,
-    longest_row: int,
-    request: SizeRequest,
-    activation_bytes: int = 0,
-    needs: MemoryNeeds | None = None,
-    gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO,
-    longest_source: str = "the longest",
-) -> Sizes:
-    """Return sizes that hold as many of ``specs`` at once as memory and a full machine allow.
+@dataclass(frozen=True, kw_only=True)
+class SizeInputs:
+    """Everything that sizes follow from but the free memory.
 
-    On a GPU tokens and bank share what is left beside the base model, a margin and the loss head: the most
+    Attributes:
+        specs: The trials with the most needs.
+        layout: Adapted linears.
+        machine: Device and precision.
+        longest_row: Tokens of the longest row.
+        longest_source: Where the longest row is from, for errors.
+        needs: What passes take; None on a CPU without a limit.
+        request: Sizes to use where memory allows it.
+        gradient_checkpointing: When passes are recomputed.
+    """
+
+    specs: Sequence[TrialSpec]
+    layout: AdapterLayout
+    machine: Machine
+    longest_row: int
+    longest_source: str = "the longest"
+    needs: MemoryNeeds | None = None
+    request: SizeRequest = SizeRequest()
+    gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
+
+    @classmethod
+    def of(
+        cls,
+        task: TaskFile,
+        *,
+        specs: Sequence[TrialSpec],
+        layout: AdapterLayout,
+        machine: Machine,
+        rows: TokenisedRows,
+        needs: MemoryNeeds | None,
+        request: SizeRequest | None = None,
+    ) -> SizeInputs:
+        """Return the inputs of a task."""
+        longest = int(rows.lengths.argmax())
+        return cls(
+            specs=specs,
+            layout=layout,
+            machine=machine,
+            longest_row=int(rows.lengths[longest]),
+            longest_source=rows.sources[longest],
+            needs=needs,
+            request=request or SizeRequest(),
+            gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one rank row in the bank."""
+        return rank_row_bytes(self.layout, has_compute_copy=self.machine.dtype == "bfloat16")
+
+
+def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
+    """Return sizes that hold as many trials at once as memory and a full machine allow.
+
+    On a GPU tokens and bank share what is left without the base model, a margin and the loss head: the most
     tokens a pass with which all trials fit at once, else the fewest that fill the machine, and fewer only when the
-    largest rank would not fit otherwise. State is exact arithmetic; what a pass takes was measured (``needs``) or is an
-    estimate from above. A CPU whose needs are known, because its user set a limit, is treated alike.
+    largest rank would not fit otherwise. A CPU whose needs are known, because its user set a limit, is treated alike.
 
     Args:
-        specs: All trials of the task.
-        layout: Adapted linears.
-        machine: Device and its free memory, base model loaded; less where the user's limit is lower.
-        longest_row: Tokens of the longest row.
-        request: Sizes to use where memory allows it.
-        activation_bytes: What one token of a training pass keeps until its backward pass, where ``needs`` are unknown.
-        needs: What passes take, measured.
-        gradient_checkpointing: When passes are recomputed.
-        longest_source: Where the longest row is from, for errors.
+        inputs: The trials and what they need.
+        free_bytes: Memory of the device that the base model leaves; less where the user's limit is lower.
 
     Raises:
-        InputError: not even the largest rank fits, or the longest row does not fit beside it.
+        InputError: not even the largest rank fits, or the longest row does not fit with it.
     """
-    on_gpu = machine.device.type == "cuda"
-    needs = estimated_needs(activation_bytes) if on_gpu and needs is None else needs
-    row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
-    by_need = sorted((aligned_rank(spec.adapter.r) for spec in specs), reverse=True)
-    num_slots = request.num_slots or min(len(specs), MOST_SLOTS)
+    needs, request, mode = inputs.needs, inputs.request, inputs.gradient_checkpointing
+    on_gpu = inputs.machine.device.type == "cuda"
+    assert needs is not None or not on_gpu, "passes of a GPU are measured or estimated"
+    row_bytes = inputs.row_bytes
+    ranks = [spec.adapter.r for spec in inputs.specs]
+    by_need = sorted(map(aligned_rank, ranks), reverse=True)
+    num_slots = request.num_slots or min(len(ranks), MOST_SLOTS)
     if needs is not None:
-        room = int(machine.memory_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
+        room = int(free_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
         passes = choose_pass_sizes(
             needs,
             room=room,
@@ -143,51 +189,46 @@ def choose_sizes(
             wanted_bytes=sum(by_need) * row_bytes,
             sizes=(GPU_TOKENS if on_gpu else CPU_SIZES) if request.token_budget is None else (request.token_budget,),
             most_recorded=GRAPH_TOKENS,
-            longest_row=longest_row,
-            mode=gradient_checkpointing,
-            least_split=LEAST_SPLIT_TOKENS.get(machine.device.type, 1),
+            longest_row=inputs.longest_row,
+            mode=mode,
+            least_split=LEAST_SPLIT_TOKENS.get(inputs.machine.device.type, 1),
         )
         room -= passes.num_bytes
     else:
-        tokens = request.token_budget or CPU_TOKENS
-        keep_tokens = 0 if gradient_checkpointing is GradientCheckpointing.ALWAYS else None
-        passes = PassSizes(tokens=tokens, keep_tokens=keep_tokens, num_bytes=0)
-        room = int(machine.memory_bytes * BANK_SHARE)
-    tokens = passes.tokens
-    wanted = request.rank_rows or _rows_of_a_pass(by_need[:num_slots], tokens, on_gpu)
+        keep_tokens = 0 if mode is GradientCheckpointing.ALWAYS else None
+        passes = PassSizes(tokens=request.token_budget or CPU_TOKENS, keep_tokens=keep_tokens, num_bytes=0)
+        room = int(free_bytes * BANK_SHARE)
+    wanted = request.rank_rows or _rows_of_a_pass(by_need[:num_slots], passes.tokens, on_gpu)
     graph_tokens = 0
     if on_gpu and needs is not None:
+        # recorded passes come last: they only save time, while the bank decides how many trials share a pass
         bank = (by_need[0] * row_bytes, wanted * row_bytes)
         graph_tokens = _graph_tokens(needs, most=min(GRAPH_TOKENS, passes.kept_tokens), room=room, bank_bytes=bank)
         room -= math.ceil(needs.graph_bytes(graph_tokens))
     affordable = max(0, room) // row_bytes
     if affordable < by_need[0]:
-        left, rank = room + passes.num_bytes - by_need[0] * row_bytes, max(spec.adapter.r for spec in specs)
+        left = room + passes.num_bytes - by_need[0] * row_bytes
+        row, source = inputs.longest_row, inputs.longest_source
         raise InputError(
-            row_too_long(
-                needs, passes, left=left, longest_row=longest_row, source=longest_source, mode=gradient_checkpointing
-            )
-            or too_large(rank, row_bytes=row_bytes, room=room, free_bytes=machine.memory_bytes)
+            row_too_long(needs, passes, left=left, longest_row=row, source=source, mode=mode)
+            or too_large(max(ranks), row_bytes=row_bytes, room=room, free_bytes=free_bytes)
         )
+    # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
     return Sizes(
-        executor=_settings(passes, num_slots, rank_rows, graph_tokens=graph_tokens, mode=gradient_checkpointing),
-        capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(tokens, longest_row)),
+        executor=ExecutorSettings(
+            num_slots=num_slots,
+            num_rank_rows=rank_rows,
+            token_budget=passes.tokens,
+            evaluation_token_budget=passes.evaluation_tokens,
+            graph_tokens=graph_tokens,
+            gradient_checkpointing=mode,
+            keep_tokens=passes.keep_tokens,
+        ),
+        capacity=Capacity(
+            rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(passes.tokens, inputs.longest_row)
+        ),
         device_state_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
-    )
-
-
-def _settings(
-    passes: PassSizes, num_slots: int, rank_rows: int, *, graph_tokens: int, mode: GradientCheckpointing
-) -> ExecutorSettings:
-    return ExecutorSettings(
-        num_slots=num_slots,
-        num_rank_rows=rank_rows,
-        token_budget=passes.tokens,
-        evaluation_token_budget=passes.evaluation_tokens,
-        graph_tokens=graph_tokens,
-        gradient_checkpointing=mode,
-        keep_tokens=passes.keep_tokens,
     )
 
 
@@ -198,7 +239,7 @@ def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Probl
         where=Place(key=("search", "space", "r")),
         found=f"rank {rank}, whose training state takes {format_bytes(aligned_rank(rank) * row_bytes)}",
         allowed=f"at most {format_bytes(max(0, room))}, which the smallest pass and the margin leave of "
-        f"{format_bytes(free_bytes)} free beside the base model"
+        f"{format_bytes(free_bytes)} free next to the base model"
         + (f": ranks up to {fitting}" if fitting else ": too little for any rank"),
         hint=("Choose smaller ranks, fewer" if fitting else "Choose fewer")
         + " target_modules, a smaller dataset.max_length, a higher memory.limit where one is set, or a machine with "
@@ -207,9 +248,9 @@ def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Probl
 
 
 def _graph_tokens(needs: MemoryNeeds, *, most: int, room: int, bank_bytes: tuple[int, int]) -> int:
-    """Return up to how many tokens passes are recorded: all that pay, fewer where their memory is the bank's.
+    """Return up to how many tokens passes are recorded; fewer than ``most`` where the bank needs their memory.
 
-    ``bank_bytes`` are the least that trains, which no graph may take, and what is wanted.
+    ``bank_bytes``: the least that trains, which no graph may take, and what is wanted.
     """
     least, wanted = bank_bytes
     tokens = most
@@ -238,7 +279,7 @@ def estimated_needs(activation_bytes: int, recomputed_bytes: int | None = None) 
 
 
 def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.device) -> MemoryNeeds:
-    """Return what passes take from above; plain torch on a CPU keeps what a GPU's kernels work out anew."""
+    """Return an estimate from above of what passes take."""
     activation_bytes = activation_bytes_per_token(config, bytes_per_value=dtype.itemsize)
     recomputed_bytes = recomputed_bytes_per_token(config, bytes_per_value=dtype.itemsize)
     if device.type == "cuda":
@@ -248,6 +289,7 @@ def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.
         is_capped = config.logit_cap is not None
         return 3 * logits_bytes(tokens, vocabulary=config.vocab_size, dtype=dtype, device=device, is_capped=is_capped)
 
+    # twice a GPU's: plain torch keeps what the kernels compute again in the backward pass
     return MemoryNeeds(
         pass_bytes=lambda tokens: 2 * activation_bytes * tokens + head(tokens),
         recomputed_bytes=lambda tokens: 2 * recomputed_bytes * tokens + head(tokens),
@@ -255,7 +297,7 @@ def estimate_passes(config: DecoderConfig, *, dtype: torch.dtype, device: torch.
 
 
 def _rows_of_a_pass(by_need: Sequence[int], tokens: int, on_gpu: bool) -> int:  # noqa: FBT001
-    """Return rank rows for the trials of one pass: a GPU holds the trials that fill it, a CPU all."""
+    # a CPU works sample by sample, so more residents cost it nothing
     most = max(1, tokens // USUAL_ROW) if on_gpu else len(by_need)
     return max(by_need[0], aligned_rank(round(sum(by_need) * min(1.0, most / len(by_need)))))
 
@@ -268,7 +310,7 @@ def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
         lengths: Tokens of each training row, [N].
     """
     kept = sizes.executor.keep_tokens
-    cost = "such a pass takes about half as long again, and no result changes"
+    cost = "such a pass is about 50 % slower, and no result changes"
     if sizes.executor.gradient_checkpointing is GradientCheckpointing.ALWAYS:
         return f"memory: every training pass is recomputed (memory.gradient_checkpointing: always); {cost}"
     if kept is None:
@@ -280,7 +322,6 @@ def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
 
 
 def size_facts(sizes: Sizes) -> SizeFacts:
-    """Return what the run record says about sizes."""
     return SizeFacts(
         num_slots=sizes.executor.num_slots,
         rank_rows=sizes.executor.num_rank_rows,

@@ -1,31 +1,75 @@
-"""Watches a run's passes: predicted against observed peaks, what ran out of memory, and what follows from both."""
+"""Watches the passes of a run: records observed peaks, learns from them, and lowers budgets that do not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from cohort.core.clock import Clock
 from cohort.core.memory_records import MemoryShortage, PassKind, PassPeak
 from cohort.core.units import format_bytes
-from cohort.engine.memory.peak_record import PeakRecord
 from cohort.engine.memory.plan import MemoryPlan
-from cohort.runs.facts import PassFacts
+from cohort.runs.facts import ObservedPass, PassFacts
 from cohort.training.executor import Executor
 
-__all__ = ["MemoryWatch"]
+__all__ = ["MemoryWatch", "PeakRecord"]
 
 # passes between two fits, and seconds between two records
 _REFIT_AT = 32
 _RECORD_SECONDS = 60.0
+_MOST_SHOWN = 20
+
+
+@dataclass(kw_only=True)
+class PeakRecord:
+    """Predicted against observed peaks of all passes of a run, over all its processes; only the largest are kept.
+
+    Attributes:
+        num_passes: Passes whose peak was observed.
+        error_sum: Of their prediction errors, each as a share of what was observed.
+        largest: The passes that took most, largest first, as the run record shows them.
+    """
+
+    num_passes: int = 0
+    error_sum: float = 0.0
+    largest: list[ObservedPass] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, facts: PassFacts) -> PeakRecord:
+        """Return the record that an earlier process of the run left; an empty one where there was none."""
+        count, error = facts.num_observed, facts.error_percent
+        if count is None or error is None:
+            return cls()
+        return cls(num_passes=count, error_sum=count * error / 100, largest=list(facts.largest or ()))
+
+    def add(self, peak: PassPeak, *, predicted: float) -> None:
+        """Take in a pass and the bytes that were predicted before it ran."""
+        self.num_passes += 1
+        self.error_sum += abs(predicted - peak.num_bytes) / max(1, peak.num_bytes)
+        entry = ObservedPass(
+            kind=peak.kind, rows=peak.size.num_rows, predicted_bytes=round(predicted), observed_bytes=peak.num_bytes
+        )
+        self.largest = sorted([*self.largest, entry], key=lambda shown: -shown.observed_bytes)
+        del self.largest[_MOST_SHOWN:]
+
+    def facts(self) -> PassFacts:
+        if not self.largest:
+            return PassFacts()
+        return PassFacts(
+            num_observed=self.num_passes,
+            error_percent=100 * self.error_sum / self.num_passes,
+            predicted_bytes=self.largest[0].predicted_bytes,
+            observed_bytes=self.largest[0].observed_bytes,
+            largest=tuple(self.largest),
+        )
 
 
 class MemoryWatch:
     """Takes what an executor observed, records it, and lowers budgets that no longer fit by the corrected model.
 
-    None of it changes a number: a micro-batch's size never does.
+    No result changes, since the size of a micro-batch changes no number.
     """
 
     def __init__(
@@ -38,14 +82,14 @@ class MemoryWatch:
         note: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """Go on from ``before``: budgets that were lowered before a stop stay so, and peaks are counted on.
+        """Go on from ``before``: lowered budgets stay lowered, and peaks are counted on.
 
         Args:
-            executor: Observes.
+            executor: Observes the passes.
             plan: What was predicted.
-            before: What the run record says of earlier passes.
-            record: Writes to the run record what it is to say from now on.
-            note: Told, in a line each, of what ran out of memory.
+            before: The run record's facts about earlier passes.
+            record: Replaces those facts.
+            note: Shows a line about a pass that ran out of memory.
             clock: For the time between records.
         """
         self._executor, self._plan, self._record, self._note, self._clock = executor, plan, record, note, clock
@@ -61,10 +105,10 @@ class MemoryWatch:
         executor.lower_token_budgets(before.token_budgets or {})
 
     def took(self) -> None:
-        """Take what was observed since the last call."""
+        """Take in the passes since the last call."""
         for peak in self._executor.memory.take_peaks():
             if self._model is not None:
-                # what was never measured before is learnt from, and no prediction to be judged
+                # before the first recomputed pass was seen, what the model says of one is no prediction to be judged
                 if not peak.size.recomputed or self._model.knows(peak.kind, recomputed=True):
                     self._peaks.add(peak, predicted=self._model.predict(peak.kind, peak.size))
                 self._unseen.append(peak)
@@ -77,7 +121,6 @@ class MemoryWatch:
             self.record()
 
     def record(self) -> None:
-        """Bring the run record up to date."""
         self._recorded_at = self._clock.monotonic()
         policy = self._executor.gradient_checkpointing
         self._record(
@@ -93,14 +136,15 @@ class MemoryWatch:
 
     def _learn(self, shortage: MemoryShortage) -> None:
         self._num_shortages += 1
+        # the profile said that this pass fits: the next run shall measure again
         self._plan.forget_profile()
-        again = f"in micro-batches of at most {shortage.budget_after:,}, which"
+        again = f"repeated in micro-batches of at most {shortage.budget_after:,} tokens"
         if shortage.keep_tokens is not None:
             self._kept_after_shortage = shortage.keep_tokens
-            again = "with its layers recomputed, as all so large from now on: half as long again, but it"
+            again = "all passes this large now use activation checkpointing (about 50 % slower)"
         self._note(
-            f"warning: out of memory in a {shortage.kind.value} pass of {shortage.num_tokens:,} tokens; done again "
-            f"{again} changes no result ({' '.join(shortage.message.split())[:120]})"
+            f"warning: out of memory in a {shortage.kind.value} pass of {shortage.num_tokens:,} tokens; "
+            f"{again}; no result changes ({' '.join(shortage.message.split())[:120]})"
         )
         profile, room = self._plan.profile, self._room()
         if self._model is not None and profile is not None and room is not None:
@@ -108,7 +152,7 @@ class MemoryWatch:
             self._model = self._model.corrected(shortage.kind, size, at_least=room)
 
     def _refit(self) -> None:
-        """Fit again with what was seen, and lower the budget of training where that says it does not fit."""
+        """Fit again with the new passes, and lower the budget of training where the fit says it is too large."""
         profile, room = self._plan.profile, self._room()
         assert self._model is not None, "what is unseen was predicted"
         self._model = self._model.refitted(self._unseen)
@@ -123,18 +167,19 @@ class MemoryWatch:
             return model.predict(PassKind.TRAIN, profile.worst(tokens, recomputed=recomputed))
 
         if predicted(budget) > room:
+            # the longest row must stay in one pass
             fits = budget
             while fits > profile.longest and predicted(fits) > room:
                 fits = max(profile.longest, fits // 2)
             if fits < budget:
                 self._executor.lower_token_budgets({PassKind.TRAIN: fits})
                 self._note(
-                    f"passes take more memory than was measured: micro-batches of at most {fits:,} tokens from now on, "
-                    f"for {format_bytes(room)}; no result changes"
+                    f"passes take more memory than was measured: micro-batches have at most {fits:,} tokens from now "
+                    f"on, to fit in {format_bytes(room)}; no result changes"
                 )
 
     def _room(self) -> float | None:
-        """Return the bytes for a pass beside base model and bank; None where nothing limits it."""
+        """Return the bytes that base model and bank leave for a pass; None where nothing limits it."""
         if self._plan.needs is None:
             return None
         if self._executor.memory.device.type == "cuda":
@@ -142,6 +187,7 @@ class MemoryWatch:
             reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
             total = torch.cuda.get_device_properties(device).total_memory
             free = torch.cuda.mem_get_info(device)[0]
+            # what the allocator has reserved and not given out is free for a pass as well
             within = total if self._plan.limit_bytes is None else self._plan.limit_bytes
             return float(min(free + reserved, within) - allocated)
         return float(self._plan.machine.memory_bytes - self._executor.bank.num_bytes)

@@ -1,23 +1,23 @@
-"""Validates everything a task needs and trains nothing: task, model files, target modules, tokenizer, every row."""
+"""Checks everything a task needs and trains nothing: task, model files, target modules, tokenizer, every row."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.machine.machine import choose_machine
-from cohort.engine.memory.limit import require_room_for_an_adapter
+from cohort.engine.memory.limit import estimated_inputs, require_room_for_an_adapter, weight_bytes
 from cohort.engine.prepare.data_notes import split_notes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs
-from cohort.engine.prepare.proposals import TrialProposals
-from cohort.engine.prepare.search_notes import search_notes
+from cohort.engine.prepare.proposals import TrialProposals, num_first_trials
 from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
-from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.counts import count_model
 from cohort.tasks.loading import TaskFile
+from cohort.tuning.parameters import MOST_POINTS, Conditional
+from cohort.tuning.samplers import sampler_kind
 
 __all__ = ["CheckReport", "check_task"]
 
@@ -26,7 +26,7 @@ _NUM_EXAMPLES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """What a task amounts to.
+    """What a task would train.
 
     Attributes:
         architecture: Class name of the base model.
@@ -34,9 +34,9 @@ class CheckReport:
         target_modules: Full paths of the linears that get an adapter.
         num_trials: Configurations that will be tried.
         device: What it would train on here.
-        data: What reading the rows found.
+        data: The report about its rows.
         examples: The first training rows, decoded from the tokens and masks that training reads.
-        notes: What the user may want to know.
+        notes: For the user.
     """
 
     architecture: str
@@ -50,7 +50,7 @@ class CheckReport:
 
 
 def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckReport:
-    """Return what the task amounts to.
+    """Return what the task would train.
 
     Args:
         task: A task that is valid in itself.
@@ -62,22 +62,23 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     try:
         machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     except InputError as error:
+        # raises, with this problem among those of the inputs
         read_inputs(task, max_problems=max_problems, also=error.problems)
         raise
     inputs = read_inputs(task, max_problems=max_problems, machine=machine)
-    trials = TrialProposals(task, num_rows=len(inputs.data.train), num_tokens=int(inputs.data.train.offsets[-1]))
-    shapes = linear_shapes(inputs.config)
-    layout = AdapterLayout({name: shapes[name] for name in inputs.target_modules})
-    require_room_for_an_adapter(
-        task,
-        machine,
-        config=inputs.config,
-        layout=layout,
-        specs=trials.largest(),
-        longest_row=int(inputs.data.train.lengths.max()),
+    rows, trials = inputs.data.train, TrialProposals(task, inputs.data.train)
+    needs = estimated_inputs(
+        task, machine, config=inputs.config, layout=inputs.layout, specs=trials.largest(), rows=rows
     )
-    examples = render_examples(inputs.data.train, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
-    notes = (*task.notes(), *search_notes(task), *split_notes(inputs.data.report))
+    require_room_for_an_adapter(task, needs, base_bytes=weight_bytes(inputs.config, machine))
+    examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
+    notes = (
+        *task.notes(),
+        *_constraint_notes(task),
+        *_condition_notes(task),
+        *_budget_notes(task),
+        *split_notes(inputs.data.report),
+    )
     return CheckReport(
         architecture=inputs.config.architecture,
         num_parameters=count_model(inputs.config).parameters,
@@ -95,3 +96,37 @@ def _evaluation_notes(task: TaskFile, inputs: TaskInputs, trials: TrialProposals
     plan = plan_evaluation(task, trials.first, validation=validation)
     note = evaluation_note(plan, task=task, num_available=len(validation))
     return () if note is None else (note,)
+
+
+def _constraint_notes(task: TaskFile) -> Iterator[str]:
+    space = task.search_space()
+    size = space.size_bound()
+    # counting is listing, so a huge space is left uncounted
+    if space.constraints and size is not None and size <= MOST_POINTS:
+        left = sum(1 for _ in space.configurations())
+        every = sum(1 for _ in replace(space, constraints=()).configurations())
+        yield f"search.constraints leave {left} of {every} configurations"
+
+
+def _condition_notes(task: TaskFile) -> Iterator[str]:
+    for name, parameter in task.search_space().parameters.items():
+        if isinstance(parameter, Conditional):
+            when = " and ".join(
+                f"{other} is {' or '.join(map(str, values))}" for other, values in parameter.when.items()
+            )
+            yield f"search.space.{name} is searched when {when}; else {name} is {parameter.otherwise}"
+
+
+def _budget_notes(task: TaskFile) -> Iterator[str]:
+    search = task.search
+    kind = sampler_kind(search.sampler)
+    proposes_later = kind.learns or search.first_trials or search.max_gpu_hours
+    if kind.takes_whole_space or not proposes_later:
+        return
+    size = task.search_space().size_bound()
+    most = search.trials if size is None else min(search.trials, size)
+    first = min(num_first_trials(task) or most, most)
+    if first == most and search.max_gpu_hours is None:
+        return
+    until = "" if search.max_gpu_hours is None else f", none after {search.max_gpu_hours:g} h on the device"
+    yield f"{first} trial{'' if first == 1 else 's'} at first, then one for each that ends, {most} at most{until}"

@@ -1,4 +1,4 @@
-"""What reading the rows found, for the run record and its report: one note for each kind, with the first places."""
+"""Notes about the rows for the run record and its report: one for each kind of problem, with the first places."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PLACES_SHOWN = 5
 
 # kind: what was found, what is expected, what to do
 _TEXTS = {
-    ProblemKind.UNREADABLE: ("could not be read; skipped", "one JSON object a line", "Mend or remove them."),
-    ProblemKind.MALFORMED: ("malformed; skipped", "the keys and types of the format", "Mend or remove them."),
-    ProblemKind.TEMPLATE: ("refused by the chat template; skipped", "roles the template knows", "Mend the messages."),
+    ProblemKind.UNREADABLE: ("could not be read; skipped", "one JSON object a line", "Fix or remove them."),
+    ProblemKind.MALFORMED: ("malformed; skipped", "the keys and types of the format", "Fix or remove them."),
+    ProblemKind.TEMPLATE: ("refused by the chat template; skipped", "roles the template knows", "Fix the messages."),
     ProblemKind.TOO_LONG: ("too long; dropped", "at most max_length tokens", "Raise max_length, or shorten them."),
     ProblemKind.TRUNCATED: ("cut to max_length", "at most max_length tokens", "Raise max_length, or shorten them."),
     ProblemKind.EMPTY_AFTER_MASKING: (
@@ -41,17 +41,16 @@ _TEXTS = {
 }
 
 
-# these are about a whole source, not about so many rows
+# these are about a whole source and not about single rows
 _OF_SOURCES = (ProblemKind.VALIDATED_ON_TEST_SPLIT,)
 
 
 def split_notes(report: DataReport) -> tuple[str, ...]:
-    """Return what must not stay silent about where the validation rows are from."""
+    # shown before training: a result chosen on the test split is no result to publish
     return report.samples.get(ProblemKind.VALIDATED_ON_TEST_SPLIT, ())
 
 
 def data_counts(report: DataReport) -> dict[str, int]:
-    """Return what there is how many of, by name."""
     return {
         "rows_read": report.num_rows_read,
         "usable_training_rows": report.num_usable_train_rows,
@@ -63,7 +62,7 @@ def data_counts(report: DataReport) -> dict[str, int]:
 
 
 def data_problems(report: DataReport) -> tuple[DataProblem, ...]:
-    """Return a note for each kind that occurred: where, found, allowed, hint."""
+    """Return a note for each kind that occurred."""
     notes = []
     for kind, count in report.counts.items():
         found, allowed, hint = _TEXTS.get(ProblemKind(kind), (kind.replace("_", " "), "", ""))

@@ -1,4 +1,4 @@
-"""What a task names, read and checked together: model files, target modules, tokenizer and every row."""
+"""The inputs of a task, read and checked together: model files, target modules, tokenizer and every row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.limit import estimate_smallest_memory, limit_problem, weight_bytes
+from cohort.engine.memory.limit import estimated_inputs, limit_problem, smallest_memory, weight_bytes
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.integrations.trackers import tracker_problems
 from cohort.models.checkpoint_layout import linear_shapes
@@ -30,14 +30,14 @@ _LISTED_PROBLEMS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInputs:
-    """A task's inputs, whole and fitting each other; no weight has been read yet.
+    """A task's inputs, complete and consistent; no weight has been read yet.
 
     Attributes:
         model_directory: Local files of the base model.
         config: Its configuration.
         target_modules: Full paths of the linears that get an adapter.
         tokenizer: The base model's tokenizer.
-        data: Tokenised rows and what was found in them.
+        data: Tokenised rows and the report about them.
         num_trials: Configurations that will be tried.
     """
 
@@ -48,19 +48,24 @@ class TaskInputs:
     data: LoadedDataset
     num_trials: int
 
+    @property
+    def layout(self) -> AdapterLayout:
+        """Where the adapted linears stand in a rank row."""
+        return _layout(self.config, self.target_modules)
+
 
 def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[Problem] = ()) -> TaskFile:
-    """Return the task of a file; if anything is wrong in it, name that and all that is wrong with what it names.
+    """Return the task of a file; if the file is wrong, raise its problems together with those of its model and rows.
 
-    A task that is right in itself is returned at once: reading its data and model is left to whoever uses them.
+    A correct file is returned at once: its data and model are read where they are used.
 
     Args:
         path: The task file.
         overrides: Command-line arguments (:func:`load_task`).
-        also: Problems that are known already, to be listed with the others.
+        also: Known problems, to be listed with the others.
 
     Raises:
-        InputError: every problem of the task file, and of its model and rows as far as it can be told.
+        InputError: every problem of the task file, and of its model and rows as far as they can be found.
     """
     try:
         return load_task(path, overrides)
@@ -79,33 +84,34 @@ def read_inputs(
     reads_rows: bool = True,
     machine: Machine | None = None,
 ) -> TaskInputs:
-    """Read and check everything that ``task`` names.
+    """Read and check the inputs of ``task``.
 
     Args:
         task: A task that is valid in itself.
         max_problems: Most problems of the data to list; None lists all.
-        also: Problems that are known already, to be listed with the others.
-        reads_rows: False leaves the rows alone, where there are problems that would make more of them.
-        machine: What it will train on, where that is known; ``memory.limit`` must hold the base model there.
+        also: Known problems, to be listed with the others.
+        reads_rows: False where known problems would only lead to more in the rows.
+        machine: The device it will train on, if known; ``memory.limit`` must hold the base model there.
 
     Raises:
         InputError: every problem of the trackers, the model's files, the target modules, the search space, the rows and
             the memory.
     """
     problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
-    model = _read_model(task, problems, machine=machine)
+    model = _read_model(task, problems)
+    target_modules = None if model is None else _select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
     tokenised = _read_data(task, problems, max_problems=max_problems) if reads_rows else None
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
-    if machine is not None and model is not None and tokenised is not None and num_trials:
-        problems = _with_smallest_memory(task, problems, machine=machine, model=model, rows=tokenised[1].train)
-    if problems or model is None or tokenised is None:
+    if machine is not None and model is not None:
+        rows = tokenised[1].train if tokenised is not None and num_trials else None
+        problems += _limit_problems(task, machine, config=model[1], target_modules=target_modules, rows=rows)
+    if problems or model is None or target_modules is None or tokenised is None:
         raise InputError(problems)
-    model_directory, config, target_modules = model
     return TaskInputs(
-        model_directory=model_directory,
-        config=config,
+        model_directory=model[0],
+        config=model[1],
         target_modules=target_modules,
         tokenizer=tokenised[0],
         data=tokenised[1],
@@ -114,59 +120,54 @@ def read_inputs(
 
 
 def _is_local(task: TaskFile) -> bool:
-    """Whether checking the task downloads nothing: nobody waits for a download to be told of a slip of the pen."""
+    # a user should not wait for a download to learn of a typing error
     data = task.dataset
     files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
     return Path(task.model_name_or_path).is_dir() and all(Path(file).exists() for file in files)
 
 
-def _read_model(
-    task: TaskFile, problems: list[Problem], *, machine: Machine | None
-) -> tuple[Path, DecoderConfig, tuple[str, ...]] | None:
+def _layout(config: DecoderConfig, target_modules: Sequence[str]) -> AdapterLayout:
+    shapes = linear_shapes(config)
+    return AdapterLayout({name: shapes[name] for name in target_modules})
+
+
+def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderConfig] | None:
     try:
         directory = find_model(task.model_name_or_path)
-        config = check_checkpoint(directory)
+        return directory, check_checkpoint(directory)
     except InputError as error:
         problems.extend(error.problems)
         return None
-    if machine is not None and (problem := limit_problem(task, taken=weight_bytes(config, machine))) is not None:
-        problems.append(problem)
+
+
+def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:
     try:
-        return directory, config, select_linears(task.lora.target_modules, paths=linear_shapes(config))
+        return select_linears(task.lora.target_modules, paths=linear_shapes(config))
     except InputError as error:
         problems.extend(task.located(problem) for problem in error.problems)
         return None
 
 
-def _with_smallest_memory(
+def _limit_problems(
     task: TaskFile,
-    problems: list[Problem],
-    *,
     machine: Machine,
-    model: tuple[Path, DecoderConfig, tuple[str, ...]],
-    rows: TokenisedRows,
+    *,
+    config: DecoderConfig,
+    target_modules: Sequence[str] | None,
+    rows: TokenisedRows | None,
 ) -> list[Problem]:
-    """Return the problems with the limit that would do, which only the rows can tell, at a limit that is too low."""
-    _, config, target_modules = model
-    taken = weight_bytes(config, machine)
-    known = limit_problem(task, taken=taken)
-    if known is None:
-        return problems
-    shapes = linear_shapes(config)
-    enough = estimate_smallest_memory(
-        task,
-        machine,
-        config=config,
-        layout=AdapterLayout({name: shapes[name] for name in target_modules}),
-        specs=TrialProposals(task, num_rows=len(rows), num_tokens=int(rows.offsets[-1])).largest(),
-        longest_row=int(rows.lengths.max()),
-    )
-    told = limit_problem(task, taken=taken, enough=enough)
-    return [told if problem == known and told is not None else problem for problem in problems]
+    """Return what is wrong with a limit that the base model uses up, and which limit would do where that is known."""
+    base_bytes = weight_bytes(config, machine)
+    problem = limit_problem(task, base_bytes=base_bytes)
+    if problem is not None and target_modules is not None and rows is not None:
+        specs, layout = TrialProposals(task, rows).largest(), _layout(config, target_modules)
+        inputs = estimated_inputs(task, machine, config=config, layout=layout, specs=specs, rows=rows)
+        enough = smallest_memory(task, inputs, base_bytes=base_bytes, there_bytes=machine.memory_bytes)
+        problem = limit_problem(task, base_bytes=base_bytes, enough=enough)
+    return [] if problem is None else [problem]
 
 
 def _count_trials(task: TaskFile, problems: list[Problem]) -> int:
-    """Return how many configurations will be tried, at most."""
     try:
         found = count_configurations(task.search_space(), sampler=task.search.sampler, trials=task.search.trials)
     except InputError as error:
@@ -178,7 +179,6 @@ def _count_trials(task: TaskFile, problems: list[Problem]) -> int:
 
 
 def _unmet(task: TaskFile) -> Problem:
-    """Return what is wrong with constraints that no configuration of the space meets."""
     return Problem(
         where=task.where("search.constraints"),
         found="; ".join(task.search.constraints),
@@ -206,7 +206,7 @@ def _read_data(
 
 
 def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
-    """Return what is right in itself but not together."""
+    """Return the problems of inputs that are correct alone but not together."""
     problems = []
     longest = int(max(data.train.lengths.max(), data.validation.lengths.max()))
     limit = config.max_position_embeddings

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,49 +10,36 @@ from typing import Any
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
-from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.kernel_choices import (
-    attention_name,
-    inside_products,
-    linear_groups,
-    plain_torch,
-    product_name,
-    tile_lines,
-    tile_source,
-)
-from cohort.engine.machine.machine import Machine, choose_machine, package_versions
+from cohort.engine.machine.machine import Machine, choose_machine
 from cohort.engine.memory.plan import MemoryPlan, plan_memory
-from cohort.engine.memory.sizes import SizeRequest, Sizes, choose_sizes, recomputed_note, size_facts
-from cohort.engine.prepare.data_notes import data_counts, data_problems, split_notes
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs
+from cohort.engine.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
+from cohort.engine.prepare.data_notes import split_notes
+from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.prepare.proposals import TrialProposals
-from cohort.engine.prepare.trials import PlannedTrial, default_configuration, evaluation_note, plan_evaluation
-from cohort.kernels.backend import describe_backend
+from cohort.engine.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
+from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.runs.facts import Activity, InputFacts, MachineFacts, PassFacts, RunFacts, TaskFacts
-from cohort.runs.records import JsonValue
+from cohort.runs.facts import Activity, PassFacts, RunFacts
 from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import Executor
 from cohort.training.objectives import OBJECTIVES
-from cohort.training.trial import TrialSpec
-from cohort.tuning.evaluation_times import EvaluationPlan
 
-__all__ = ["Backbone", "Preparation", "prepare"]
+__all__ = ["LoadedBackbone", "Preparation", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backbone:
-    """A base model that is loaded already.
+class LoadedBackbone:
+    """A base model that is loaded already, for tasks that share it.
 
     Attributes:
         decoder: The model.
         model_hash: Of its files.
-        memory: What passes through it take, as it was measured for the first task.
-        sizes: Of the executor it is in, if it is in one.
+        memory: The memory of its passes, as measured for the first task.
+        sizes: The sizes of its executor, if it has one.
     """
 
     decoder: Decoder
@@ -73,7 +58,7 @@ class Backbone:
             raise InputError(
                 Problem(
                     where=task.where("num_gpus"),
-                    found=f"{own}, where the tasks it should run beside train on {device}",
+                    found=f"{own}, but the other tasks of this session train on {device}",
                     allowed="one device for all",
                     hint="Write the same num_gpus.",
                 )
@@ -82,7 +67,7 @@ class Backbone:
             raise InputError(
                 Problem(
                     where=task.where("model_name_or_path"),
-                    found=f"{task.model_name_or_path}, another base model than that of the tasks it should run beside",
+                    found=f"{task.model_name_or_path}, another base model than that of the other tasks of this session",
                     allowed="the same weights and configuration",
                     hint="Tune it in a session of its own.",
                 )
@@ -99,14 +84,14 @@ class Preparation:
         model_directory: Local files of the base model.
         tokenizer: The base model's tokenizer.
         decoder: The frozen backbone.
-        data: Tokenised rows and what was found in them.
+        data: Tokenised rows and the report about them.
         proposals: Its trials: the first ones, and those that follow from results.
         evaluation_rows: Validation rows that every evaluation uses.
         target_modules: Full paths of the adapted linears.
         sizes: Of the executor.
-        memory: What the sizes were chosen by.
+        memory: The memory that the sizes fit in.
         facts: For the run record.
-        notes: What the user may want to know before training begins.
+        notes: For the user, before training begins.
     """
 
     task: TaskFile
@@ -129,14 +114,14 @@ class Preparation:
         return AdapterLayout({name: self.decoder.linears[name] for name in self.target_modules})
 
     @property
-    def backbone(self) -> Backbone:
-        """Its base model, for tasks that are to share it."""
+    def backbone(self) -> LoadedBackbone:
+        """Its base model, for tasks that share it."""
         model_hash = self.facts.inputs.model_hash
         assert model_hash is not None, "prepare() hashes the files of the model"
-        return Backbone(decoder=self.decoder, model_hash=model_hash, memory=self.memory)
+        return LoadedBackbone(decoder=self.decoder, model_hash=model_hash, memory=self.memory)
 
     def build_executor(self) -> Executor:
-        """Allocate the bank beside the backbone."""
+        """Allocate the bank."""
         return Executor(
             self.decoder,
             target_linears=self.layout.linears,
@@ -156,20 +141,20 @@ def prepare(
     say: Callable[[str], None] = lambda _: None,
     request: SizeRequest | None = None,
     also: Sequence[Problem] = (),
-    backbone: Backbone | None = None,
+    backbone: LoadedBackbone | None = None,
 ) -> Preparation:
     """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
 
     Args:
         task: The validated task.
         clock: Measures how long reading takes.
-        say: Told, in one line each, what is being done.
+        say: Shows a line about what is being done.
         request: Sizes to use where the machine allows it.
-        also: Problems that are known already, to be listed with the others.
+        also: Known problems, to be listed with the others.
         backbone: The same base model, where it is loaded already.
 
     Raises:
-        InputError: anything is wrong with the data, the model or the search space; all of it.
+        InputError: every problem of the data, the model and the search space.
     """
     started, also, machine = clock.monotonic(), list(also), None
     try:
@@ -178,27 +163,31 @@ def prepare(
         also += error.problems
     say("reading and tokenising the data")
     inputs = read_inputs(task, also=also, machine=machine)
-    assert machine is not None, "what kept it from being chosen was raised"
-    data, target_modules, tokenised = inputs.data, inputs.target_modules, clock.monotonic()
+    assert machine is not None, "the problem of choosing it was raised with the others"
+    data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
-    decoder = _load(task, machine, directory=inputs.model_directory, backbone=backbone)
-    proposals = TrialProposals(task, num_rows=len(data.train), num_tokens=int(data.train.offsets[-1]))
-    loaded = clock.monotonic()
-    layout = AdapterLayout({name: decoder.linears[name] for name in target_modules})
+    if backbone is None:
+        decoder = load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
+    else:
+        backbone.require_same(task, directory=inputs.model_directory, machine=machine)
+        decoder = backbone.decoder
+    proposals = TrialProposals(task, data.train)
+    loaded, specs, layout = clock.monotonic(), proposals.largest(), inputs.layout
     memory = backbone.memory if backbone else plan_memory(
-        task, machine=machine, decoder=decoder, layout=layout, specs=proposals.largest(), rows=data.train, clock=clock,
-        say=say,
+        task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=data.train, clock=clock, say=say
     )  # fmt: skip
     machine = memory.machine
-    sizes = (backbone.sizes if backbone else None) or _sizes(
-        task, memory, layout=layout, specs=proposals.largest(), rows=data.train, request=request or SizeRequest()
+    # a task that joins an executor has its sizes: the bank was allocated for the first one
+    sizes = (backbone.sizes if backbone else None) or memory.sizes(
+        task, specs=specs, layout=layout, rows=data.train, request=request
     )
     plan = plan_evaluation(task, proposals.first, validation=data.validation)
-    note = evaluation_note(plan, task=task, num_available=len(data.validation))
+    evaluation = evaluation_note(plan, task=task, num_available=len(data.validation))
+    notes = (evaluation, memory.note(), recomputed_note(sizes, data.train.lengths))
     facts = RunFacts(
-        task=_task_facts(task, proposals.first),
-        machine=_machine_facts(machine, decoder, target_modules=target_modules, sizes=sizes),
-        inputs=_input_facts(inputs, plan=plan),
+        task=task_facts(task, proposals.first),
+        machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
+        inputs=input_facts(inputs, plan=plan),
         sizes=size_facts(sizes),
         memory=memory.facts(),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
@@ -213,132 +202,17 @@ def prepare(
         data=data,
         proposals=proposals,
         evaluation_rows=_choose_rows(task, data.validation, wanted=plan.num_rows),
-        target_modules=target_modules,
+        target_modules=inputs.target_modules,
         sizes=sizes,
         facts=facts,
         memory=memory,
-        notes=_told(*split_notes(data.report), note, memory.note(), recomputed_note(sizes, data.train.lengths)),
+        notes=(*split_notes(data.report), *(note for note in notes if note is not None)),
     )
-
-
-def _told(*lines: str | None) -> tuple[str, ...]:
-    return tuple(line for line in lines if line is not None)
-
-
-def _sizes(
-    task: TaskFile,
-    memory: MemoryPlan,
-    *,
-    layout: AdapterLayout,
-    specs: Sequence[TrialSpec],
-    rows: TokenisedRows,
-    request: SizeRequest,
-) -> Sizes:
-    longest = int(rows.lengths.argmax())
-
-    def sizes_of(machine: Machine) -> Sizes:
-        return choose_sizes(
-            specs,
-            layout=layout,
-            machine=machine,
-            longest_row=int(rows.lengths[longest]),
-            longest_source=rows.sources[longest],
-            request=request,
-            needs=memory.needs,
-            gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
-        )
-
-    try:
-        return sizes_of(memory.machine)
-    except InputError as error:
-        problems, enough = [task.located(problem) for problem in error.problems], memory.enough(sizes_of)
-        raise InputError(problems if enough is None else enough.with_hints(problems)) from None
-
-
-def _load(task: TaskFile, machine: Machine, *, directory: Path, backbone: Backbone | None) -> Decoder:
-    if backbone is None:
-        return load_decoder(directory, dtype=machine.dtype, device=machine.device)
-    backbone.require_same(task, directory=directory, machine=machine)
-    return backbone.decoder
-
-
-def _task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
-    defaults, document = default_configuration(task), task.model_dump(mode="json")
-    return TaskFacts(
-        document=document,
-        task_hash=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
-        objective=task.objective,
-        training=_shared_training(task),
-        default_trial_id=next(
-            (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
-        ),
-        warmup_fraction=task.early_exit_settings().warmup_fraction,
-        kept_share=task.early_exit_settings().kept_share,
-    )
-
-
-def _machine_facts(machine: Machine, decoder: Decoder, *, target_modules: Sequence[str], sizes: Sizes) -> MachineFacts:
-    device, config = machine.device, decoder.config
-    groups = linear_groups(decoder.linears, targets=target_modules)
-    tiles = tile_lines(device, groups, num_rows=sizes.executor.token_budget)
-    return MachineFacts(
-        versions=dict(package_versions()),
-        device=f"{device.type} ({machine.device_name})",
-        precision=f"{machine.dtype} base, float32 adapters",
-        threads=machine.threads,
-        backend=f"{describe_backend(device).backend.value}: {product_name(device)}{plain_torch(config, device)}",
-        attention=attention_name(device, rule=config.attention_rule(0)),
-        tile_table=tile_source(device) if tiles else None,
-        tiles=tuple(tiles) or None,
-        term_inside=inside_products(device) if tiles else None,
-    )
-
-
-def _input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
-    data = inputs.data
-    return InputFacts(
-        data_hash=data.report.data_hash,
-        data_format=data.report.format,
-        is_chat=data.report.is_chat,
-        data_counts=data_counts(data.report),
-        data_problems=data_problems(data.report),
-        train_fingerprint=data.train.fingerprint,
-        validation_fingerprint=data.validation.fingerprint,
-        train_input=data.report.train_input,
-        validation_input=data.report.validation_input,
-        tokenizer_hash=data.report.tokenizer_hash,
-        model_hash=model_fingerprint(inputs.model_directory),
-        target_modules=tuple(inputs.target_modules),
-        num_train_rows=len(data.train),
-        evaluation_rows=plan.num_rows,
-        evaluation_cost_fraction=plan.cost_fraction,
-    )
-
-
-def model_fingerprint(directory: Path) -> str:
-    """Return the SHA-256 over the base model's configuration and weight files."""
-    digest = hashlib.sha256()
-    for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"]):
-        digest.update(path.name.encode())
-        with path.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
-    """Settings that all trials share, for report and model card."""
-    searched = set(task.search.space)
-    shared = {name: value for name, value in task.searchable_defaults().items() if name not in searched}
-    plain: dict[str, JsonValue] = {
-        name: value if isinstance(value, int | float | str | bool) else str(value) for name, value in shared.items()
-    }
-    if task.training.max_steps is not None:
-        plain["max_steps"] = task.training.max_steps
-    return plain
 
 
 def _choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
     """Choose evaluation rows, or groups of rows, by seed: the same for every trial of the task."""
     available = len(rows) // OBJECTIVES[task.objective].group_size
+    # each row's rank is its own hash, so that one more validation row changes at most one chosen row
     ranked = sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
     return tuple(sorted(ranked[:wanted]))

@@ -1,13 +1,13 @@
-"""Which trials a task proposes, and when: all at once, or some later, once a sampler can learn from results."""
+"""The trials a task proposes: all at once, or some later, once a sampler can learn from results."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.trials import PlannedTrial, objective_metric, plan_trial
 from cohort.tasks.task_file import TaskFile
-from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.samplers import build_sampler, sampler_kind
@@ -16,7 +16,7 @@ from cohort.tuning.study import Study
 
 __all__ = ["TrialProposals", "num_first_trials"]
 
-# TPE draws at random until it has seen so many results (Optuna's default as well): fewer would teach it nothing
+# TPE draws at random until it has seen this many results, as in Optuna: it cannot learn from fewer
 _FEWEST_AT_FIRST = 10
 _SHARE_AT_FIRST = 1 / 3
 
@@ -41,22 +41,20 @@ class TrialProposals:
 
     Attributes:
         first: The trials proposed before any has ended.
-        ended_by_time: What to say of a search that the budget of time has ended; None while it has not.
+        ended_by_time: A note that the budget of time has ended the search; None while it has not.
     """
 
-    def __init__(self, task: TaskFile, *, num_rows: int, num_tokens: int) -> None:
-        """Begin.
+    def __init__(self, task: TaskFile, rows: TokenisedRows) -> None:
+        """Propose the first trials.
 
         Args:
             task: The task.
-            num_rows: Training rows.
-            num_tokens: Tokens of all training rows together.
+            rows: Training rows; they decide how many steps an epoch has.
 
         Raises:
             InputError: the search space cannot be listed or sampled.
         """
-        self._task, self._num_tokens = task, num_tokens
-        self._num_rows = num_rows // OBJECTIVES[task.objective].group_size
+        self._task, self._rows = task, rows
         self._num_proposed = 0
         self._sampler = build_sampler(
             task.search.sampler,
@@ -75,8 +73,8 @@ class TrialProposals:
         """Return a new trial for each that has ended since the last call, as far as the budgets go.
 
         Args:
-            study: Knows the results.
-            gpu_seconds: What the run has taken of the device so far.
+            study: Holds the results.
+            gpu_seconds: Time on the device so far.
         """
         hours = self._task.search.max_gpu_hours
         if not self._is_exhausted and hours is not None and gpu_seconds >= 3600 * hours:
@@ -91,11 +89,12 @@ class TrialProposals:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no more trials will be proposed."""
+        """Whether all trials have been proposed."""
         return self._is_exhausted
 
     def largest(self) -> tuple[TrialSpec, ...]:
-        """Return the first trials, each with the largest rank that any later one may have: what room is made for."""
+        """Return the first trials, each with the largest rank that any later one may have."""
+        # memory is planned before a sampler has chosen the later trials, and the bank cannot grow
         specs = tuple(trial.spec for trial in self.first)
         if self._is_exhausted:
             return specs
@@ -103,10 +102,7 @@ class TrialProposals:
         return tuple(replace(spec, adapter=replace(spec.adapter, r=rank)) for spec in specs)
 
     def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
-        trials = tuple(
-            plan_trial(self._task, proposal, num_rows=self._num_rows, num_tokens=self._num_tokens)
-            for proposal in self._sampler.propose(num)
-        )
+        trials = tuple(plan_trial(self._task, proposal, rows=self._rows) for proposal in self._sampler.propose(num))
         self._num_proposed += len(trials)
         search = self._task.search
         is_whole = sampler_kind(search.sampler).takes_whole_space

@@ -1,4 +1,4 @@
-"""From a proposed configuration to a trial: specified, and planned in steps."""
+"""From a proposed configuration to a trial: its spec and its plan in steps."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ __all__ = [
     "plan_trial",
 ]
 
-# a selection by the mean over fewer rows is a lottery: those of a small task are kept even where the bound is broken
+# the mean over fewer rows is too noisy to select by: a small task keeps this many even above its share of the compute
 _FEWEST_ROWS = 16
 
 Configuration = Mapping[str, int | float | str | bool]
 
 
 def objective_metric(task: TaskFile) -> ObjectiveMetric:
-    """Return what the task's result is chosen by."""
     name = task.evaluation.metric
     return ObjectiveMetric(name=name, maximize=name != "loss")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
-    """One trial to be: what was proposed, what it trains with, and its steps."""
+    """One trial before it trains: its configuration, spec and steps."""
 
     configuration: Configuration
     spec: TrialSpec
@@ -50,7 +49,6 @@ class PlannedTrial:
     planned_tokens: int
 
     def record(self) -> NewTrial:
-        """Return what the run store keeps of it."""
         return NewTrial(
             trial_id=self.spec.trial_id,
             parameters=dict(self.configuration),
@@ -60,16 +58,10 @@ class PlannedTrial:
         )
 
 
-def plan_trial(task: TaskFile, proposal: Proposal, *, num_rows: int, num_tokens: int) -> PlannedTrial:
-    """Return the trial of a proposed configuration.
-
-    Args:
-        task: The task.
-        proposal: A whole configuration.
-        num_rows: Training rows.
-        num_tokens: Tokens of all training rows together.
-    """
-    configuration = proposal.configuration
+def plan_trial(task: TaskFile, proposal: Proposal, *, rows: TokenisedRows) -> PlannedTrial:
+    """Return the trial of a proposed configuration, which sets every hyperparameter, on training ``rows``."""
+    # a sample is a group of rows where the objective compares rows
+    configuration, num_rows = proposal.configuration, len(rows) // OBJECTIVES[task.objective].group_size
     spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
     candidate = plan_candidate(
         proposal.trial_id,
@@ -82,12 +74,12 @@ def plan_trial(task: TaskFile, proposal: Proposal, *, num_rows: int, num_tokens:
         configuration={name: configuration[name] for name in names if name in configuration},
         spec=spec,
         candidate=candidate,
-        planned_tokens=round(_samples(spec, num_rows) * num_tokens / num_rows),
+        planned_tokens=round(_samples(spec, num_rows) * int(rows.offsets[-1]) / num_rows),
     )
 
 
 def default_configuration(task: TaskFile) -> Configuration:
-    """Return the values that hold where the search space sets none: what a user would train without a search."""
+    """Return the values a user would train without a search."""
     defaults = task.searchable_defaults()
     return {
         name: value.of(defaults[value.parameter]) if isinstance(value, MultipleOf) else value
@@ -114,7 +106,7 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
 
 
 def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int) -> str | None:
-    """Return what users should know of a plan that leaves out rows or costs more than the task allows; else None."""
+    """Return a note about a plan that leaves out rows or costs more than the task allows; else None."""
     most = task.evaluation.max_cost_fraction
     if not plan.thinned and plan.cost_fraction <= most:
         return None
@@ -125,12 +117,12 @@ def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int)
     )
 
 
-# shown beside the searched ones, since they are what people compare adapters by
+# shown together with the searched ones, since people compare adapters by them
 _ALWAYS_SHOWN = ("learning_rate", "r", "lora_alpha", "batch_size")
 
 
 def _samples(spec: TrialSpec, num_rows: int) -> int:
-    """Samples of the planned steps: the last batch of each epoch may be smaller."""
+    # the last batch of each epoch may be smaller
     per_epoch = -(-num_rows // spec.batch_size)
     epochs, rest = divmod(spec.num_steps, per_epoch)
     return epochs * num_rows + min(rest * spec.batch_size, num_rows)

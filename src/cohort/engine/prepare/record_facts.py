@@ -1,0 +1,105 @@
+"""The facts that a run's record begins with: its task, machine, kernels and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from cohort.engine.machine.kernel_choices import (
+    attention_name,
+    inside_products,
+    linear_groups,
+    plain_torch,
+    product_name,
+    tile_lines,
+    tile_source,
+)
+from cohort.engine.machine.machine import Machine, package_versions
+from cohort.engine.prepare.data_notes import data_counts, data_problems
+from cohort.engine.prepare.inputs import TaskInputs
+from cohort.engine.prepare.trials import PlannedTrial, default_configuration
+from cohort.kernels.backend import describe_backend
+from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
+from cohort.runs.records import JsonValue
+from cohort.tasks.task_file import TaskFile
+from cohort.tuning.evaluation_times import EvaluationPlan
+
+__all__ = ["input_facts", "machine_facts", "model_fingerprint", "task_facts"]
+
+
+def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
+    # a trial of the search may have exactly the values a user would train with: the report compares with it
+    defaults, document = default_configuration(task), task.model_dump(mode="json")
+    return TaskFacts(
+        document=document,
+        task_hash=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
+        objective=task.objective,
+        training=_shared_training(task),
+        default_trial_id=next(
+            (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
+        ),
+        warmup_fraction=task.early_exit_settings().warmup_fraction,
+        kept_share=task.early_exit_settings().kept_share,
+    )
+
+
+def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) -> MachineFacts:
+    device, config = machine.device, inputs.config
+    groups = linear_groups(inputs.layout.linears, targets=inputs.target_modules)
+    tiles = tile_lines(device, groups, num_rows=token_budget)
+    return MachineFacts(
+        versions=dict(package_versions()),
+        device=f"{device.type} ({machine.device_name})",
+        precision=f"{machine.dtype} base, float32 adapters",
+        threads=machine.threads,
+        backend=f"{describe_backend(device).backend.value}: {product_name(device)}{plain_torch(config, device)}",
+        attention=attention_name(device, rule=config.attention_rule(0)),
+        tile_table=tile_source(device) if tiles else None,
+        tiles=tuple(tiles) or None,
+        term_inside=inside_products(device) if tiles else None,
+    )
+
+
+def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
+    data = inputs.data
+    return InputFacts(
+        data_hash=data.report.data_hash,
+        data_format=data.report.format,
+        is_chat=data.report.is_chat,
+        data_counts=data_counts(data.report),
+        data_problems=data_problems(data.report),
+        train_fingerprint=data.train.fingerprint,
+        validation_fingerprint=data.validation.fingerprint,
+        train_input=data.report.train_input,
+        validation_input=data.report.validation_input,
+        tokenizer_hash=data.report.tokenizer_hash,
+        model_hash=model_fingerprint(inputs.model_directory),
+        target_modules=tuple(inputs.target_modules),
+        num_train_rows=len(data.train),
+        evaluation_rows=plan.num_rows,
+        evaluation_cost_fraction=plan.cost_fraction,
+    )
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Return the SHA-256 over the base model's configuration and weight files."""
+    digest = hashlib.sha256()
+    for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"]):
+        digest.update(path.name.encode())
+        with path.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
+    """Return the settings that all trials share, for the report and model cards."""
+    searched = set(task.search.space)
+    shared = {name: value for name, value in task.searchable_defaults().items() if name not in searched}
+    plain: dict[str, JsonValue] = {
+        name: value if isinstance(value, int | float | str | bool) else str(value) for name, value in shared.items()
+    }
+    if task.training.max_steps is not None:
+        plain["max_steps"] = task.training.max_steps
+    return plain
