@@ -17,7 +17,7 @@ from cohort.task_queue.status import (
     read_unstarted_task,
     unstarted_task_json,
 )
-from cohort.task_queue.store import BEGAN_AT, QueueStore
+from cohort.task_queue.store import QueueStore
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def queue(tmp_path: Path) -> Path:
         store.update("e", state=TaskState.HELD, reason="changed")
         store.begin_stretch(RunStretch(task="a", slot_id=0, device="gpu 0", start_seconds=10.0))
         store.record(TaskDecision(seconds=0.0, kind="plan", task="", text="", numbers={"placements": placements}))
-        store.set_facts({BEGAN_AT: (datetime.now(UTC) - timedelta(seconds=100)).isoformat()})
+        store.set_facts(began_at=datetime.now(UTC) - timedelta(seconds=100))
     return tmp_path
 
 

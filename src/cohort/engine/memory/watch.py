@@ -141,7 +141,7 @@ class MemoryWatch:
         again = f"repeated in micro-batches of at most {shortage.budget_after:,} tokens"
         if shortage.keep_tokens is not None:
             self._kept_after_shortage = shortage.keep_tokens
-            again = "all passes this large now use activation checkpointing (about 50 % slower)"
+            again = "all passes this large now use gradient checkpointing (about 50 % slower)"
         self._note(
             f"warning: out of memory in a {shortage.kind.value} pass of {shortage.num_tokens:,} tokens; "
             f"{again}; no result changes ({' '.join(shortage.message.split())[:120]})"
