@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cohort.core.errors import InputError
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
-from cohort.engine.machine.machine import choose_machine
 from cohort.engine.memory.limit import estimated_inputs, require_room_for_an_adapter, weight_bytes
 from cohort.engine.prepare.data_notes import split_notes
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs
+from cohort.engine.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals, num_first_trials
 from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
 from cohort.models.counts import count_model
@@ -59,13 +57,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     Raises:
         InputError: every problem of the machine, the model's files, the target modules, the rows and the memory limit.
     """
-    try:
-        machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
-    except InputError as error:
-        # raises, with this problem among those of the inputs
-        read_inputs(task, max_problems=max_problems, also=error.problems)
-        raise
-    inputs = read_inputs(task, max_problems=max_problems, machine=machine)
+    inputs, machine = read_inputs_and_machine(task, max_problems=max_problems)
     rows, trials = inputs.data.train, TrialProposals(task, inputs.data.train)
     needs = estimated_inputs(
         task, machine, config=inputs.config, layout=inputs.layout, specs=trials.largest(), rows=rows

@@ -11,7 +11,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine
+from cohort.engine.machine.machine import Machine, choose_machine
 from cohort.engine.memory.limit import estimated_inputs, limit_problem, smallest_memory, weight_bytes
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.integrations.trackers import tracker_problems
@@ -23,7 +23,7 @@ from cohort.models.weights import check_checkpoint, load_tokenizer
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
 from cohort.tuning.samplers import count_configurations
 
-__all__ = ["TaskInputs", "load_fitting_task", "read_inputs"]
+__all__ = ["TaskInputs", "load_fitting_task", "read_inputs", "read_inputs_and_machine"]
 
 _LISTED_PROBLEMS = 20
 
@@ -117,6 +117,23 @@ def read_inputs(
         data=tokenised[1],
         num_trials=num_trials,
     )
+
+
+def read_inputs_and_machine(
+    task: TaskFile, *, max_problems: int | None = _LISTED_PROBLEMS, also: Sequence[Problem] = ()
+) -> tuple[TaskInputs, Machine]:
+    """Choose the device that ``task`` trains on here and read its inputs; the arguments are those of read_inputs.
+
+    Raises:
+        InputError: there is no such device, and every problem of :func:`read_inputs`.
+    """
+    try:
+        machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+    except InputError as error:
+        # raises this problem together with those of the inputs
+        read_inputs(task, max_problems=max_problems, also=[*also, *error.problems])
+        raise
+    return read_inputs(task, max_problems=max_problems, also=also, machine=machine), machine
 
 
 def _is_local(task: TaskFile) -> bool:

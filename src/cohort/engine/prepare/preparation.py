@@ -13,11 +13,11 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine, choose_machine
+from cohort.engine.machine.machine import Machine
 from cohort.engine.memory.plan import MemoryPlan, plan_memory
 from cohort.engine.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.engine.prepare.data_notes import split_notes
-from cohort.engine.prepare.inputs import read_inputs
+from cohort.engine.prepare.inputs import read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
 from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
@@ -156,14 +156,9 @@ def prepare(
     Raises:
         InputError: every problem of the data, the model and the search space.
     """
-    started, also, machine = clock.monotonic(), list(also), None
-    try:
-        machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
-    except InputError as error:
-        also += error.problems
+    started = clock.monotonic()
     say("reading and tokenising the data")
-    inputs = read_inputs(task, also=also, machine=machine)
-    assert machine is not None, "the problem of choosing it was raised with the others"
+    inputs, machine = read_inputs_and_machine(task, also=also)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     if backbone is None:
