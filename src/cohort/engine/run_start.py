@@ -16,7 +16,7 @@ from cohort.engine.copied_runs import places_now
 from cohort.engine.machine.machine import free_memory_bytes
 from cohort.engine.machine.thread_count import settle_thread_count
 from cohort.engine.memory.sizes import SizeRequest
-from cohort.engine.prepare.preparation import Backbone, Preparation, prepare
+from cohort.engine.prepare.preparation import LoadedBackbone, Preparation, prepare
 from cohort.engine.prepare.trials import objective_metric
 from cohort.engine.state.checkpoints import save_checkpoint
 from cohort.engine.state.trial_states import TrialStateStore
@@ -37,7 +37,7 @@ def prepare_task(
     clock: Clock,
     request: SizeRequest,
     also: Sequence[Problem] = (),
-    backbone: Backbone | None = None,
+    backbone: LoadedBackbone | None = None,
     threads: int | None = None,
 ) -> Preparation:
     """Prepare a task and note what it will run on.
