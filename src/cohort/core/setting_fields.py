@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -31,6 +32,12 @@ __all__ = [
 ]
 
 _KEY = "setting"
+_KEEPS: Mapping[str, Callable[[float, float], bool]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +68,7 @@ class SettingField:
     Attributes:
         kind: Its type, as pydantic takes it.
         default: Its value where a user gives none; a function that makes it where it can be changed.
-        bounds: ``gt``, ``ge`` and ``le``, as pydantic and JSON schema name them.
+        bounds: ``gt``, ``ge``, ``lt`` and ``le``, as pydantic and JSON schema name them.
         options: The words to choose from, where it is one of some words.
         allowed: The accepted values in words, for messages.
         description: Its meaning and unit in one line, for the schema and the docs.
@@ -80,11 +87,12 @@ class SettingField:
         """Return what is wrong with ``value``; nothing where it is accepted."""
         if self.check is not None:
             return tuple(self.check(value))
-        if self._accepts(value):
+        if self.accepts(value):
             return ()
         return (Refusal(found=repr(value), allowed=self.allowed, hint=self._hint(value)),)
 
-    def _accepts(self, value: object) -> bool:
+    def accepts(self, value: object) -> bool:
+        """Whether ``value`` has the right type and keeps the bounds, ``check`` apart."""
         if value is None:
             return self.default is None
         if self.options:
@@ -95,9 +103,7 @@ class SettingField:
         # bool is an int to isinstance, but `patience: true` is a mistake
         if isinstance(value, bool) or not isinstance(value, types) or not math.isfinite(value):
             return False
-        low, least, most = (self.bounds.get(name) for name in ("gt", "ge", "le"))
-        above = (low is None or value > low) and (least is None or value >= least)
-        return above and (most is None or value <= most)
+        return all(_KEEPS[name](value, bound) for name, bound in self.bounds.items())
 
     def _hint(self, value: object) -> str:
         if self.kind is bool:
@@ -114,17 +120,20 @@ def share(default: float, description: str) -> Any:
     return _field(kind=float, default=default, bounds={"gt": 0, "le": 1}, allowed=allowed, description=description)
 
 
-def number(default: float, description: str, *, minimum: float | None = 0) -> Any:
+def number(default: float, description: str, *, minimum: float | None = 0, below: float | None = None) -> Any:
     """Return a field for a finite number of at least ``minimum``; above 0 if that is None."""
-    bounds = {"gt": 0} if minimum is None else {"ge": minimum}
+    bounds: dict[str, float] = {"gt": 0} if minimum is None else {"ge": minimum}
     allowed = "a number above 0" if minimum is None else f"a number of at least {minimum:g}"
+    if below is not None:
+        bounds, allowed = bounds | {"lt": below}, f"{allowed} and below {below:g}"
     return _field(kind=float, default=default, bounds=bounds, allowed=allowed, description=description)
 
 
-def whole(default: int | None, description: str, *, minimum: int = 1, null: str = "") -> Any:
+def whole(default: int | None, description: str, *, minimum: int = 1, most: int | None = None, null: str = "") -> Any:
     """Return a field for a count; ``null`` says what None means, where that is the default."""
+    bounds = {"ge": minimum} if most is None else {"ge": minimum, "le": most}
     allowed = f"a whole number of at least {minimum}" + (f", or null {null}" if null else "")
-    return _field(kind=int, default=default, bounds={"ge": minimum}, allowed=allowed, description=description)
+    return _field(kind=int, default=default, bounds=bounds, allowed=allowed, description=description)
 
 
 def flag(default: bool, description: str) -> Any:  # noqa: FBT001 - the default of a field, as in the others

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from cohort.core.setting_fields import Refusal
+from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole
 from cohort.tasks.fields import refuse
 from cohort.tuning.parameters import MultipleOf, Value
 
-__all__ = ["SEARCHABLE", "ValueKind", "is_number", "multiple_to_plain", "parse_alpha", "parse_value", "quoted_number"]
+__all__ = [
+    "LORA_ALPHA",
+    "SEARCHABLE",
+    "LoraKeys",
+    "TrainingKeys",
+    "ValueKind",
+    "is_number",
+    "multiple_to_plain",
+    "parse_alpha",
+    "parse_value",
+    "quoted_number",
+]
 
 # what a person may type for a number, in quotes or out of them
 _NUMBER = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
@@ -20,22 +30,90 @@ _MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraKeys:
+    """Keys of the ``lora`` section that can be searched."""
+
+    lora_dropout: float = number(0.0, "dropout on an adapter's input", below=1)
+    use_rslora: bool = flag(False, "scale by lora_alpha / sqrt(r) instead of lora_alpha / r")
+    r: int = whole(16, "rank of an adapter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingKeys:
+    """Keys of the ``training`` section; all but ``max_steps`` can be searched."""
+
+    num_train_epochs: float = number(3.0, "passes over the training rows; max_steps overrides it", minimum=None)
+    max_steps: int | None = whole(None, "optimizer steps instead of epochs")
+    lr_scheduler_type: str = choice(
+        "constant", "shape of the learning rate over the planned steps", options=("constant", "linear", "cosine")
+    )
+    warmup_ratio: float = number(0.0, "share of steps the rate climbs over", below=1)
+    weight_decay: float = number(0.01, "AdamW's decoupled decay")
+    max_grad_norm: float = number(1.0, "norm the gradient is clipped to; 0: no clipping")
+    seed: int = whole(0, "seed of the task and of its trials", minimum=0, most=2**63 - 1)
+    learning_rate: float = number(2e-4, "peak learning rate", minimum=None)
+    batch_size: int = whole(8, "examples per optimizer step of one adapter")
+
+
+LORA_ALPHA = SettingField(
+    kind=float,
+    default=32.0,
+    bounds={"gt": 0},
+    allowed="a number above 0, or a multiple of r such as 2r",
+    description="numerator of the scale",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValueKind:
-    """What one hyperparameter may be.
+    """What one searched hyperparameter may be.
 
     Attributes:
-        allowed: In words.
-        accepts: Whether one value, already of the right type, is in range.
-        is_number, is_integer: What the value is; neither: a choice of words or a switch.
+        field: Its key in a section.
         example: A list that could be written.
+        is_rank_multiple_allowed: Whether it may follow the trial's own r.
     """
 
-    allowed: str
-    accepts: Callable[[Any], bool]
+    field: SettingField
     example: str
-    is_number: bool = True
-    is_integer: bool = False
     is_rank_multiple_allowed: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """Its values in words."""
+        return self.field.allowed
+
+    @property
+    def is_integer(self) -> bool:
+        return self.field.kind is int
+
+    @property
+    def is_number(self) -> bool:
+        """False for a choice of words and a switch."""
+        return self.field.kind in (int, float)
+
+
+# in the order in which messages and the schema list them
+_EXAMPLES = {
+    "learning_rate": "[1e-4, 3e-4]",
+    "r": "[8, 16]",
+    "lora_alpha": "2r",
+    "batch_size": "[1, 2, 4]",
+    "lora_dropout": "[0.0, 0.05]",
+    "weight_decay": "[0.0, 0.01]",
+    "warmup_ratio": "[0.0, 0.1]",
+    "lr_scheduler_type": "[constant, cosine]",
+    "num_train_epochs": "[1, 3]",
+    "max_grad_norm": "[0.3, 1.0]",
+    "seed": "[0, 1, 2]",
+    "use_rslora": "[true, false]",
+}
+_FIELDS = {**setting_fields(LoraKeys), **setting_fields(TrainingKeys), "lora_alpha": LORA_ALPHA}
+
+SEARCHABLE: Mapping[str, ValueKind] = {
+    name: ValueKind(field=_FIELDS[name], example=example, is_rank_multiple_allowed=name == "lora_alpha")
+    for name, example in _EXAMPLES.items()
+}
 
 
 def quoted_number(value: object) -> str | None:
@@ -46,64 +124,6 @@ def quoted_number(value: object) -> str | None:
 def is_number(value: object) -> bool:
     """Whether a value is a finite number, and no switch."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _positive(value: float) -> bool:
-    return value > 0
-
-
-def _not_negative(value: float) -> bool:
-    return value >= 0
-
-
-def _at_least_one(value: float) -> bool:
-    return value >= 1
-
-
-def _share_below_one(value: float) -> bool:
-    return 0 <= value < 1
-
-
-def _is_switch(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-SCHEDULER_TYPES = ("constant", "linear", "cosine")
-
-SEARCHABLE: Mapping[str, ValueKind] = {
-    "learning_rate": ValueKind(allowed="a number above 0", accepts=_positive, example="[1e-4, 3e-4]"),
-    "r": ValueKind(allowed="a whole number of at least 1", accepts=_at_least_one, example="[8, 16]", is_integer=True),
-    "lora_alpha": ValueKind(
-        allowed="a number above 0, or a multiple of r such as 2r",
-        accepts=_positive,
-        example="2r",
-        is_rank_multiple_allowed=True,
-    ),
-    "batch_size": ValueKind(
-        allowed="a whole number of at least 1", accepts=_at_least_one, example="[1, 2, 4]", is_integer=True
-    ),
-    "lora_dropout": ValueKind(
-        allowed="a number of at least 0 and below 1", accepts=_share_below_one, example="[0.0, 0.05]"
-    ),
-    "weight_decay": ValueKind(allowed="a number of at least 0", accepts=_not_negative, example="[0.0, 0.01]"),
-    "warmup_ratio": ValueKind(
-        allowed="a number of at least 0 and below 1", accepts=_share_below_one, example="[0.0, 0.1]"
-    ),
-    "lr_scheduler_type": ValueKind(
-        allowed=" | ".join(SCHEDULER_TYPES),
-        accepts=SCHEDULER_TYPES.__contains__,
-        example="[constant, cosine]",
-        is_number=False,
-    ),
-    "num_train_epochs": ValueKind(allowed="a number above 0", accepts=_positive, example="[1, 3]"),
-    "max_grad_norm": ValueKind(
-        allowed="a number of at least 0 (0: no clipping)", accepts=_not_negative, example="[0.3, 1.0]"
-    ),
-    "seed": ValueKind(
-        allowed="a whole number of at least 0", accepts=_not_negative, example="[0, 1, 2]", is_integer=True
-    ),
-    "use_rslora": ValueKind(allowed="true | false", accepts=_is_switch, example="[true, false]", is_number=False),
-}
 
 
 def _parse_multiple(value: object) -> MultipleOf | None:
@@ -122,13 +142,11 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
         return multiple
     hint = quoted_number(value) or f"Write for instance {kind.example}."
     refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=hint, at=at)
-    if not kind.is_number:
-        return value if isinstance(value, bool | str) and kind.accepts(value) else refusal
-    if not isinstance(value, int | float) or not is_number(value) or not kind.accepts(value):
+    if isinstance(value, float) and kind.is_integer and value.is_integer():
+        value = int(value)
+    if not isinstance(value, bool | int | float | str) or not kind.field.accepts(value):
         return refusal
-    if not kind.is_integer:
-        return float(value)
-    return int(value) if float(value).is_integer() else refusal
+    return float(value) if kind.is_number and not kind.is_integer else value
 
 
 def parse_alpha(value: object) -> float | MultipleOf:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cohort.core.errors import Problem
+from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import KeyPath
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.sources import HubSource, resolve_sources
@@ -17,8 +17,6 @@ from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.overrides import Override
 
 __all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model"]
-
-_HUB_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
@@ -34,7 +32,7 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
     if path.exists():
         hint = "Name the directory that holds config.json and the weights."
         return [Problem(where=where, found=f"the file {text!r}", allowed="a directory or a hub id", hint=hint)]
-    if _HUB_MODEL.fullmatch(text) and not text.startswith("."):
+    if is_hub_id(text):
         return []
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)

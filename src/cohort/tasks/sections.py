@@ -11,7 +11,14 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
-from cohort.tasks.hyperparameters import SEARCHABLE, multiple_to_plain, parse_alpha
+from cohort.tasks.hyperparameters import (
+    LORA_ALPHA,
+    SEARCHABLE,
+    LoraKeys,
+    TrainingKeys,
+    multiple_to_plain,
+    parse_alpha,
+)
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tuning.evaluation_times import EvaluationSettings
@@ -39,67 +46,46 @@ def _plain_alpha(value: float | MultipleOf) -> float | str:
     return multiple_to_plain(value) if isinstance(value, MultipleOf) else value
 
 
-class LoraSection(Section):
-    """The adapters, with PEFT's names and meanings; values of ``search.space`` take their place."""
-
-    target_modules: Annotated[
+if TYPE_CHECKING:
+    # what the sections inherit, as a type checker sees it
+    _LoraKeys = LoraKeys
+    _TrainingKeys = TrainingKeys
+    _EvaluationKeys = EvaluationSettings
+else:
+    _TARGETS = Annotated[
         str | tuple[str, ...],
         BeforeValidator(_target_modules),
         PlainSerializer(lambda names: names if isinstance(names, str) else list(names)),
-    ] = setting(
+    ]
+    _TARGET_MODULES = setting(
         "all-linear",
         allowed="all-linear, or a list of module names",
         description="the linear layers that get an adapter",
     )
-    lora_dropout: float = setting(
-        0.0, ge=0, lt=1, allowed="a number of at least 0 and below 1", description="dropout on an adapter's input"
-    )
-    use_rslora: bool = setting(
-        False, allowed="true | false", description="scale by lora_alpha / sqrt(r) instead of lora_alpha / r"
-    )
-    r: Whole = setting(16, ge=1, allowed="a whole number of at least 1", description="rank of an adapter")
+    _LoraKeys = section_with(LoraKeys, target_modules=(_TARGETS, _TARGET_MODULES))
+    _TrainingKeys = section_with(TrainingKeys)
+    _EvaluationKeys = section_with(EvaluationSettings)
+
+
+class LoraSection(_LoraKeys):
+    """The adapters, with PEFT's names and meanings; values of ``search.space`` take their place."""
+
+    if TYPE_CHECKING:
+        target_modules: str | tuple[str, ...]
+        model_fields_set: set[str]
     lora_alpha: Annotated[
         float | MultipleOf,
         BeforeValidator(parse_alpha),
         PlainSerializer(_plain_alpha),
         WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "r$"}]}),
-    ] = setting(32.0, allowed="a number above 0, or a multiple of r such as 2r", description="numerator of the scale")
+    ] = setting(LORA_ALPHA.default, allowed=LORA_ALPHA.allowed, description=LORA_ALPHA.description)
 
 
-class TrainingSection(Section):
+class TrainingSection(_TrainingKeys):
     """How a trial is trained; values of ``search.space`` take their place."""
 
-    num_train_epochs: float = setting(
-        3.0, gt=0, allowed="a number above 0", description="passes over the training rows; max_steps overrides it"
-    )
-    max_steps: Whole | None = setting(
-        None, ge=1, allowed="a whole number of at least 1", description="optimizer steps instead of epochs"
-    )
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = setting(
-        "constant",
-        allowed="constant | linear | cosine",
-        description="shape of the learning rate over the planned steps",
-    )
-    warmup_ratio: float = setting(
-        0.0, ge=0, lt=1, allowed="a number of at least 0 and below 1", description="share of steps the rate climbs over"
-    )
-    weight_decay: float = setting(0.01, ge=0, allowed="a number of at least 0", description="AdamW's decoupled decay")
-    max_grad_norm: float = setting(
-        1.0, ge=0, allowed="a number of at least 0 (0: no clipping)", description="norm the gradient is clipped to"
-    )
-    seed: Whole = setting(
-        0, ge=0, le=2**63 - 1, allowed="a whole number of at least 0", description="seed of the task and of its trials"
-    )
-    learning_rate: float = setting(2e-4, gt=0, allowed="a number above 0", description="peak learning rate")
-    batch_size: Whole = setting(
-        8, ge=1, allowed="a whole number of at least 1", description="examples per optimizer step of one adapter"
-    )
-
-
-if TYPE_CHECKING:
-    _EvaluationKeys = EvaluationSettings
-else:
-    _EvaluationKeys = section_with(EvaluationSettings)
+    if TYPE_CHECKING:
+        model_fields_set: set[str]
 
 
 class EvaluationSection(_EvaluationKeys):
