@@ -100,7 +100,7 @@ def test_the_resolved_task_is_the_same_task(folder: Path, tmp_path: Path) -> Non
         ({"constraints": 3}, "allowed: a list of texts"),
         ({"space": {"r": {"values": [2], "when": {"rank": 3}}}}, r"search\.space\.r.*unknown key 'rank'"),
         ({"space": {"r": {"values": [2, 4]}}}, "values without when"),
-        ({"space": {"r": {"values": [2], "min": 1, "when": {"batch_size": 2}}}}, "values beside min"),
+        ({"space": {"r": {"values": [2], "min": 1, "when": {"batch_size": 2}}}}, "values together with min"),
         ({"first_trials": 4}, "first_trials with sampler: grid"),
         ({"max_gpu_hours": 1.5}, "max_gpu_hours with sampler: grid"),
     ],

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside, flushed to the disk, renamed into place.
+"""Files that are whole or absent: written under a temporary name, flushed to the disk, then renamed.
 
 A reader never sees half a file or half a directory, whenever the writer is killed. No space left becomes a
 :class:`~cohort.core.errors.StorageFullError` that names the path; what stood there before is untouched.
@@ -86,7 +86,7 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """A fresh name in the same folder, so that the rename stays within one file system."""
+    """A new name in the same folder, because a rename is atomic only within one file system."""
     return Path(tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX, dir=path.parent))
 
 
@@ -98,7 +98,7 @@ def _put(partial: Path, target: Path, *, replaces: bool) -> None:
         except FileExistsError:
             return
         except OSError as error:
-            # some file systems know no second names of a file
+            # some file systems have no hard links
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                 raise
     os.replace(partial, target)
@@ -110,7 +110,7 @@ def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True) -> Itera
 
     Args:
         path: Where the file goes.
-        replaces: False leaves a file that is there by then as it is, whoever put it there.
+        replaces: False keeps a file that another process has put there in the meantime.
 
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
@@ -204,8 +204,8 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Remove what writers that were killed left in ``folder`` itself; call it only where nobody else writes."""
-    # the star at the end: SQLite puts a journal beside the file it writes
+    """Remove what killed writers left in ``folder`` itself. No other process may be writing there."""
+    # the star at the end: SQLite puts its journal next to the file, under a longer name
     for entry in Path(folder).glob(f".*{PARTIAL_SUFFIX}*"):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

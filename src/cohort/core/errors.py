@@ -65,11 +65,11 @@ class UnsupportedModelError(InputError):
 
 
 class MemoryLimitError(CohortError):
-    """More memory was asked for than the user's limit allows; on a GPU torch's own error takes this one's place."""
+    """A pass needs more memory than the user's limit allows. On a GPU torch raises its own error instead."""
 
 
 class SampleTooLargeError(InputError):
-    """One row of one trial does not fit into memory even by itself."""
+    """One row of one trial does not fit into memory even in a pass of its own."""
 
 
 class ShapeError(CohortError, ValueError):
@@ -77,11 +77,11 @@ class ShapeError(CohortError, ValueError):
 
 
 class OperandError(CohortError, TypeError):
-    """A kernel's operand has a dtype, a device or a type that the kernel cannot take beside the others."""
+    """A kernel's operand has a dtype, a device or a type that does not go with the other operands."""
 
 
 class SegmentError(CohortError, ValueError):
-    """A table of segments or slots contradicts itself, or does not fit the stream or the factors it is used with."""
+    """A table of segments or slots contradicts itself, the stream, or the factors it is used with."""
 
 
 class RunStateError(CohortError):
@@ -89,4 +89,4 @@ class RunStateError(CohortError):
 
 
 class StorageFullError(RunStateError):
-    """No space is left where the run writes; the state so far is safe."""
+    """The disk is full. What was written before is safe."""

@@ -10,5 +10,5 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def is_hub_id(text: str) -> bool:
-    """Tell whether ``text`` may be the id of a model or data set (``gpt2``, ``openai/gsm8k``); asks nobody."""
+    """Return whether ``text`` has the form of a hub id (``gpt2``, ``openai/gsm8k``). The network is not used."""
     return _HUB_ID.fullmatch(text) is not None

@@ -1,7 +1,7 @@
 """Tokenised rows on disk, so that the second start of a task is quick.
 
-One file per key: a zip of plain arrays (numpy, no pickle), whose checksums tell a damaged file. Files are written
-beside and renamed; a file that cannot be read counts as absent.
+One file per key: a zip of plain arrays (numpy, no pickle), whose checksums reveal damage. A file gets its name when
+it is complete; a file that cannot be read counts as absent.
 """
 
 from __future__ import annotations

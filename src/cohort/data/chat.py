@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ChatRenderer", "RENDERING_DATE", "require_chat_template"]
 
 RENDERING_DATE = datetime(2024, 7, 26)
-"""The day templates are told when they ask (Llama 3.1's own default): tokens must not depend on when they were made."""
+"""The date that templates get (Llama 3.1's own default): tokens must not depend on the day they are made."""
 
 
 def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: str, where: Place) -> None:

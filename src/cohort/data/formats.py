@@ -33,7 +33,7 @@ class DataFormat(StrEnum):
         return self in (DataFormat.MESSAGES, DataFormat.SHAREGPT)
 
 
-# in this order, since files often carry a rendered copy beside (`text` in Alpaca, `messages` in preference sets)
+# the most specific first: files often hold a rendered copy as well (`text` in Alpaca, `messages` in preference sets)
 _KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
     (DataFormat.PREFERENCE, ("preferred_completion", "non_preferred_completion")),
     (DataFormat.PREFERENCE, ("chosen", "rejected")),
@@ -55,8 +55,7 @@ class ParsedRow:
 
 
 def detect_format(values: Mapping[str, Any], *, prompt_template: str | None = None) -> DataFormat | None:
-    """Return the format whose keys ``values`` has (None counts as absent), the most specific first; None if there is
-    none.
+    """Return the most specific format whose keys ``values`` has (a None counts as absent); None if there is none.
 
     With a prompt template a row needs no ``prompt`` of its own.
     """

@@ -19,9 +19,8 @@ from cohort.data.formats import DataFormat, ParsedRow
 from cohort.data.lengths import measure_lengths
 from cohort.data.problems import ProblemKind, ProblemLog, RowProblem, capped
 from cohort.data.reading import InputSource, ParsedDataset, find_sources, read_examples
-from cohort.data.report import DataReport, collect_notes
+from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings
-from cohort.data.split_inputs import split_input
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share
 from cohort.data.tokenise import TokenRow, render_rows, require_usable_tokenizer, tokenise_rows
 from cohort.data.tokenised import TokenisedRows
@@ -68,7 +67,7 @@ def load_dataset(
     Args:
         settings: The dataset section.
         tokenizer: The base model's own, a fast one.
-        evaluation_max_examples: At most so many validation rows are kept, chosen by seed; None keeps all.
+        evaluation_max_examples: Most validation rows to keep, chosen by seed; None keeps all.
         cache_dir: Where tokenised rows are kept; :func:`default_cache_directory` when None.
         use_cache: False neither reads nor writes the cache.
         max_problems: How many problems the error lists before it says how many more there are; None lists all.
@@ -119,7 +118,7 @@ def _prepared(
     train, validation, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
     _note_repeats(train, validation, log=log)
-    # only now: what a share leaves is known when the rows are read
+    # after the files' own problems: how many rows a share leaves is known only once all are read
     train, validation = _with_share(train, validation, settings=settings, log=log)
     _note_nothing_left(train, validation, settings=settings, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
@@ -318,7 +317,7 @@ def _digest(value: Any) -> str:
 def _stored(directory: Path, *, key: str, data: CachedData) -> str:
     try:
         write_cache(directory, key=key, data=data)
-    # the cache only saves time: a full or read-only disk is told, not fatal
+    # the cache only saves time, so a full or read-only disk is reported and not fatal
     except StorageFullError:
         return f"not written: no space left in {directory}"
     except OSError as error:

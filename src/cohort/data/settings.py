@@ -128,7 +128,7 @@ class DatasetSettings:
     completion_only_loss: bool = flag(True, "loss on the answer only")
     max_length: int = whole(1024, "most tokens of a row, special tokens included", minimum=2)
     max_train_samples: int | None = whole(
-        None, "train on at most so many rows, chosen by training.seed from the usable ones", null="for all"
+        None, "most rows to train on, chosen from the usable ones by training.seed", null="for all"
     )
     seed: int = 0
     base_directory: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cohort.core.errors import Problem
-from cohort.data.split_inputs import SplitInput
+from cohort.data.report import SplitInput
 from cohort.runs.facts import InputFacts
 from cohort.tasks.task_file import TaskFile
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Self, TypedDict
 
 from cohort.core.memory_records import GradientCheckpointing, PassKind
-from cohort.data.split_inputs import SplitInput
+from cohort.data.report import SplitInput
 from cohort.runs.records import JsonValue
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 

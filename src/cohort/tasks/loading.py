@@ -13,13 +13,12 @@ from pydantic import ValidationError
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.not_built import unbuilt_in
-from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.other_names import ACCEPTED, use_own_names
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
 from cohort.tasks.paths import from_working_directory, locate_data, locate_model
 from cohort.tasks.problems import problems_from
 from cohort.tasks.task_file import TaskFile
-from cohort.tasks.yaml_lines import parse_yaml
+from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml
 
 __all__ = ["TaskFile", "TaskFileError", "load_task", "task_from_mapping", "task_json_schema"]
 
@@ -28,10 +27,10 @@ class TaskFileError(InputError):
     """A task file has problems of its own.
 
     Attributes:
-        rest: The task without the keys that are wrong, so that what it names can be checked as well; None where too
-            little is left.
-        are_rows_readable: Whether nothing is wrong in ``dataset`` and with its files: rows read with half of their
-            settings would show problems that are none.
+        rest: The task without the wrong keys, so that the files it names can be checked as well; None if too little
+            is left.
+        are_rows_readable: Whether ``dataset`` and its files have no problem. Rows that are read with half of their
+            settings would show problems that do not exist.
     """
 
     def __init__(self, problems: Sequence[Problem], *, rest: TaskFile | None, are_rows_readable: bool) -> None:
@@ -97,7 +96,7 @@ def task_from_mapping(
     """
     all_lines = dict(lines or {})
     written = dict(data)
-    # before the command line is heard, which takes the place of what the file says under any name
+    # before the overrides are set: they replace a value of the file under whatever name it has there
     contradictions = use_own_names(written, all_lines)
     written = apply_overrides(written, overrides)
     options = {override.path: override.option for override in overrides}
@@ -137,7 +136,7 @@ def _without(written: Mapping[str, Any], wrong: Sequence[KeyPath]) -> TaskFile |
     left = copy.deepcopy(dict(written))
     for path in wrong:
         section: Any = left
-        # what is wrong inside a value takes the whole key with it: whatever is no section ends the way down
+        # a mistake inside a value (one entry of a list) removes the whole key: only sections are entered
         for part, after in zip(path, (*path[1:], None), strict=True):
             inner = section.get(part)
             if after is None or not isinstance(inner, dict) or after not in inner:
@@ -196,7 +195,7 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
         if isinstance(document.data, list):
             found, hint = (
                 f"a list of {len(document.data)} entries",
-                "Write one task a file, without the leading dashes.",
+                "Write one task per file, without the leading dashes.",
             )
         raise InputError(Problem(where=file.at_line(1), found=found, allowed="one task (keys and values)", hint=hint))
     parsed = [from_working_directory(override) for override in parse_overrides(overrides, model=TaskFile)]

@@ -1,4 +1,4 @@
-"""What the documents promise and this version does not do yet. The one place: building a feature removes its entry."""
+"""Documented features that this version does not have yet. To build one, remove its entry here."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[
 
 
 def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
-    """Return the key that an option means; None when there is none, or several."""
+    """Return the key that an option means; None if there is none or more than one."""
     key = option.removeprefix("--").replace("-", "_")
     keys = known_keys(model)
     parts: KeyPath = tuple(key.split("."))
@@ -76,7 +76,7 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
     """Return what the arguments set, in order.
 
     Raises:
-        InputError: an argument is no option, has no value, names no key, or its value is not YAML; all of them at once.
+        InputError: every argument that is no option, has no value, names no key, or whose value is not YAML.
     """
     problems: list[Problem] = []
     overrides: list[Override] = []
@@ -103,7 +103,7 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
 
 
 def apply_overrides(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return a copy of ``data`` with the overrides set; sections that are missing or are no mapping are made."""
+    """Return a copy of ``data`` with the overrides set; missing sections are made."""
     result = dict(data)
     for override in overrides:
         section = result

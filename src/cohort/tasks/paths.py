@@ -1,4 +1,4 @@
-"""Local paths of a task: found, made absolute, or noted as missing; what is not local may be a hub id."""
+"""Local paths of a task: made absolute, or noted as missing. Anything else may be a hub id."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import KeyPath
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.sources import HubSource, resolve_sources
-from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.overrides import Override
+from cohort.tasks.yaml_lines import TaskOrigin
 
 __all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model"]
 
 
 def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
-    """Make a local model's path absolute; note one that is neither there nor a hub id."""
+    """Make a local model's path absolute; note a name that is neither a directory nor a hub id."""
     text = data.get("model_name_or_path")
     if not isinstance(text, str) or not text.strip():
         return []
@@ -42,7 +42,7 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
 
 
 def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
-    """Make local data paths absolute; note what is not there."""
+    """Make local data paths absolute; note those that do not exist."""
     section = data.get("dataset")
     if not isinstance(section, Mapping):
         return []
@@ -71,7 +71,7 @@ PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), ("dataset", "train"),
 
 
 def from_working_directory(override: Override) -> Override:
-    """Make paths typed on the command line absolute where they exist there; others stay as they are."""
+    """Make paths typed on the command line absolute if they exist relative to the working directory."""
 
     def absolute(entry: Any) -> Any:
         if not isinstance(entry, str) or not Path(entry).expanduser().exists():

@@ -1,4 +1,4 @@
-"""From pydantic's errors to problems that name place, find, allowed values and hint."""
+"""Turns pydantic's errors into problems with place, found value, allowed values and hint."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cohort.core.errors import Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
 from cohort.tasks.hyperparameters import quoted_number
-from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
+from cohort.tasks.yaml_lines import TaskOrigin
 
 __all__ = ["known_keys", "problems_from", "unknown_key_hint"]
 
@@ -49,7 +49,7 @@ def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
 
 
 def unknown_key_hint(model: type[BaseModel], path: KeyPath) -> str:
-    """Return the advice for a key that does not exist: what it is called here, where it belongs, or what is nearest."""
+    """Return the hint for an unknown key: its name here, the section it belongs to, or the nearest key."""
     key, section = str(path[-1]), ".".join(str(part) for part in path[:-1])
     word = key.lower().replace("-", "_")
     if word in NOT_NEEDED:

@@ -125,7 +125,7 @@ def _parse_conditional(value: Mapping[str, Any], kind: ValueKind) -> Conditional
     if len(rest) > 1:
         found = ", ".join(str(key) for key in rest if key != "values")
         allowed = "values and when, or a range and when"
-        refuse(Refusal(found=f"values beside {found}", allowed=allowed, hint="Keep one."))
+        refuse(Refusal(found=f"values together with {found}", allowed=allowed, hint="Keep one."))
     values = rest["values"]
     entries = list(values) if isinstance(values, list | tuple) else [values]
     return Conditional(parameter=_parse_list(entries, kind), when=when)
@@ -194,7 +194,7 @@ def parse_parameter(value: object, *, kind: ValueKind) -> Parameter:
 
 
 def parse_space(value: object) -> object:
-    """Return ``search.space`` as parameters by name, in the order written; what is no mapping is left to the caller.
+    """Return ``search.space`` as parameters by name, in the order written; anything but a mapping is left to pydantic.
 
     Raises:
         pydantic_core.PydanticCustomError: it carries every :class:`Refusal` of every key.
@@ -229,7 +229,7 @@ def num_points(parameter: Parameter) -> int | None:
     if not isinstance(parameter, Range):
         return 1
     if parameter.step is not None:
-        # a billionth of slack: 0.1 + 2 * 0.1 must reach 0.3
+        # a billionth of slack: in floats 0.1 + 2 * 0.1 falls short of 0.3, which must count as reached
         return math.floor((parameter.max - parameter.min) / parameter.step * (1 + 1e-9) + 1e-9) + 1
     return parameter.num
 

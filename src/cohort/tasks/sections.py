@@ -115,12 +115,12 @@ def _memory_limit(value: object) -> object:
     return num_bytes
 
 
-# less is a unit that was forgotten: no model and no pass fit into it
+# below this the unit was forgotten (`limit: 24`): no model and no pass fits
 LEAST_LIMIT = 1 << 20
 
 
 class MemorySection(Section):
-    """What a run may take of its device's memory; no value changes a number, and a resumed run may have others."""
+    """How much of its device's memory a run may use. No key changes a result, so a resumed run may change them."""
 
     limit: Annotated[
         int | None, BeforeValidator(_memory_limit), WithJsonSchema({"type": ["string", "integer", "null"]})
@@ -152,7 +152,7 @@ def _plain_space(space: dict[str, Parameter]) -> dict[str, Any]:
     return {name: parameter_to_plain(parameter) for name, parameter in space.items()}
 
 
-# beyond this a grid is a slip of the pen, not a plan
+# a larger grid is a typing error: it would list millions of trials before one begins
 GRID_LIMIT = 10_000
 
 _SPACE_SCHEMA = {
@@ -218,7 +218,7 @@ class SearchSection(Section):
         None,
         gt=0,
         allowed="a number above 0",
-        description="random, tpe: no more trials are proposed after so many hours on the device",
+        description="random, tpe: hours on the device after which no more trials are proposed",
     )
 
     @model_validator(mode="after")

@@ -53,7 +53,7 @@ class Task:
             dataset: ``dataset.train`` (files, a directory or a hub id), or the whole section.
             search_space: ``search.space``: a list, a range ``{"min": ..., "max": ..., "log": True}``, one value, or a
                 multiple of r such as ``"2r"``, by hyperparameter.
-            name: Of the task and its run directory; the stem of its first training file when None.
+            name: The name of the task and of its run directory; the stem of its first training file when None.
             objective, lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
                 task file, sections as mappings.
 
@@ -89,7 +89,7 @@ class Task:
                 )
             data["search"] = {**data.get("search", {}), "space": dict(search_space)}
         self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown)
-        # a directory may be named as "..": its name is wanted, not the way to it
+        # the data may be given as "..", whose stem says nothing: the normalised path has the directory's name
         self.name = name or Path(os.path.normpath(self.file.dataset.train[0])).stem or "task"
 
     def with_early_exit(self, settings: EarlyExitSettings) -> TaskFile:
@@ -104,7 +104,7 @@ class Task:
 
 
 def _require_folder_name(name: str) -> None:
-    """Refuse a name that would put the run directory anywhere but right below its parent."""
+    """Refuse a name that would put the run directory somewhere else than directly in its parent."""
     if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
         raise InputError(
             Problem(

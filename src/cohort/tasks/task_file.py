@@ -26,7 +26,6 @@ from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
 from cohort.tasks.fields import Section, Whole, refuse, setting
 from cohort.tasks.hyperparameters import SEARCHABLE
-from cohort.tasks.origin import TaskOrigin
 from cohort.tasks.other_names import use_own_names
 from cohort.tasks.sections import (
     EvaluationSection,
@@ -35,6 +34,7 @@ from cohort.tasks.sections import (
     SearchSection,
     TrainingSection,
 )
+from cohort.tasks.yaml_lines import TaskOrigin
 from cohort.tuning.constraints import parse_constraint
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings
@@ -127,7 +127,7 @@ class TaskFile(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_own_names(cls, data: Any) -> Any:
-        """The tasks of old runs, which are read without :func:`task_from_mapping`, have names of before."""
+        """Accept former names here too: an old run's task does not go through :func:`task_from_mapping`."""
         if isinstance(data, Mapping):
             use_own_names(data := dict(data), {})
         return data
@@ -188,7 +188,7 @@ class TaskFile(Section):
         )
 
     def notes(self) -> list[str]:
-        """Return what the user may want to know: written keys that other keys make void."""
+        """Return notes for the user: keys that have no effect because another key overrides them."""
         notes = []
         for name in self.search.space:
             for section_name, section in (("lora", self.lora), ("training", self.training)):

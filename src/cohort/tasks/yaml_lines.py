@@ -1,9 +1,9 @@
-"""YAML 1.2 with the line of every key: ``1e-5`` is a number, ``on`` and ``no`` are words."""
+"""YAML 1.2 with the line of every key (``1e-5`` is a number, ``on`` and ``no`` are words), so that messages name it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -13,7 +13,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place
 
-__all__ = ["YamlDocument", "parse_yaml", "parse_yaml_value"]
+__all__ = ["TaskOrigin", "YamlDocument", "parse_yaml", "parse_yaml_value"]
 
 _STANDARD = "tag:yaml.org,2002:"
 _CONSTRUCTED = {_STANDARD + name for name in ("int", "float", "bool", "null")}
@@ -126,3 +126,36 @@ def parse_yaml_value(text: str, *, where: Place) -> Any:
     """
     document = parse_yaml(text, where=where)
     return "" if document is None else document.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOrigin:
+    """A task file's name, its lines, and what the command line set.
+
+    Attributes:
+        name: How messages name the file, as the user typed it.
+        lines: Line by path, from 1.
+        overrides: Option by path, e.g. ``--training.seed``.
+    """
+
+    name: str
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    overrides: Mapping[KeyPath, str] = field(default_factory=dict)
+
+    def where(self, path: KeyPath | str) -> Place:
+        """Return the place of a key, ``task.yaml:12: search.space.r``, or ``command line --training.seed``.
+
+        A key that is not there has the line of its section.
+        """
+        parts: KeyPath = tuple(path.split(".")) if isinstance(path, str) else path
+        for length in range(len(parts), 0, -1):
+            if parts[:length] in self.overrides:
+                return Place(option=f"command line {self.overrides[parts[:length]]}", key=parts[length:])
+        return Place(file=self.name, line=self.line(parts), key=parts)
+
+    def line(self, path: KeyPath) -> int | None:
+        """Return the line of the key, or of the nearest section around it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
