@@ -22,8 +22,8 @@ from cohort.runs.records import TrialStatus
 from cohort.training import step_samples
 from cohort.training.executor import Executor
 from cohort.training.optimizers.adamw import AdamW
+from cohort.training.passes import Passes
 from cohort.training.step_samples import Resident
-from cohort.training.training_pass import TrainingPasses
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, host_memory_bytes=0)
@@ -95,14 +95,14 @@ def in_its_rows(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bo
 
 def in_a_pass(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:
     """A micro-batch that holds the trial's samples raises, whoever is beside it."""
-    pass_of, step_of = TrainingPasses.run, Executor.step
+    pass_of, step_of = Passes.train, Executor.step
     current: list[Executor] = []
 
     def watched_step(self: Executor, *rest: Any) -> Any:
         current[:] = [self]
         return step_of(self, *rest)
 
-    def bad_pass(self: TrainingPasses, entries: Sequence[Any], *rest: Any, **options: Any) -> Any:
+    def bad_pass(self: Passes, entries: Sequence[Any], *rest: Any, **options: Any) -> Any:
         for resident in current[0]._by_slot():
             present = any(entry.slot == resident.slot for entry in entries)
             if present and is_bad(resident.spec.trial_id, resident.step):
@@ -110,7 +110,7 @@ def in_a_pass(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool
         return pass_of(self, entries, *rest, **options)
 
     monkeypatch.setattr(Executor, "step", watched_step)
-    monkeypatch.setattr(TrainingPasses, "run", bad_pass)
+    monkeypatch.setattr(Passes, "train", bad_pass)
 
 
 def in_its_update(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[int, int], bool]) -> None:

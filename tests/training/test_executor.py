@@ -18,7 +18,7 @@ from cohort.kernels.backend import Backend, use_backend
 from cohort.kernels.segments import SegmentTable
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
-from cohort.training.training_pass import StagedPass
+from cohort.training.passes import StagedPass
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 

@@ -264,7 +264,7 @@ def test_other_errors_are_not_taken_for_it(decoder: Decoder) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    executor._passes.run = broken  # type: ignore[method-assign,assignment]
+    executor._passes.train = broken  # type: ignore[method-assign,assignment]
     with pytest.raises(RuntimeError, match="mat1"):
         executor.step()
     assert executor.take_shortages() == ()

@@ -63,7 +63,7 @@ class AdapterState:
 
 
 class AdapterBank:
-    """Owns the slots. A slot is a contiguous run of rank rows; which run never matters to any number."""
+    """Owns the slots. A slot is a contiguous run of rank rows; no number depends on which run it is."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class AdapterBank:
             layout: Adapted linears.
             num_slots: Most adapters at once.
             num_rank_rows: Most rank rows at once; each adapter takes its rank rounded up to 16.
-            device: Where the bank lives.
-            dtype: Of master weights and gradients.
-            compute_dtype: Of the copies the products read; the masters themselves when equal to ``dtype`` or None.
+            device: The device of all matrices.
+            dtype: The dtype of master weights and gradients.
+            compute_dtype: The dtype of the copies that products read; with None or ``dtype`` they read the masters.
             moments: The optimizer's; none where nothing is trained.
         """
         self.layout = layout
@@ -127,11 +127,10 @@ class AdapterBank:
         return self._specs[slot]
 
     def rank_rows(self, slot: int) -> slice:
-        """Return the rank rows of ``slot`` at its true rank."""
+        """Return the rank rows of ``slot``, padding left out."""
         return slice(self._starts[slot], self._starts[slot] + self._specs[slot].r)
 
     def slot_table(self) -> SlotTable:
-        """Return ranks, scales and dropout of all slots as they are now."""
         slots = range(self.num_slots)
         specs = [self._specs.get(slot) for slot in slots]
         return SlotTable(
@@ -151,7 +150,7 @@ class AdapterBank:
     ) -> LoraContext:
         """Return what the linears need for one pass over a stream laid out by ``segments``.
 
-        The gradients of ``fresh_slots`` are written where :attr:`writes_gradients`, else added as all others are.
+        Where :attr:`writes_gradients`, the pass overwrites the gradients of ``fresh_slots``; otherwise it adds to all.
         """
         slots = self.slot_table()
         tables = None
@@ -160,7 +159,6 @@ class AdapterBank:
         return LoraContext(factors=self._parts, slots=slots, segments=segments, row_keys_T=row_keys_T, tables=tables)
 
     def fits(self, r: int) -> bool:
-        """Tell whether an adapter of rank ``r`` finds a slot and a run of rank rows."""
         free_rows = self.num_rank_rows - sum(aligned_rank(spec.r) for spec in self._specs.values())
         return len(self._specs) < self.num_slots and aligned_rank(r) <= free_rows
 
@@ -216,7 +214,7 @@ class AdapterBank:
         return AdapterState(weights=weights, moments=dict(zip(self.moments_RD, moments, strict=True)))
 
     def remove(self, slot: int) -> None:
-        """Free ``slot``; its rows are zeroed, so that nothing of a diverged adapter stays behind."""
+        """Free ``slot`` and zero its rows, so that nothing of a diverged adapter stays."""
         padded = slice(self._starts[slot], self._starts[slot] + aligned_rank(self._specs[slot].r))
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
@@ -228,7 +226,7 @@ class AdapterBank:
         return masters if shared else (*masters, self.compute_RD)
 
     def _close_gaps(self) -> None:
-        """Move every adapter down to the lowest free rank row; what they compute does not depend on where they are."""
+        """Move every adapter down to the lowest free rank row; no result depends on where an adapter is."""
         start = 0
         for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
             old, size = self._starts[slot], aligned_rank(self._specs[slot].r)

@@ -1,8 +1,8 @@
 """Passes of few tokens as CUDA graphs: one launch of the host instead of thousands.
 
-A pass over an 8B model is some 2,500 launches, about 0.2 s of the host's time, while the GPU is done with 2,000 tokens
-in 0.1 s. A graph records the launches once. What changes from step to step (tokens, which rows are whose, ranks,
-scales) is read from tensors that are filled before each replay; what a launch must know beforehand (rows of the stream,
+A pass over an 8B model is some 2,500 launches, about 0.2 s of the host's time, while the GPU computes 2,000 tokens in
+0.1 s. A graph records the launches once. Its kernels read what changes from step to step (tokens, rows of each slot,
+ranks, scales) from tensors that are filled before each replay. What a launch must know beforehand (rows of the stream,
 sequences and their greatest length, trained rows) is rounded up, so that few graphs serve all steps.
 
 Shapes:  T rows of the stream · M trained rows · S sequences · L greatest length of one · P padded rows (S + 1) L
@@ -31,17 +31,17 @@ from cohort.training.token_losses import token_losses
 
 __all__ = ["CapturedPasses", "PassShape", "StagedReplay", "rounded_up"]
 
-# a shape is captured when it has come up so often; until then its passes are launched one by one
+# a shape is captured at this occurrence; before, its passes are launched one by one
 CAPTURE_AT = 2
-# a graph that is larger than the pass needs is used if it costs at most this much more than one of its own
+# a pass uses a larger graph if that costs at most this many times as much as a graph of its own
 TOLERATED_COST = 1.12
-# what a padded attention row costs, in rows of the stream: its share of a layer's work
+# the cost of a padded attention row in rows of the stream: its share of a layer's work
 PADDED_ROW_COST = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class PassShape:
-    """What the launches of a pass must know beforehand.
+    """The sizes that the launches of a pass must know beforehand.
 
     Attributes:
         num_rows: T, more than the samples have: the last row is always filler.
@@ -57,11 +57,10 @@ class PassShape:
 
     @property
     def cost(self) -> float:
-        """Rough work, in rows of the stream."""
+        """Approximate work, in rows of the stream."""
         return self.num_rows + PADDED_ROW_COST * (self.num_sequences + 1) * self.length
 
     def holds(self, need: PassShape) -> bool:
-        """Tell whether a pass of shape ``need`` runs in a graph of this shape."""
         return (
             self.num_rows >= need.num_rows
             and self.num_sequences >= need.num_sequences
@@ -102,7 +101,7 @@ class CapturedPasses:
 
     Attributes:
         capture_seconds: Time spent on recording, host and device.
-        num_replays: Passes that were replays.
+        num_replays: Passes that ran as graphs.
     """
 
     def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
@@ -115,7 +114,7 @@ class CapturedPasses:
         self.num_replays = 0
 
     def give_up(self) -> bool:
-        """Free what the graphs hold and record no more; False when there was nothing to give up."""
+        """Free the graphs and record no more; return whether graphs were recorded until now."""
         held = self._most_rows > 0
         self._most_rows = 0
         # a pass that is staged still names its graph, and one graph alone keeps the pool of all
@@ -132,10 +131,7 @@ class CapturedPasses:
         divisors: Mapping[int, int] | None = None,
         fresh_slots: Collection[int] = (),
     ) -> Tensor | None:
-        """Run a pass over ``entries`` as a graph; None where it is to be launched one by one.
-
-        Takes what :meth:`stage` takes and returns what :meth:`replay` returns.
-        """
+        """Stage a pass and replay it; None where its kernels are to be launched one by one."""
         staged = self.stage(entries, divisors=divisors, fresh_slots=fresh_slots)
         return None if staged is None else self.replay(staged)
 
@@ -156,14 +152,15 @@ class CapturedPasses:
         divisors: Mapping[int, int] | None = None,
         fresh_slots: Collection[int] = (),
     ) -> StagedReplay | None:
-        """Fill the tensors of a graph for a pass over ``entries``; None where it is to be launched one by one.
+        """Fill the tensors of a graph for a pass over ``entries``; None where its kernels are launched one by one.
 
-        The transfer is ordered after the replays so far, and the next one of that graph is this pass.
+        The transfer is ordered after the replays so far, and the next replay of that graph is this pass.
 
         Args:
             entries: As :func:`cohort.data.packing.pack` takes them.
-            divisors: By slot, of plain sums of token losses: their gradients are added to the bank. None only measures.
-            fresh_slots: Slots whose gradients are written over what the bank holds instead.
+            divisors: By slot: the gradients of the sums of token losses, divided, are added to the bank. With None the
+                pass only measures.
+            fresh_slots: Slots whose gradients overwrite what the bank holds instead.
         """
         lengths = [len(entry.sample.tokens) for entry in entries]
         used = sum(lengths)
@@ -208,7 +205,7 @@ class CapturedPasses:
             if not is_out_of_memory(error) and "captur" not in str(error).lower():
                 raise
         if graph is None:
-            # larger passes do without from now on; what is recorded stays
+            # larger passes are launched one by one from now on; recorded graphs stay
             self._most_rows = min(self._most_rows, need.num_rows)
             release_cached(self._bank.weights_RD.device)
             return best
@@ -283,7 +280,7 @@ class _CapturedPass:
         return self._losses_T
 
     def free(self) -> None:
-        """Give back what the recording holds; there are no replays after that."""
+        """Give back the recording's memory; the graph cannot be replayed after that."""
         self.filling += 1
         self._graph.reset()
         del self._losses_T
@@ -291,7 +288,7 @@ class _CapturedPass:
     def _fill(self, stream: HostStream, *, divisors: Mapping[int, int]) -> None:
         tokens, positions, targets, rows, rows_P, places_T, weights = self._host_parts
         tokens[:], positions[:], targets[:] = stream.tokens, stream.positions, stream.targets
-        # what is left of the trained rows names the filler at the end, whose loss and gradient are zero
+        # the rest of the trained rows names the filler row at the end, whose loss and gradient are zero
         rows[: len(stream.trained_rows)] = stream.trained_rows
         rows[len(stream.trained_rows) :] = self.shape.num_rows - 1
         rows_P[:], places_T[:] = fixed_attention_rows(
@@ -311,7 +308,7 @@ class _CapturedPass:
         self._copied.record()
 
     def _capture(self, decoder: Decoder, *, pool: Any) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        # once before: kernels are compiled and libraries set up; the stream is all filler, so no gradient is added
+        # one pass before recording compiles kernels and sets up libraries; it is all filler and adds no gradient
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

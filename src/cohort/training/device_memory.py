@@ -1,8 +1,8 @@
-"""What passes take of a device's memory, and how it shows that there is not enough.
+"""Measures the memory that passes take, and recognises the errors that say there is not enough.
 
-On a GPU both are the allocator's own. A CPU has no such allocator, so where the user sets a limit a meter stands in for
-it: it counts the storage of every tensor that a pass makes, and throws where the limit is passed, in the midst of a
-forward or backward pass as a GPU does.
+A GPU's allocator does both. A CPU has no such allocator, so where the user sets a limit a meter stands in for it: it
+counts the storage of every tensor that a pass makes, and raises beyond the limit, in the middle of a forward or
+backward pass, as a GPU does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,39 +22,40 @@ from cohort.core.errors import MemoryLimitError
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
 from cohort.core.units import format_bytes
 
-__all__ = ["DeviceMemory", "ObservedPass", "StorageMeter", "is_out_of_memory", "release_cached"]
+__all__ = ["DeviceMemory", "PassObservation", "StorageMeter", "is_out_of_memory", "release_cached"]
 
-# what libraries beside torch's allocator say when the device, or the host, has nothing left
+# the words of libraries other than torch's allocator when the device, or the host, has nothing left
 _WORDS = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed")
-# asking the allocator costs some 0.1 ms, which shows on passes of a small model: after so many only every so-manieth
+# asking the allocator costs some 0.1 ms, which shows on passes of a small model: the first 32 passes are measured;
+# afterwards, sample every 16th pass
 _ALWAYS, _EVERY = 32, 16
 _MOST_KEPT = 512
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether ``error`` says that memory ran out: of a GPU, of the host, or of the limit a user set."""
+    """Tell whether ``error`` means that memory ran out: a GPU's, the host's, or the limit a user set."""
     if isinstance(error, torch.OutOfMemoryError | MemoryLimitError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
 
 
 def release_cached(device: torch.device) -> None:
-    """Give back what a failed pass held; call it when its exception is gone, for that holds the pass's frames."""
+    """Free the memory of a failed pass. Call it outside its ``except`` block: the exception holds the pass's frames."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 class StorageMeter(TorchDispatchMode):
-    """Counts bytes of storage made while it is entered, from their making to their end, wherever that is.
+    """Counts the bytes of storage made while it is entered, until each is freed, then or later.
 
     Attributes:
-        live_bytes: Counted now.
-        peak_bytes: The most since :meth:`reset_peak`.
+        live_bytes: Bytes that are not freed yet.
+        peak_bytes: The most of them since :meth:`reset_peak`.
     """
 
     def __init__(self, *, limit_bytes: int | None = None, base_bytes: int = 0) -> None:
-        """Count; with ``limit_bytes`` throw beyond it, ``base_bytes`` being there already."""
+        """Raise where these bytes and ``base_bytes``, which exist already, are more than ``limit_bytes``."""
         super().__init__()
         self._limit_bytes, self._base_bytes = limit_bytes, base_bytes
         self._sizes: dict[int, int] = {}
@@ -62,16 +63,14 @@ class StorageMeter(TorchDispatchMode):
         self.live_bytes = self.peak_bytes = 0
 
     def reset_peak(self) -> None:
-        """Let the maximum begin again at what is live."""
         self.peak_bytes = self.live_bytes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry out ``func`` and count what it made."""
         del types
         made = func(*args, **(kwargs or {}))
         makes_views = self._makes_views.get(func)
         if makes_views is None:
-            # in-place operations and views return storage that is counted, or was there before
+            # in-place operations and views return storage that is counted already, or older than the meter
             makes_views = any(value.alias_info is not None for value in func._schema.returns)
             self._makes_views[func] = makes_views
         if not makes_views:
@@ -99,46 +98,34 @@ class StorageMeter(TorchDispatchMode):
         self.live_bytes -= self._sizes.pop(key, 0)
 
 
-class ObservedPass:
-    """One pass under observation."""
+class PassObservation:
+    """Measures one pass; does nothing where ``take_peak`` is None."""
 
-    def __init__(self, memory: DeviceMemory | None, kind: PassKind, size: PassSize | None) -> None:
-        self._memory, self._kind, self._size = memory, kind, size
-        self._forward_bytes = 0
+    def __init__(self, take_peak: Callable[[], int] | None) -> None:
+        self._take_peak = take_peak
+        self.forward_bytes = 0
 
     def forward_done(self) -> None:
-        """Say that the losses are there: what comes is the backward pass."""
-        if self._memory is not None:
-            self._forward_bytes = self._memory._take_peak()
-
-    def _peak(self) -> PassPeak | None:
-        if self._memory is None or self._size is None:
-            return None
-        last = self._memory._take_peak()
-        trains = self._kind is PassKind.TRAIN
-        return PassPeak(
-            kind=self._kind,
-            size=self._size,
-            forward_bytes=self._forward_bytes if trains else last,
-            backward_bytes=last if trains else 0,
-        )
+        """Say that the losses exist: the backward pass comes next."""
+        if self._take_peak is not None:
+            self.forward_bytes = self._take_peak()
 
 
 class DeviceMemory:
-    """Watches the passes of one executor. On a CPU without a limit it does nothing at all.
+    """Watches the passes of one executor. On a CPU without a limit it does nothing.
 
     Attributes:
-        highest_bytes: The most that was allocated during an observed pass, what was there before it included.
+        highest_bytes: The most that was allocated during a measured pass, including what was allocated before it.
     """
 
     def __init__(self, device: torch.device | str, *, limit_bytes: int | None = None, base_bytes: int = 0) -> None:
         """Watch ``device``.
 
         Args:
-            device: Of the executor.
-            limit_bytes: On a CPU, the most that base model, bank and passes may take together. A GPU's limit is its
-                allocator's.
-            base_bytes: On a CPU, what base model and bank take.
+            device: The executor's.
+            limit_bytes: On a CPU, the most that base model, bank and passes may take together. On a GPU the
+                allocator's limit holds.
+            base_bytes: On a CPU, the bytes of base model and bank.
         """
         self.device = torch.device(device)
         self._meter: StorageMeter | None = None
@@ -150,50 +137,49 @@ class DeviceMemory:
 
     @property
     def can_observe(self) -> bool:
-        """Whether peaks can be known."""
         return self._meter is not None or self.device.type == "cuda"
 
     def take_peaks(self) -> tuple[PassPeak, ...]:
-        """Return what was observed since the last call."""
+        """Return what was measured since the last call."""
         taken = tuple(self._peaks)
         self._peaks.clear()
         return taken
 
     def observe_next(self, count: int) -> None:
-        """Observe the next ``count`` passes whatever their size."""
+        """Measure the next ``count`` passes whatever their size."""
         self._num_passes = min(self._num_passes, _ALWAYS - count)
 
     @contextmanager
-    def observe(self, kind: PassKind, size: PassSize | None) -> Iterator[ObservedPass]:
-        """Watch one pass; one that is not finished is forgotten.
+    def observe(self, kind: PassKind, size: PassSize | None) -> Iterator[PassObservation]:
+        """Watch one pass; a pass that raises leaves no record.
 
         Args:
             kind: What it is for.
-            size: What its memory depends on; None: it counts against the limit, and nothing is recorded.
+            size: What its memory depends on. With None it counts against the limit, and nothing is recorded.
         """
-        observed = ObservedPass(self if size is not None and self._is_wanted(size) else None, kind, size)
-        if self._meter is None:
-            self._begin(observed)
+        wanted = None if size is None or not self._is_wanted(size) else size
+        observed = PassObservation(None if wanted is None else self._take_peak)
+        with self._meter or nullcontext():
+            if wanted is not None:
+                self._begin()
             yield observed
-        else:
-            with self._meter:
-                self._begin(observed)
-                yield observed
-        peak = observed._peak()
-        if peak is not None:
-            self._peaks.append(peak)
+        if wanted is not None:
+            last, trains = self._take_peak(), kind is PassKind.TRAIN
+            forward_bytes, backward_bytes = (observed.forward_bytes, last) if trains else (last, 0)
+            self._peaks.append(
+                PassPeak(kind=kind, size=wanted, forward_bytes=forward_bytes, backward_bytes=backward_bytes)
+            )
 
     def _is_wanted(self, size: PassSize) -> bool:
         if not self.can_observe:
             return False
         self._num_passes += 1
+        # a larger pass than any before may be the one that tells what fits
         wanted = self._num_passes <= _ALWAYS or self._num_passes % _EVERY == 0 or size.num_rows > self._most_rows
         self._most_rows = max(self._most_rows, size.num_rows)
         return wanted
 
-    def _begin(self, observed: ObservedPass) -> None:
-        if observed._memory is None:
-            return
+    def _begin(self) -> None:
         if self._meter is not None:
             self._meter.reset_peak()
             self._before = self._meter.live_bytes
@@ -202,7 +188,7 @@ class DeviceMemory:
             self._before = torch.cuda.memory_allocated(self.device)
 
     def _take_peak(self) -> int:
-        """Return the maximum beyond the pass's beginning and let it begin again."""
+        """Return the maximum beyond the pass's start, and start a new one."""
         if self._meter is not None:
             peak = self._meter.peak_bytes
             self._meter.reset_peak()

@@ -8,20 +8,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cohort.adapters.bank import AdapterBank
-from cohort.core.memory_records import PassKind
-from cohort.data.packing import SlotSample, pack
+from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
-from cohort.models.decoder import Decoder
-from cohort.training.captured_pass import CapturedPasses
-from cohort.training.device_memory import DeviceMemory
-from cohort.training.micro_batches import MicroBatches, pass_size
-from cohort.training.objectives.objective import Objective
-from cohort.training.token_losses import token_losses
+from cohort.training.micro_batches import MicroBatches
+from cohort.training.passes import Passes
 
 __all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses"]
 
-# the slot of rows that run through the frozen model alone
+# the slot of rows that only the frozen model reads
 BASE_SLOT = -1
 
 
@@ -42,46 +36,34 @@ class EvaluationLoss:
 
 @torch.no_grad()
 def evaluation_losses(
-    decoder: Decoder,
-    bank: AdapterBank,
+    passes: Passes,
     *,
-    objective: Objective,
+    micro_batches: MicroBatches,
     slots: Sequence[int],
     rows: TokenisedRows,
     row_ids: Sequence[int],
-    micro_batches: MicroBatches,
-    memory: DeviceMemory,
     too_large: Callable[[SlotSample, str], Exception],
-    captured: CapturedPasses | None = None,
 ) -> dict[int, EvaluationLoss]:
     """Return the loss of each of ``slots`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
 
-    All slots share the packed streams. Sums run sample by sample in row order, so that an adapter's loss has the
-    same bits whoever is evaluated beside it.
+    All slots share the packed streams. Sums run group by group in the order of ``row_ids``, so an adapter's loss has
+    the same bits in every company.
 
     Args:
-        decoder, bank: The model and its adapters.
-        objective: What is measured.
-        slots: Whose losses.
-        rows, row_ids: What they are measured on; where the objective groups rows, the ids are those of groups.
+        passes: The executor's passes.
         micro_batches: Cuts the rows into passes.
-        memory: Watches the passes.
-        too_large: The error for a row that does not fit into memory alone.
-        captured: Runs the passes it has graphs for.
+        slots: The slots to measure.
+        rows, row_ids: The evaluation rows; where the objective groups rows, the ids are those of groups.
+        too_large: Makes the error for a row that does not fit into memory alone.
     """
     order = sorted(slots, key=lambda slot: (slot == BASE_SLOT, slot))
+    objective = passes.objective
     size = objective.group_size
     samples = [rows.sample(size * row_id + place) for row_id in row_ids for place in range(size)]
     entries = [SlotSample(slot=slot, sample=sample) for slot in order for sample in samples]
 
     def one_pass(present: Sequence[SlotSample]) -> list[dict[str, float]]:
-        losses_T = None if captured is None else captured.run(present)
-        if losses_T is None:
-            batch = pack(present, num_slots=bank.num_slots, device=bank.weights_RD.device)
-            lora = bank.context(batch.segments)
-            with memory.observe(PassKind.EVALUATE, pass_size(batch, lora, decoder=decoder)):
-                losses_T = token_losses(decoder, batch, lora)
-        own = [entry.sample for entry in present]
+        losses_T, own = passes.measure(present), [entry.sample for entry in present]
         measured = {"loss": objective.terms(losses_T, own), **objective.metrics(losses_T, own)}
         groups = zip(*(values_G.tolist() for values_G in measured.values()), strict=True)
         return [dict(zip(measured, group, strict=True)) for group in groups]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
@@ -22,15 +24,14 @@ from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
-from cohort.training.fresh_weights import fresh_weights
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches, sample_too_large
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer, UnfinishedUpdateError
+from cohort.training.passes import Passes, StagedPass
 from cohort.training.step_samples import Resident, StepSamples, gather
-from cohort.training.training_pass import StagedPass, TrainingPasses
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["Executor", "ExecutorSettings"]
@@ -119,7 +120,7 @@ class Executor:
             moments=optimizer.moments,
         )
         self._residents: dict[int, Resident] = {}
-        self._fresh_weights = fresh_weights(self.bank)
+        self._fresh_weights = _fresh_weights(self.bank)
         on_gpu = self.bank.weights_RD.is_cuda
         records = settings.graph_tokens > 0 and on_gpu and choose_backend(self.bank.compute_RD) is Backend.TRITON
         self.captured = CapturedPasses(decoder, self.bank, most_rows=settings.graph_tokens) if records else None
@@ -147,9 +148,7 @@ class Executor:
                 (PassKind.EVALUATE, settings.evaluation_token_budget, None),
             )
         )
-        self._passes = TrainingPasses(
-            decoder, self.bank, objective=objective, memory=self.memory, captured=self.captured
-        )
+        self._passes = Passes(decoder, self.bank, objective=objective, memory=self.memory, captured=self.captured)
 
     @property
     def token_budgets(self) -> dict[PassKind, int]:
@@ -256,7 +255,9 @@ class Executor:
 
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
             present, recomputed = frozenset(entry.slot for entry in part), self._is_recomputed(part)
-            terms_G = self._passes.run(part, divisors, fresh_slots=present & fresh, staged=first, recomputed=recomputed)
+            terms_G = self._passes.train(
+                part, divisors, fresh_slots=present & fresh, staged=first, recomputed=recomputed
+            )
             self.gradient_checkpointing.num_passes += recomputed
             fresh.difference_update(present)
             return terms_G
@@ -308,16 +309,12 @@ class Executor:
         self, slots: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
     ) -> dict[int, EvaluationLoss]:
         return evaluation_losses(
-            self.decoder,
-            self.bank,
-            objective=self.objective,
+            self._passes,
+            micro_batches=self._evaluation,
             slots=slots,
             rows=rows,
             row_ids=row_ids,
-            micro_batches=self._evaluation,
-            memory=self.memory,
             too_large=lambda entry, words: self._too_large(entry, words, rows=rows),
-            captured=self.captured,
         )
 
     def _clear_gradients(self, residents: Sequence[Resident]) -> None:
@@ -353,6 +350,20 @@ class Executor:
 
     def _is_recomputed(self, part: Sequence[SlotSample]) -> bool:
         return self.gradient_checkpointing.is_for(sum(len(entry.sample.tokens) for entry in part))
+
+
+def _fresh_weights(bank: AdapterBank) -> Callable[[int, int], Tensor]:
+    """Return what draws the initial weights [r, D] of a rank and a seed, on the host."""
+    layout, dtype, on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
+
+    # trials of a sweep mostly share their seed: the weights of a few ranks serve all of them
+    @functools.lru_cache(maxsize=4)
+    def draw(r: int, seed: int) -> Tensor:
+        weights_rD = initial_weights(layout, r=r, seed=seed, dtype=dtype)
+        # pinned: the copy to the bank does not wait for the device
+        return weights_rD.pin_memory() if on_gpu else weights_rD
+
+    return draw
 
 
 def _copied(copy: Callable[[bool], _T], *, on_device: bool) -> _T:

@@ -1,8 +1,8 @@
-"""Which training passes keep their activations, and which work them out a second time in the backward pass.
+"""Decides which training passes keep their activations and which recompute them in the backward pass.
 
-Keeping costs memory, recomputing costs time: one more forward pass of the layers, about half as much again where
-weights are frozen (forward and the gradient of the stream are one product each). So nothing is recomputed that fits;
-what does not fit is cut between samples first, which costs nothing while the parts still fill the device.
+Keeping costs memory. Recomputing costs one more forward pass of the layers, about half as much time again where weights
+are frozen (forward and the gradient of the stream are one product each). So a pass that fits is not recomputed. A pass
+that does not fit is cut between samples first, which costs nothing while the parts still fill the device.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from cohort.core.memory_records import GradientCheckpointing
 
 __all__ = ["LEAST_SPLIT_TOKENS", "GradientCheckpointingPolicy"]
 
-# A GPU's passes are not cut below this while recomputing the whole one is left: they are no longer recorded as graphs
-# and take as long as launching them: 0.2 s for 8B, in which an H200 computes 4,096 tokens, a card of an eighth of its
-# speed 512. A CPU's are: a core has 56 % of its speed at 64 tokens a pass and 77 % at 128 (token_budget_cpu.json), so
-# halves are about as fast as a whole that is recomputed, at any size.
+# A GPU's pass is not cut below this where recomputing the whole one is possible. Smaller passes take as long as their
+# launches: 0.2 s for 8B, in which an H200 computes 4,096 tokens, and a card of an eighth of its speed 512. A CPU's pass
+# is cut at any size: a core has 56 % of its speed at 64 tokens a pass and 77 % at 128 (token_budget_cpu.json), so two
+# halves are about as fast as a whole that is recomputed.
 LEAST_SPLIT_TOKENS = {"cuda": 512}
 
 
 class GradientCheckpointingPolicy:
-    """The policy of one executor; no number of a trial depends on it.
+    """The policy of one executor. No number of a trial depends on it.
 
     Attributes:
-        keep_tokens: Training passes of more tokens are recomputed; None: none is.
-        num_passes: Passes that were.
+        keep_tokens: Training passes of more tokens are recomputed; with None, no pass is.
+        num_passes: Passes that were recomputed.
     """
 
     def __init__(self, mode: GradientCheckpointing, *, keep_tokens: int | None, device: torch.device | str) -> None:
-        """Begin with what was planned.
+        """Start with what was planned.
 
         Args:
-            mode: Of the task.
-            keep_tokens: In mode ``auto``, most tokens of a pass that keeps its activations; None: any that is made.
-            device: Of the executor.
+            mode: The task's.
+            keep_tokens: In mode ``auto``, most tokens of a pass that keeps its activations; None for no bound.
+            device: The executor's.
         """
         self._mode = mode
         self._least_split = LEAST_SPLIT_TOKENS.get(torch.device(device).type, 1)
@@ -46,19 +46,19 @@ class GradientCheckpointingPolicy:
         self.num_passes = 0
 
     def is_for(self, num_tokens: int) -> bool:
-        """Tell whether a training pass of so many tokens is recomputed."""
+        """Tell whether a training pass of ``num_tokens`` tokens is recomputed."""
         return self.keep_tokens is not None and num_tokens > self.keep_tokens
 
     def lower(self, keep_tokens: int) -> None:
-        """Recompute passes of more tokens than these as well, where the mode leaves it open."""
+        """Recompute passes of more than ``keep_tokens`` tokens as well, in mode ``auto``."""
         if self._mode is GradientCheckpointing.AUTO:
             self.keep_tokens = keep_tokens if self.keep_tokens is None else min(self.keep_tokens, keep_tokens)
 
     def takes_over(self, num_tokens: int, *, can_split: bool) -> bool:
-        """Take a training pass that ran out of memory; False where it is to be split, or was recomputed already.
+        """Decide to recompute a pass that ran out of memory; False where it is to be split, or was recomputed already.
 
         Args:
-            num_tokens: Of the pass.
+            num_tokens: The pass's tokens.
             can_split: Whether it has several samples.
         """
         if self._mode is not GradientCheckpointing.AUTO or self.is_for(num_tokens):

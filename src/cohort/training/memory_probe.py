@@ -1,7 +1,7 @@
-"""Measures, before training, what passes take: a few passes over random rows in a bank of their own.
+"""Measures the memory of passes before training: a few passes over random rows in a bank of their own.
 
 Nothing of it reaches training: draws are keyed, not global, the bank and the rows are the probe's, and both are freed.
-What was measured is fitted elsewhere (:mod:`cohort.scheduling.memory.fit`), for this layer knows no plans.
+:mod:`cohort.scheduling.memory.fit` fits a model to the measurements.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ProbePass:
     """One pass to measure: every adapter with the same rows.
 
     Attributes:
-        ranks: Of the adapters.
-        lengths: Of each adapter's rows.
-        trained_share: Share of each row that is trained, its end.
+        ranks: The adapters' ranks.
+        lengths: Tokens of each row of an adapter.
+        trained_share: Share of each row that is trained, at its end.
     """
 
     ranks: tuple[int, ...]
@@ -50,19 +50,18 @@ class ProbePass:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all."""
         return len(self.ranks) * sum(self.lengths)
 
 
 def probe_grid(ranks: Sequence[int], *, tokens: int, longest: int, usual: int) -> list[ProbePass]:
-    """Return the small sweep that tells the terms of a fit apart, smallest passes first.
+    """Return a small sweep from which a fit can tell its terms apart, smallest passes first.
 
-    Rows alone vary by doubling; then, at half of the tokens or less, the trained share and the length, and all that
-    once for the widest and once for the narrowest rank, which may run other kernels.
+    The number of rows doubles; then, at half of the tokens or less, the trained share and the length vary. All that is
+    measured once for the widest and once for the narrowest rank, which may run other kernels.
 
     Args:
         ranks: Every rank that will train.
-        tokens: Of the largest pass.
+        tokens: Tokens of the largest pass.
         longest: Tokens of the longest row.
         usual: Tokens of a usual row.
     """
@@ -106,9 +105,7 @@ def probe_rows(probe: ProbePass, *, vocabulary: int, group_size: int = 1) -> Tok
 def worst_pass(tokens: int, *, decoder: Decoder, widest: int, usual: int, longest: int) -> PassSize:
     """Return the size of the pass of ``tokens`` tokens that takes most: all of them trained, at the widest rank.
 
-    Rows are half of the usual length where their number counts and the longest where their length does.
-
-    Its regime is none that is ever measured: a model then predicts the most of those that were.
+    Rows have half of the usual length where their number counts, and the longest length where that counts.
     """
     on_gpu = decoder.device.type == "cuda"
     num_rows = -(-(tokens + (0 if on_gpu else FILLER_ROWS)) // ROW_MULTIPLE) * ROW_MULTIPLE
@@ -127,12 +124,13 @@ def worst_pass(tokens: int, *, decoder: Decoder, widest: int, usual: int, longes
         ),
         num_sequences=-(-2 * tokens // usual),
         sum_squares=tokens * longest,
+        # no pass that is measured has this regime, so a model predicts the most of those that were
         regime="any",
     )
 
 
 class MemoryProbe:
-    """A bank of its own beside the backbone, in which passes are run to be measured.
+    """Runs passes to measure them, in a bank of its own.
 
     Attributes:
         reserve_bytes: The most that the allocator held beyond its own peak: blocks it could not use.
@@ -173,19 +171,30 @@ class MemoryProbe:
     def measure(self, probe: ProbePass) -> tuple[tuple[PassPeak, ...], bool]:
         """Run a pass as training and as evaluation; return the peaks, and whether it ran in one piece.
 
-        Without room for it there are the peaks of the smaller passes it was cut into, if any.
+        Where it does not fit, the peaks are those of the smaller passes it was cut into, if any.
         """
         executor, device = self._executor, self._decoder.device
         size = executor.objective.group_size
-        executor.train_rows = rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size, group_size=size)
+        rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size, group_size=size)
         groups = range(len(rows) // size)
+        # zeros: drawing the weights of a large model takes longer than all passes
+        weights_1D = torch.zeros(1, 1, device=device).expand(1, executor.bank.layout.width)
         try:
             for trial_id, r in enumerate(probe.ranks):
-                executor.load(_trial(trial_id, r=r, batch_size=len(groups)), self._zeros(r))
+                spec = TrialSpec(
+                    trial_id=trial_id,
+                    seed=0,
+                    adapter=AdapterSpec(r=r, lora_alpha=float(r)),
+                    learning_rate=0.0,
+                    batch_size=len(groups),
+                    num_steps=1,
+                )
+                executor.load(spec, TrialState(adapter=AdapterState(weights=weights_1D.expand(r, -1))), rows=rows)
             executor.memory.take_peaks()
             executor.memory.observe_next(2)
             if device.type == "cuda":
-                # what earlier passes left is given back where memory is short: only this one's own fragments count
+                # the allocator gives back what earlier passes left where memory is short: only this pass's own
+                # fragments count
                 torch.cuda.empty_cache()
                 executor.memory.highest_bytes = 0
             executor.step()
@@ -197,7 +206,7 @@ class MemoryProbe:
         except SampleTooLargeError:
             fits = False
         except UnfinishedUpdateError as error:
-            # the update's own buffers did not fit beside what the pass left: no more did the pass
+            # the update's buffers did not fit next to what the pass left, so the pass is too large as well
             if not isinstance(error.__cause__, torch.OutOfMemoryError):
                 raise
             fits = False
@@ -206,24 +215,8 @@ class MemoryProbe:
                 executor.drop(trial_id)
         return executor.memory.take_peaks(), fits
 
-    def _zeros(self, r: int) -> TrialState:
-        """Return weights of zeros: drawing those of a large model takes longer than all passes."""
-        zeros_rD = torch.zeros(1, 1, device=self._decoder.device).expand(r, self._executor.bank.layout.width)
-        return TrialState(adapter=AdapterState(weights=zeros_rD), step=0)
-
     def close(self) -> None:
         """Free the bank."""
         device = self._decoder.device
         del self._executor
         release_cached(device)
-
-
-def _trial(trial_id: int, *, r: int, batch_size: int) -> TrialSpec:
-    return TrialSpec(
-        trial_id=trial_id,
-        seed=0,
-        adapter=AdapterSpec(r=r, lora_alpha=float(r)),
-        learning_rate=0.0,
-        batch_size=batch_size,
-        num_steps=1,
-    )

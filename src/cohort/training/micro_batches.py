@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from cohort.adapters.linear import LoraContext
 from cohort.core.errors import Problem, SampleTooLargeError
-from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind, PassSize
-from cohort.data.packing import PackedBatch, SlotSample, split_micro_batches
+from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
+from cohort.data.packing import SlotSample, split_micro_batches
 from cohort.data.tokenised import Sample
-from cohort.kernels.cross_entropy import logits_bytes
-from cohort.models.decoder import Decoder
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory, release_cached
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 
-__all__ = ["MicroBatches", "pass_size", "sample_too_large"]
+__all__ = ["MicroBatches", "sample_too_large"]
 
 T = TypeVar("T")
 
@@ -139,35 +135,6 @@ class MicroBatches:
         )
         self.token_budget = shortage.budget_after
         self._shortages.append(shortage)
-
-
-def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomputed: bool = False) -> PassSize:
-    """Return what the memory of a pass over ``batch`` depends on, ``recomputed`` or keeping its activations."""
-    bounds = batch.sequence_offsets
-    num_trained = batch.trained_rows_M.shape[0]
-    if lora.tables is not None:
-        rank_entries = lora.tables.num_columns * batch.num_rows
-    else:
-        rows = (batch.segments.rows(slot) for slot in range(lora.slots.num_slots))
-        rank_entries = sum((own.stop - own.start) * r for own, r in zip(rows, lora.slots.ranks, strict=True))
-    mlp = decoder.layers[0].mlp if decoder.layers else None
-    fused = mlp is not None and mlp.is_fused(batch.tokens_T.new_empty(0, dtype=decoder.dtype), lora)
-    return PassSize(
-        num_rows=batch.num_rows,
-        num_trained=num_trained,
-        rank_entries=rank_entries,
-        head_bytes=logits_bytes(
-            num_trained,
-            vocabulary=decoder.config.vocab_size,
-            dtype=decoder.dtype,
-            device=batch.tokens_T.device,
-            is_capped=decoder.config.logit_cap is not None,
-        ),
-        num_sequences=len(bounds) - 1,
-        sum_squares=sum((stop - begin) ** 2 for begin, stop in itertools.pairwise(bounds)),
-        regime="fused feed-forward" if fused else "plain",
-        recomputed=recomputed,
-    )
 
 
 def sample_too_large(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
@@ -26,7 +26,7 @@ class TrialSpec:
         schedule: Shape of the learning rate over the planned steps.
         warmup_ratio: Share of the planned steps over which the rate climbs.
         weight_decay: AdamW's decoupled decay.
-        max_grad_norm: Norm the gradient is clipped to; 0 or infinity: not clipped.
+        max_grad_norm: Norm the gradient is clipped to; 0 or infinity does not clip.
         beta1, beta2, epsilon: AdamW's constants.
     """
 
@@ -50,13 +50,13 @@ class TrialSpec:
         return self.learning_rate * factor
 
     def order(self, num_samples: int) -> SampleOrder:
-        """Return which samples each step trains on."""
+        """Return which of ``num_samples`` each step trains on."""
         return SampleOrder(num_samples, seed=self.seed, batch_size=self.batch_size)
 
 
 @dataclass(kw_only=True)
 class TrialState:
-    """Where a trial stands: what parking keeps and a checkpoint stores. Owned by one executor or one store at a time.
+    """What parking keeps and a checkpoint stores of a trial. One executor or one store owns it at a time.
 
     Attributes:
         adapter: Weights and moments; the data position follows from ``step``.
@@ -64,4 +64,4 @@ class TrialState:
     """
 
     adapter: AdapterState
-    step: int = field(default=0)
+    step: int = 0

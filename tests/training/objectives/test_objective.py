@@ -30,9 +30,9 @@ from cohort.training.objectives.sft import SupervisedFineTuning
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.adamw import AdamW
 from cohort.training.optimizers.optimizer import Optimizer
+from cohort.training.passes import Passes
 from cohort.training.step_samples import Resident
 from cohort.training.token_losses import sequence_sums
-from cohort.training.training_pass import TrainingPasses
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 
@@ -226,13 +226,13 @@ def test_alone_and_packed_have_the_same_bits_under_any_split(decoder: Decoder, i
 
 def test_no_micro_batch_separates_a_pair(decoder: Decoder, ipo: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[list[tuple[int, int]]] = []
-    run = TrainingPasses.run
+    run = Passes.train
 
-    def watched(self: TrainingPasses, entries: Sequence[SlotSample], *rest: object, **options: object) -> Tensor:
+    def watched(self: Passes, entries: Sequence[SlotSample], *rest: object, **options: object) -> Tensor:
         passes.append([(entry.slot, entry.sample.sample_id) for entry in entries])
         return run(self, entries, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TrainingPasses, "run", watched)
+    monkeypatch.setattr(Passes, "train", watched)
     executor = executor_for(decoder, ipo)
     executor.step()
     assert len(passes) > 1

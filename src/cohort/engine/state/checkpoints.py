@@ -1,11 +1,11 @@
-"""Checkpoints of a run: a step boundary of every trial, and the position in the log it belongs to."""
+"""Checkpoints of a run: the states of all trials at a step boundary, and the position in the log they belong to."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cohort.core.durable_files import write_bytes
@@ -17,7 +17,7 @@ from cohort.runs.store import RunStore
 
 __all__ = ["Manifest", "keep_last_checkpoint", "latest_good_checkpoint", "save_checkpoint"]
 
-# two, so that damage to the newest leaves one to go back to
+# two, so that a damaged newest one leaves another to go back to
 _KEPT = 2
 
 
@@ -26,7 +26,7 @@ class Manifest:
     """What a checkpoint consists of.
 
     Attributes:
-        position: Log position; what was logged later did not happen as far as this checkpoint is concerned.
+        position: Log position; a run that resumes here drops what was logged later.
         resident: Trials in the bank, in slot order.
         files: SHA-256 of each state file by path within the run directory.
         vacated: Batch sizes of the trials that left in the last tick, which the next admission looks at.
@@ -38,21 +38,14 @@ class Manifest:
     vacated: tuple[int, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return the content of the manifest's file."""
-        record = {
-            "position": self.position,
-            "resident": list(self.resident),
-            "vacated": list(self.vacated),
-            "files": self.files,
-        }
-        return json.dumps(record, indent=1, sort_keys=True).encode()
+        return json.dumps(asdict(self), indent=1, sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
         """Read what :meth:`to_bytes` wrote.
 
         Raises:
-            RunStateError: it is something else.
+            RunStateError: ``content`` is no manifest.
         """
         try:
             record = json.loads(content)
@@ -74,17 +67,15 @@ def save_checkpoint(
     resident: Sequence[int],
     vacated: Sequence[int] = (),
 ) -> Manifest:
-    """Make a checkpoint of what is on the state store at the store's present position; older ones than two are removed.
-
-    The order makes a kill at any point harmless: state files, then the manifest, then its row in the store, then a copy
-    of the store, and only then are old rows and files deleted.
+    """Save what ``state_store`` holds as a checkpoint at the store's present position, and remove all but the last two.
 
     Raises:
         StorageFullError: the disk is full; earlier checkpoints are untouched.
     """
-    manifest = Manifest(
-        position=store.position, resident=tuple(resident), vacated=tuple(vacated), files=state_store.flush()
-    )
+    # The order makes a kill at any point harmless: first the state files, then the manifest that names them, then its
+    # row in the store, then a copy of the store. Only then are old rows and files deleted.
+    files = state_store.flush()
+    manifest = Manifest(position=store.position, resident=tuple(resident), vacated=tuple(vacated), files=files)
     content = manifest.to_bytes()
     name = f"checkpoints/{manifest.position:09d}.json"
     path = directory.root / name
@@ -97,15 +88,16 @@ def save_checkpoint(
 
 
 def keep_last_checkpoint(store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory) -> None:
-    """Remove what a run that has ended needs no more: earlier checkpoints, and states that only they name.
+    """Remove what a run that has ended no longer needs: earlier checkpoints, and states that only they name.
 
-    The last one stays, with its best checkpoints and its copy of the database: results that are lost come from it.
+    The last one stays: lost results are restored from its best checkpoints and its copy of the database.
     """
     _remove_all_but(1, store, state_store, directory=directory)
 
 
 def _remove_all_but(count: int, store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory) -> None:
     records = sorted(store.reader.checkpoints(), key=lambda record: record.position)
+    # rows before files: a row whose file is gone would be taken for damage
     store.forget_checkpoints([record.position for record in records[:-count]])
     kept = {record.file_name for record in records[-count:]}
     for old in directory.checkpoints.glob("[0-9]*"):
@@ -117,9 +109,9 @@ def _remove_all_but(count: int, store: RunStore, state_store: TrialStateStore, *
 def latest_good_checkpoint(
     store: RunStore, state_store: TrialStateStore, *, directory: RunDirectory
 ) -> tuple[Manifest | None, list[str]]:
-    """Put the newest undamaged checkpoint on ``state_store``; return it with what was wrong with newer ones.
+    """Restore the newest undamaged checkpoint to ``state_store``; return it, and what was wrong with newer ones.
 
-    None means that the run has to begin again from its first step: no checkpoint was made, or none is whole.
+    None means that the run has to start again from its first step: no checkpoint was made, or all are damaged.
     """
     problems = []
     for record in sorted(store.reader.checkpoints(), key=lambda record: record.position, reverse=True):
@@ -141,4 +133,5 @@ def _files_of(manifest: Path) -> list[str]:
     try:
         return list(Manifest.from_bytes(manifest.read_bytes()).files)
     except (OSError, RunStateError):
+        # a damaged manifest keeps no files: those of the other one stay
         return []

@@ -1,13 +1,13 @@
-"""Where trials' states are kept when they are out of the bank: the device, host memory, files, each within a budget.
+"""Keeps trials' states that are out of the bank: on the device, in host memory and in files, each within a budget.
 
-Parking a trial and checkpointing a run use the same files. A file is named by what it holds and after how many steps,
-is written once and never changed, so a checkpoint is a list of names.
+Parking a trial and checkpointing a run use the same files. A file's name says what it holds and after how many
+steps; a file is written once and never changed, so a checkpoint is a list of names.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -32,7 +32,7 @@ __all__ = ["StoredState", "StoredStateKind", "TrialStateStore"]
 
 
 class StoredStateKind(StrEnum):
-    """What is kept of a trial; the beginning of its file's name."""
+    """What is kept of a trial, which starts its file's name."""
 
     STATE = "state"
     BEST = "best"
@@ -40,7 +40,7 @@ class StoredStateKind(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class StoredState:
-    """Name of one thing on the state store."""
+    """The name of one state or best checkpoint."""
 
     trial_id: int
     kind: StoredStateKind
@@ -48,7 +48,6 @@ class StoredState:
 
     @property
     def relative_path(self) -> str:
-        """File within the run directory."""
         return f"trials/{self.trial_id:04d}/{self.kind.value}-{self.step:06d}.safetensors"
 
 
@@ -66,26 +65,26 @@ class TrialStateStore:
         """Keep tensors where they come from while there is room.
 
         Args:
-            directory: Of the run.
+            directory: The run's.
             memory_budget_bytes: Most host memory; beyond it the oldest move to files.
             device_budget_bytes: Most memory of a GPU; beyond it the oldest move to the host.
-            optimizer: Of the trials.
+            optimizer: The trials'; it names the moments that a state file holds.
         """
         self._moments = tuple(moment.name for moment in optimizer.moments)
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
         self._device_budget_bytes = device_budget_bytes
         self._in_memory: dict[StoredState, TrialState | Tensor] = {}
+        # of what is in a file: a state without one exists in memory alone
         self._checksums: dict[StoredState, str] = {}
         self._newest: dict[tuple[int, StoredStateKind], StoredState] = {}
 
     @property
     def keeps_on_device(self) -> bool:
-        """Whether states should be handed over on the device they are on."""
         return self._device_budget_bytes > 0
 
     def leave_device(self) -> bool:
-        """Move everything to the host and keep it there from now on; False when there was nothing."""
+        """Move everything to the host, now and in future; return whether there was anything."""
         self._device_budget_bytes = 0
         there = [name for name, kept in self._in_memory.items() if _is_on_device(kept)]
         for name in there:
@@ -93,19 +92,18 @@ class TrialStateStore:
         return bool(there)
 
     def put_state(self, trial_id: int, state: TrialState) -> None:
-        """Keep the state of a trial that leaves the bank, in place of an earlier one."""
+        """Keep the state of a trial that leaves the bank instead of an earlier one."""
         best = StoredState(trial_id, StoredStateKind.BEST, state.step)
         if best in self._in_memory:
-            # the best checkpoint is of the same step: the state's own weights are it
+            # the best checkpoint is of the same step: sharing the state's weights saves a copy
             self._in_memory[best] = state.adapter.weights
         self._put(StoredState(trial_id, StoredStateKind.STATE, state.step), state)
 
     def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
-        """Keep the best checkpoint of a trial so far, in place of an earlier one."""
         self._put(StoredState(trial_id, StoredStateKind.BEST, step), weights_rD)
 
     def state(self, trial_id: int) -> TrialState | None:
-        """Return the state of a trial that is out of the bank; None for one that has not begun.
+        """Return the state of a trial that is out of the bank; None for one that has not started.
 
         Raises:
             DamagedStateError: its file is damaged.
@@ -119,9 +117,9 @@ class TrialStateStore:
     def last_good_state(
         self, trial_id: int, *, at_most: int
     ) -> tuple[TrialState | None, tuple[DamagedStateError, ...]]:
-        """Return the newest undamaged state of a trial after ``at_most`` steps or fewer, and what was damaged.
+        """Return the newest undamaged state of a trial after ``at_most`` steps or fewer, and the damage that was found.
 
-        None means that the trial has to begin again. An older state is no loss: the same steps give the same bits.
+        None means that the trial has to start again. An older state is no loss: the same steps give the same bits.
         """
         damages = []
         newest = self._newest.get((trial_id, StoredStateKind.STATE))
@@ -156,35 +154,37 @@ class TrialStateStore:
         return (kept.cpu(), name.step) if isinstance(kept, Tensor) else read_weights(self._path(name))
 
     def forget_state(self, trial_id: int) -> None:
-        """Drop the state of a trial that has ended; its best checkpoint stays."""
+        """Forget the state of a trial that has ended; its best checkpoint stays."""
         name = self._newest.pop((trial_id, StoredStateKind.STATE), None)
         if name is not None:
             self._in_memory.pop(name, None)
 
     def release_state(self, trial_id: int) -> None:
-        """Free the memory of a state that a resident trial has outgrown; a file of it stays for the checkpoint."""
+        """Free the memory of an old state of a resident trial; its file stays, since a checkpoint may need it."""
         name = self._newest.get((trial_id, StoredStateKind.STATE))
         if name is None:
             return
         self._in_memory.pop(name, None)
         if name not in self._checksums:
+            # it was never in a file, so now it is nowhere
             del self._newest[trial_id, StoredStateKind.STATE]
 
     def flush(self) -> dict[str, str]:
-        """Write what is only in memory; return the SHA-256 of every file of the state store by relative path.
+        """Write what is only in memory; return the SHA-256 of every file by relative path.
 
         Raises:
             StorageFullError: the disk is full; what was there before is untouched.
         """
-        for name in self._names():
+        names = sorted(self._newest.values())
+        for name in names:
             self._write(name)
-        return {name.relative_path: self._checksums[name] for name in self._names()}
+        return {name.relative_path: self._checksums[name] for name in names}
 
     def restore(self, files: Mapping[str, str]) -> None:
         """Take over the files of a checkpoint, by relative path with their SHA-256.
 
         Raises:
-            RunStateError: a file is missing or does not match its checksum; it is named.
+            RunStateError: a file is missing or does not match its checksum.
         """
         restored: dict[StoredState, str] = {}
         for relative_path, checksum in files.items():
@@ -198,14 +198,11 @@ class TrialStateStore:
         self._newest = {(name.trial_id, name.kind): name for name in restored}
 
     def remove_files_except(self, kept: Iterable[str]) -> None:
-        """Delete state files that no checkpoint in use names any more."""
-        wanted = set(kept) | {name.relative_path for name in self._names()}
+        """Delete the state files that neither ``kept`` nor the newest states name."""
+        wanted = set(kept) | {name.relative_path for name in self._newest.values()}
         for path in sorted(self._directory.trials.glob("*/*-*.safetensors")):
             if path.relative_to(self._directory.root).as_posix() not in wanted:
                 path.unlink(missing_ok=True)
-
-    def _names(self) -> Iterator[StoredState]:
-        yield from sorted(self._newest.values())
 
     def _put(self, name: StoredState, value: TrialState | Tensor) -> None:
         before = self._newest.get((name.trial_id, name.kind))
@@ -213,7 +210,7 @@ class TrialStateStore:
             self._in_memory.pop(before, None)
         self._newest[name.trial_id, name.kind] = name
         self._in_memory[name] = value
-        # a file of the same name from before a resume holds the same bits; it is written again all the same
+        # a file of the same name from before a resume holds the same bits, but it may be damaged: write it again
         self._checksums.pop(name, None)
         while self._num_bytes(on_device=True) > self._device_budget_bytes:
             oldest = next(name for name, kept in self._in_memory.items() if _is_on_device(kept))
@@ -234,7 +231,7 @@ class TrialStateStore:
         self._checksums[name] = hashlib.sha256(content).hexdigest()
 
     def _num_bytes(self, *, on_device: bool) -> int:
-        """Bytes kept on the device or on the host; weights that a state shares with a best checkpoint count once."""
+        # by address: weights that a state shares with a best checkpoint count once
         kept = [tensor for value in self._in_memory.values() for tensor in _tensors(value)]
         own = {tensor.data_ptr(): tensor for tensor in kept if (tensor.device.type != "cpu") is on_device}
         return sum(tensor.numel() * tensor.element_size() for tensor in own.values())

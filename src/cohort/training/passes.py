@@ -1,12 +1,13 @@
-"""One training pass: forward and backward over a micro-batch, its stream sent to the device beforehand where it can be.
+"""One pass over a micro-batch, to train or to measure; a training pass can be sent to the device beforehand.
 
 Between two steps the host picks samples, lays out the stream and builds the launch tables: one to three milliseconds in
-which a GPU would stand idle. So the first pass of a step is staged while the step before it still computes; the host is
-ahead of the device after that.
+which a GPU would be idle. So the first pass of a step is staged while the step before it still computes; after it the
+host is ahead of the device.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,28 +16,28 @@ from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.linear import LoraContext
-from cohort.core.memory_records import PassKind
+from cohort.core.memory_records import PassKind, PassSize
 from cohort.data.packing import PackedBatch, SlotSample, pack
+from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import make_room
 from cohort.training.captured_pass import CapturedPasses, StagedReplay
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.micro_batches import pass_size
 from cohort.training.objectives.objective import Objective
 from cohort.training.token_losses import token_losses, token_weights
 
-__all__ = ["StagedPass", "TrainingPasses"]
+__all__ = ["Passes", "StagedPass", "pass_size"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagedPass:
-    """A pass whose stream is on the device: to be launched one by one, or the replay of a graph.
+    """A pass whose stream is on the device, to be launched kernel by kernel or as a graph.
 
     Attributes:
-        entries: The samples in it.
-        slots: The bank's slots as they were; other ranks, scales or rank rows make it void.
-        fresh_slots: Whose gradients it writes over what the bank holds.
+        entries: Its samples.
+        slots: The bank's slots when it was staged; other ranks, scales or rank rows make it void.
+        fresh_slots: Slots whose gradients it writes over what the bank holds.
         stream: The stream and what the linears need, or a graph whose tensors are filled.
     """
 
@@ -52,8 +53,8 @@ class StagedPass:
         return all(a is b for a, b in zip(entries, self.entries, strict=True))
 
 
-class TrainingPasses:
-    """Stages and runs the passes of one executor."""
+class Passes:
+    """Stages and runs the passes of one executor, small ones as the graphs of ``captured``."""
 
     def __init__(
         self,
@@ -64,10 +65,8 @@ class TrainingPasses:
         memory: DeviceMemory,
         captured: CapturedPasses | None,
     ) -> None:
-        """Train the adapters of ``bank`` on ``decoder``, small passes as the graphs of ``captured``."""
-        self._decoder, self._bank, self._objective, self._memory = decoder, bank, objective, memory
-        # a graph's weights are filled in before its launch: only plain sums of token losses know them then
-        self._captured = captured if objective.sums_tokens else None
+        self.objective = objective
+        self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
 
     def stage(
         self,
@@ -86,7 +85,8 @@ class TrainingPasses:
             recomputed: Whether the pass uses gradient checkpointing; such a pass is never a graph's.
         """
         slots = self._bank.slot_table()
-        if self._captured is not None and not recomputed:
+        # a graph's weights are filled in before its launch: only plain sums of token losses know them then
+        if self._captured is not None and self.objective.sums_tokens and not recomputed:
             present = {entry.slot: divisors[entry.slot] for entry in entries}
             replay = self._captured.stage(entries, divisors=present, fresh_slots=fresh_slots)
             if replay is not None:
@@ -95,7 +95,7 @@ class TrainingPasses:
         lora = self._bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh_slots)
         return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=(batch, lora))
 
-    def run(
+    def train(
         self,
         entries: Sequence[SlotSample],
         divisors: Mapping[int, int],
@@ -106,18 +106,18 @@ class TrainingPasses:
     ) -> Tensor:
         """Put the gradients of ``entries`` into the bank and return the terms of their groups, still on the device.
 
-        Takes what :meth:`stage` takes, and what it made of the same arguments if that was done before.
+        The arguments are those of :meth:`stage`, and what it returned for them if the pass was staged before.
         """
         if staged is None or not staged.is_for(entries, slots=self._bank.slot_table(), fresh_slots=fresh_slots):
             staged = self.stage(entries, divisors, fresh_slots=fresh_slots, recomputed=recomputed)
         samples = [entry.sample for entry in entries]
         if isinstance(staged.stream, StagedReplay):
-            assert self._captured is not None, "who staged a replay has graphs"
+            assert self._captured is not None, "only graphs stage replays"
             replayed = self._captured.replay(staged.stream)
             if replayed is None:
-                # its graph was given up, or filled for another pass, since
-                return self.run(entries, divisors, fresh_slots=fresh_slots, recomputed=recomputed)
-            return self._objective.terms(replayed, samples)
+                # its graph has been given up, or filled for another pass
+                return self.train(entries, divisors, fresh_slots=fresh_slots, recomputed=recomputed)
+            return self.objective.terms(replayed, samples)
         batch, lora = staged.stream
         bank = self._bank
         make_room(self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows)
@@ -126,10 +126,50 @@ class TrainingPasses:
         with self._memory.observe(PassKind.TRAIN, size) as observed:
             losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed)
             observed.forward_done()
-            if not self._objective.sums_tokens:
-                terms_G = self._objective.terms(losses_T, samples)
-                weights = [1 / divisors[entry.slot] for entry in entries[:: self._objective.group_size]]
+            if not self.objective.sums_tokens:
+                terms_G = self.objective.terms(losses_T, samples)
+                weights = [1 / divisors[entry.slot] for entry in entries[:: self.objective.group_size]]
                 terms_G.backward(torch.tensor(weights, dtype=terms_G.dtype, device=terms_G.device))
                 return terms_G.detach()
             losses_T.backward(token_weights(batch, divisors=present, dtype=losses_T.dtype))
-        return self._objective.terms(losses_T.detach(), samples)
+        return self.objective.terms(losses_T.detach(), samples)
+
+    @torch.no_grad()
+    def measure(self, entries: Sequence[SlotSample]) -> Tensor:
+        """Return the token losses [T] of a pass over ``entries`` that keeps nothing."""
+        losses_T = None if self._captured is None else self._captured.run(entries)
+        if losses_T is not None:
+            return losses_T
+        batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
+        lora = self._bank.context(batch.segments)
+        with self._memory.observe(PassKind.EVALUATE, pass_size(batch, lora, decoder=self._decoder)):
+            return token_losses(self._decoder, batch, lora)
+
+
+def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomputed: bool = False) -> PassSize:
+    """Return what the memory of a pass over ``batch`` depends on, ``recomputed`` or keeping its activations."""
+    bounds = batch.sequence_offsets
+    num_trained = batch.trained_rows_M.shape[0]
+    if lora.tables is not None:
+        rank_entries = lora.tables.num_columns * batch.num_rows
+    else:
+        rows = (batch.segments.rows(slot) for slot in range(lora.slots.num_slots))
+        rank_entries = sum((own.stop - own.start) * r for own, r in zip(rows, lora.slots.ranks, strict=True))
+    mlp = decoder.layers[0].mlp if decoder.layers else None
+    fused = mlp is not None and mlp.is_fused(batch.tokens_T.new_empty(0, dtype=decoder.dtype), lora)
+    return PassSize(
+        num_rows=batch.num_rows,
+        num_trained=num_trained,
+        rank_entries=rank_entries,
+        head_bytes=logits_bytes(
+            num_trained,
+            vocabulary=decoder.config.vocab_size,
+            dtype=decoder.dtype,
+            device=batch.tokens_T.device,
+            is_capped=decoder.config.logit_cap is not None,
+        ),
+        num_sequences=len(bounds) - 1,
+        sum_squares=sum((stop - begin) ** 2 for begin, stop in itertools.pairwise(bounds)),
+        regime="fused feed-forward" if fused else "plain",
+        recomputed=recomputed,
+    )
