@@ -1,0 +1,90 @@
+"""Passes: a staged one is used for exactly its samples, and the size that predicts a pass's memory is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.data.packing import SlotSample, pack
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.training.device_memory import DeviceMemory
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.passes import Passes, pass_size
+from tests.training.small_models import random_rows, save_llama
+
+ROWS = random_rows(6, seed=9, longest=12)
+ENTRIES = [SlotSample(slot=row // 3, sample=ROWS.sample(row)) for row in range(6)]
+DIVISORS = {0: 20, 1: 10}
+NOTHING: frozenset[int] = frozenset()
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    directory: Path = tmp_path_factory.mktemp("model")
+    save_llama(directory, num_layers=1)
+    return load_decoder(directory, dtype="float32", device="cpu")
+
+
+@pytest.fixture
+def bank(decoder: Decoder) -> AdapterBank:
+    bank = AdapterBank(AdapterLayout(dict(decoder.linears)), num_slots=2, num_rank_rows=32)
+    for r in (4, 7):
+        weights = torch.randn(r, bank.layout.width, generator=torch.Generator().manual_seed(r)) * 0.1
+        bank.insert(AdapterSpec(r=r, lora_alpha=float(r)), AdapterState(weights=weights))
+    return bank
+
+
+def passes_of(decoder: Decoder, bank: AdapterBank) -> Passes:
+    return Passes(decoder, bank, objective=DEFAULT_OBJECTIVE, memory=DeviceMemory("cpu"), captured=None)
+
+
+def test_a_staged_pass_is_for_the_same_samples_in_the_same_bank(decoder: Decoder, bank: AdapterBank) -> None:
+    staged = passes_of(decoder, bank).stage(ENTRIES, DIVISORS, fresh_slots=NOTHING)
+    slots = bank.slot_table()
+    assert staged.is_for(list(ENTRIES), slots=slots, fresh_slots=NOTHING)
+    assert not staged.is_for(ENTRIES[:-1], slots=slots, fresh_slots=NOTHING)
+    assert not staged.is_for(ENTRIES[::-1], slots=slots, fresh_slots=NOTHING)
+    assert not staged.is_for(ENTRIES, slots=slots, fresh_slots=frozenset({0}))
+    bank.remove(1)
+    assert not staged.is_for(ENTRIES, slots=bank.slot_table(), fresh_slots=NOTHING)
+
+
+def test_a_staged_pass_trains_as_one_that_is_not(decoder: Decoder, bank: AdapterBank) -> None:
+    passes = passes_of(decoder, bank)
+    expected = passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING)
+    gradients = bank.grads_RD.clone()
+    bank.grads_RD.zero_()
+    staged = passes.stage(ENTRIES, DIVISORS, fresh_slots=NOTHING)
+    found = passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING, staged=staged)
+    assert torch.equal(found, expected)
+    assert torch.equal(bank.grads_RD, gradients)
+    # void: another pass was staged
+    bank.grads_RD.zero_()
+    other = passes.stage(ENTRIES[:2], DIVISORS, fresh_slots=NOTHING)
+    assert torch.equal(passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING, staged=other), expected)
+    assert torch.equal(bank.grads_RD, gradients)
+
+
+def test_measuring_gives_the_losses_and_no_gradient(decoder: Decoder, bank: AdapterBank) -> None:
+    passes = passes_of(decoder, bank)
+    terms = DEFAULT_OBJECTIVE.terms(passes.measure(ENTRIES), [entry.sample for entry in ENTRIES])
+    assert not bank.grads_RD.any()
+    assert torch.equal(terms, passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING))
+
+
+def test_the_size_of_a_pass_counts_what_its_memory_depends_on(decoder: Decoder, bank: AdapterBank) -> None:
+    batch = pack(ENTRIES, num_slots=2)
+    size = pass_size(batch, bank.context(batch.segments), decoder=decoder, recomputed=True)
+    lengths = ROWS.lengths.tolist()
+    assert size.num_rows == batch.num_rows
+    assert size.num_trained == int(ROWS.trained_T.sum())
+    assert size.rank_entries == 4 * sum(lengths[:3]) + 7 * sum(lengths[3:])
+    assert size.num_sequences == 6
+    assert size.sum_squares == sum(length**2 for length in lengths)
+    assert size.recomputed
