@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
 from benchmarks.planning.solo_baselines import max_gpu_plan, min_gpu_plan
 from cohort.core.errors import InputError
-from cohort.scheduling.packing.balancing import balance_jobs
 from cohort.scheduling.packing.planner import PackingSettings, plan_packs
-from cohort.scheduling.packing.records import PackPlan
-from cohort.scheduling.packing.verify import check_pack_plan, find_pack_faults, packing_lower_bound
-from cohort.scheduling.placement.verify import PlanError
+from cohort.scheduling.packing.verify import check_pack_plan, packing_lower_bound
 
 from .exact_packing import solve_exactly
 from .packing_instances import problem, random_trials, trial
@@ -61,17 +57,6 @@ def test_many_trials_come_close_to_the_bound() -> None:
     assert plan.makespan_seconds <= 1.14 * packing_lower_bound(given).seconds
 
 
-@pytest.mark.parametrize("base", [0, 200_000])
-def test_balancing_moves_trials_off_the_last_gpus(base: float) -> None:
-    given = problem(random_trials(7, 20), num_gpus=4, room=250_000, base=base)
-    start = min_gpu_plan(given)
-    balanced = PackPlan(jobs=balance_jobs(start.jobs, given), num_gpus=4, policy="balanced")
-    check_pack_plan(balanced, given)
-    assert balanced.makespan_seconds < 0.9 * start.makespan_seconds, "trials that join others share their steps"
-    again = balance_jobs(balanced.jobs, given, most_evaluations=0)
-    assert max(job.end_seconds for job in again) == pytest.approx(balanced.makespan_seconds)
-
-
 def test_a_base_that_needs_two_gpus_gets_them() -> None:
     given = problem(random_trials(2, 10), num_gpus=4, room=150_000, base=200_000)
     plan = plan_packs(given)
@@ -106,39 +91,3 @@ def test_the_approximation_ratio_by_hand() -> None:
     ends = sorted(job.end_seconds for job in halves.jobs)
     area = sum(job.end_seconds - job.start_seconds for job in halves.jobs)
     assert halves.approximation_ratio == pytest.approx(2 * ends[-1] / area)
-
-
-def changed(plan: PackPlan, **changes: Any) -> PackPlan:
-    return dataclasses.replace(plan, jobs=(dataclasses.replace(plan.jobs[0], **changes), *plan.jobs[1:]))
-
-
-def test_the_checker_finds_each_fault() -> None:
-    given = problem(random_trials(4, 12), num_gpus=2, room=150_000)
-    plan = min_gpu_plan(given)
-    assert find_pack_faults(plan, given) == ()
-    first = plan.jobs[0]
-    for wrong, words in [
-        (changed(plan, trial_ids=()), "are in no pack"),
-        (changed(plan, trial_ids=(*first.trial_ids, 99)), "unknown or in several"),
-        (changed(plan, gpu_ids=(7,)), "not GPUs 0 to 1"),
-        (changed(plan, gpu_ids=(0, 1, 2)), "allowed are"),
-        (changed(plan, end_seconds=first.end_seconds / 2), "is planned from"),
-        (changed(plan, gpu_ids=(1 - first.gpu_ids[0],)), "held twice"),
-    ]:
-        with pytest.raises(PlanError, match=words):
-            check_pack_plan(wrong, given)
-    merged = tuple(sorted(trial_id for job in plan.jobs for trial_id in job.trial_ids))
-    seconds = given.seconds(given.trials, num_gpus=1)
-    one = dataclasses.replace(first, trial_ids=merged, end_seconds=seconds)
-    assert any(
-        "does not fit in the memory" in fault
-        for fault in find_pack_faults(PackPlan(jobs=(one,), num_gpus=2, policy="by hand"), given)
-    )
-
-
-def test_the_bound_of_one_trial_is_its_fastest_degree() -> None:
-    given = problem([trial(0, r=8, batch_size=4)], num_gpus=4)
-    bound = packing_lower_bound(given)
-    assert bound.longest_seconds == pytest.approx(min(given.seconds(given.trials, num_gpus=d) for d in (1, 2, 4)))
-    assert bound.is_tight
-    assert bound.seconds == bound.longest_seconds

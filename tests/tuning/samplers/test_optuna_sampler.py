@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import optuna
 import pytest
 
 from cohort.core.errors import InputError
 from cohort.tuning.samplers import Sampler, build_sampler
-from cohort.tuning.space import SearchSpace, configuration_key
+from cohort.tuning.space import configuration_key
 from cohort.tuning.space_syntax import parse_space
 
 DRAWN = ["random", "tpe"]
@@ -29,22 +28,6 @@ RANGES = parse_space(
 
 def configurations(sampler: Sampler, num: int) -> list[dict[str, object]]:
     return [dict(proposal.configuration) for proposal in sampler.propose(num)]
-
-
-def test_a_grid_comes_in_waves_in_its_order() -> None:
-    sampler = build_sampler("grid", LISTS, trials=5)
-    waves = [sampler.propose(5), sampler.propose(5), sampler.propose(5), sampler.propose(5)]
-    assert [len(wave) for wave in waves] == [5, 5, 2, 0]
-    proposals = [proposal for wave in waves for proposal in wave]
-    assert [p.trial_id for p in proposals] == list(range(12))
-    assert [p.configuration for p in proposals] == list(LISTS.configurations())
-
-
-def test_a_grid_needs_no_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    assert len(build_sampler("grid", LISTS).propose(99)) == 12
-    with pytest.raises(InputError, match="tpe, which needs the package optuna"):
-        build_sampler("tpe", LISTS, trials=3)
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -104,26 +87,6 @@ def test_the_same_calls_with_the_same_seed_propose_the_same(name: str) -> None:
     assert history(5) != history(6)
 
 
-def mean_distance(space: SearchSpace, name: str, *, maximize: bool = False) -> float:
-    """Mean distance of the last 20 of 60 proposals from the optimum, freed slots refilled one by one."""
-    sampler = build_sampler(name, space, trials=60, seed=0, maximize=maximize)
-    distances = []
-    for _ in range(60):
-        (proposal,) = sampler.propose(1)
-        distance = abs(math.log10(float(proposal.configuration["learning_rate"]) / 3e-5))
-        distances.append(distance)
-        sampler.tell(proposal.trial_id, -distance if maximize else distance)
-    return sum(distances[-20:]) / 20
-
-
-@pytest.mark.parametrize("maximize", [False, True])
-def test_tpe_learns_from_what_it_is_told(maximize: bool) -> None:
-    space = parse_space({"learning_rate": {"min": 1e-5, "max": 1e-1, "log": True}})
-    # uniform draws over 4 decades have a mean distance of about 1.6
-    assert mean_distance(space, "random", maximize=maximize) > 1.0
-    assert mean_distance(space, "tpe", maximize=maximize) < 0.5
-
-
 @pytest.mark.parametrize("name", DRAWN)
 def test_telling(name: str) -> None:
     sampler = build_sampler(name, RANGES, trials=3)
@@ -158,8 +121,3 @@ def test_optunas_logging_is_left_as_it_was(capsys: pytest.CaptureFixture[str]) -
 def test_the_budget_must_be_given(name: str, trials: int | None) -> None:
     with pytest.raises(InputError, match=r"search\.trials: found .*allowed: an integer >= 1"):
         build_sampler(name, LISTS, trials=trials)
-
-
-def test_a_grid_refuses_an_undivided_range_at_once() -> None:
-    with pytest.raises(InputError, match="a range without num or step"):
-        build_sampler("grid", RANGES)

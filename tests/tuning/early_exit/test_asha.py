@@ -1,0 +1,29 @@
+"""ASHA, against decisions worked out by hand."""
+
+from __future__ import annotations
+
+from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.early_exit import EarlyExitSettings
+from cohort.tuning.replay import replay_curves
+from tests.tuning.loss_curves import curve
+
+
+def of_kind(decisions: tuple[Decision, ...], kind: DecisionKind) -> list[int]:
+    return [d.trial_id for d in decisions if d.kind is kind]
+
+
+SETTINGS = EarlyExitSettings(rule="asha", warmup_fraction=0.5, reduction_factor=2)
+
+
+def test_arrivals_are_judged_against_those_before_them() -> None:
+    # one at a time: kept when among the best max(1, n // 2) at the rung
+    losses = [3.0, 4.0, 2.0, 2.5, 1.0]
+    curves = [curve(i, validation=[x] * 2) for i, x in enumerate(losses)]
+    report = replay_curves(curves, SETTINGS, num_slots=1)
+    judged = [(d.trial_id, d.kind.value, d.numbers["rank"]) for d in report.decisions if d.rule == "asha"]
+    assert judged == [(0, "keep", 1), (1, "stop", 2), (2, "keep", 1), (3, "keep", 2), (4, "keep", 1)]
+
+
+def test_nobody_parks() -> None:
+    report = replay_curves([curve(i, validation=[1.0 + i] * 2) for i in range(4)], SETTINGS)
+    assert not of_kind(report.decisions, DecisionKind.PARK)
