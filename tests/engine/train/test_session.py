@@ -1,0 +1,131 @@
+"""The loop of an executor: who steps, whose events are whose, who goes first, and what a stop leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.core.clock import ManualClock
+from cohort.engine.train.session import Session, StopRequestedError
+from cohort.engine.train.supervisor import Supervisor
+from cohort.runs.facts import Activity
+from cohort.scheduling.admission import Capacity
+from tests.engine.train.fakes import FakeExecutor, Task, spec_of
+
+ROOM = Capacity(rank_rows=1024, num_slots=8, tokens_per_step=1e9)
+KEY = 10_000_000
+
+
+def session_of(executor: FakeExecutor, clock: ManualClock, *, capacity: Capacity = ROOM, **keys: Any) -> Session:
+    fake: Any = executor
+    return Session(fake, capacity=capacity, clock=clock, **{"stop_requested": lambda: False, **keys})
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def executor(clock: ManualClock) -> FakeExecutor:
+    return FakeExecutor(clock)
+
+
+def test_all_trials_of_a_task_step_together_until_each_has_ended(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    task = Task(tmp_path / "run", executor, [spec_of(0), spec_of(1, num_steps=2)], clock=clock)
+    ended: list[Supervisor] = []
+    session = session_of(executor, clock, on_end=ended.append)
+    session.join(task.supervisor)
+    session.run()
+    assert executor.packs == [(0, 1), (0, 1), (0,), (0,)]
+    assert ended == [task.supervisor]
+    assert executor.resident == ()
+    (checkpoint,) = task.run.store.reader.checkpoints()
+    assert checkpoint.position == task.run.store.position
+
+
+def test_each_task_gets_its_own_events_and_its_share_of_the_time(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    one = Task(tmp_path / "one", executor, [spec_of(0, batch_size=3)], clock=clock)
+    two = Task(tmp_path / "two", executor, [spec_of(0)], clock=clock, place=1)
+    session = session_of(executor, clock)
+    for task in (one, two):
+        session.join(task.supervisor)
+    session.run()
+    assert executor.packs == [(0, KEY)] * 4
+    for task, seconds in ((one, 3.0), (two, 1.0)):
+        assert {event.trial_id for events, _ in task.ticks for event in events} == {0}
+        assert task.run.time_spent.total(Activity.TRAIN) == pytest.approx(seconds)
+
+
+def test_a_task_that_joins_with_a_higher_priority_takes_the_slots_at_the_next_step(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    patient = Task(tmp_path / "patient", executor, [spec_of(0)], clock=clock)
+    urgent = Task(tmp_path / "urgent", executor, [spec_of(0, num_steps=2)], clock=clock, place=1, priority=1)
+
+    def at_boundary() -> None:
+        if len(executor.packs) == 1 and not urgent.study.is_finished:
+            session.join(urgent.supervisor)
+
+    one_slot = dataclasses.replace(ROOM, num_slots=1)
+    session = session_of(executor, clock, capacity=one_slot, at_boundary=at_boundary)
+    session.join(patient.supervisor)
+    session.run()
+    assert executor.packs == [(0,), (KEY,), (KEY,), (0,), (0,), (0,)]
+    assert patient.study.trajectory(0).num_steps == 4
+
+
+def test_a_stop_saves_every_task_and_takes_no_step(tmp_path: Path, clock: ManualClock, executor: FakeExecutor) -> None:
+    tasks = [Task(tmp_path / str(place), executor, [spec_of(0)], clock=clock, place=place) for place in range(2)]
+    session = session_of(executor, clock, stop_requested=lambda: len(executor.packs) == 3)
+    for task in tasks:
+        session.join(task.supervisor)
+    with pytest.raises(StopRequestedError):
+        session.run()
+    assert len(executor.packs) == 3
+    for task in tasks:
+        assert len(task.run.store.reader.checkpoints()) == 1
+        assert (task.run.directory.trials / "0000" / "state-000003.safetensors").is_file()
+
+
+def test_trials_that_cannot_step_together_step_one_by_one_with_one_warning(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    task = Task(tmp_path / "run", executor, [spec_of(0), spec_of(1)], clock=clock)
+    plain = executor.step
+
+    def step(keys: Any) -> Any:
+        if len(keys) > 1:
+            raise RuntimeError("too large together")
+        return plain(keys)
+
+    executor.step = step  # type: ignore[method-assign]
+    session = session_of(executor, clock)
+    session.join(task.supervisor)
+    session.run()
+    assert executor.packs == [(0,), (1,)] * 4
+    (warning,) = task.notes
+    assert "could not step together (RuntimeError: too large together), so they step one by one" in warning
+
+
+def test_a_trial_that_fails_is_recorded_with_its_own_number(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor
+) -> None:
+    other = Task(tmp_path / "other", executor, [spec_of(0)], clock=clock)
+    task = Task(tmp_path / "run", executor, [spec_of(0), spec_of(1)], clock=clock, place=1)
+    executor.errors[KEY + 1] = [ValueError("a bad row") for _ in range(9)]
+    session = session_of(executor, clock)
+    for member in (other, task):
+        session.join(member.supervisor)
+    session.run()
+    trials = {trial.trial_id: trial for trial in task.run.store.reader.trials()}
+    assert (trials[0].steps_done, trials[1].steps_done) == (4, 0)
+    assert trials[1].message == "ValueError: a bad row (tried 3 times)"
+    assert other.study.trajectory(0).num_steps == 4
