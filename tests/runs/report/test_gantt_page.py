@@ -18,24 +18,6 @@ def boxes(drawing: str) -> list[tuple[float, ...]]:
     return [tuple(map(float, box)) for box in found]
 
 
-def test_bars_stand_in_their_rows_and_follow_time() -> None:
-    drawing = gantt_drawing([bar("a", (0,), 0, 50), bar("b", (0,), 50, 100), bar("c", (1,), 0, 100)], gpu_ids=(0, 1))
-    first, second, below = boxes(drawing)
-    assert first[0] < second[0]
-    assert abs(first[0] + first[2] - second[0]) < 2
-    assert first[1] == second[1] < below[1]
-    assert abs(below[2] - first[2] - second[2]) < 3
-
-
-def test_a_task_on_neighbouring_gpus_is_one_bar() -> None:
-    assert len(boxes(gantt_drawing([bar("wide", (1, 2, 3), 0, 9)], gpu_ids=(0, 1, 2, 3)))) == 1
-    assert len(boxes(gantt_drawing([bar("split", (0, 2), 0, 9)], gpu_ids=(0, 1, 2, 3)))) == 2
-
-
-def test_nothing_to_draw_is_no_drawing() -> None:
-    assert gantt_drawing([], gpu_ids=(0,)) == ""
-
-
 def test_planned_and_actual_stand_one_below_the_other() -> None:
     planned = [bar("a<b", (0,), 0, 100), bar("late", (0,), 100, 150)]
     actual = [bar("a<b", (0,), 0, 30), bar("a<b", (0,), 40, 60)]

@@ -1,0 +1,50 @@
+"""Numbers, settings and facts as short text."""
+
+from __future__ import annotations
+
+import pytest
+
+from cohort.runs.records import JsonValue
+from cohort.runs.report.labels import is_number, number_label, percent_label, setting_label, value_label
+
+
+@pytest.mark.parametrize(
+    ("value", "label"), [(1e-5, "1e-5"), (2e-4, "2e-4"), (0.25, "0.25"), (1536.0, "1.54e3"), (0.0, "0")]
+)
+def test_numbers_are_as_people_write_rates(value: float, label: str) -> None:
+    assert number_label(value) == label
+
+
+def test_a_loss_keeps_four_digits() -> None:
+    assert number_label(1.23456, digits=4) == "1.235"
+    assert number_label(1e-5, digits=4) == "1e-5"
+
+
+@pytest.mark.parametrize(
+    ("value", "label"), [(True, "true"), (8, "8"), (2e-4, "2e-4"), ("cosine", "cosine"), (None, "null")]
+)
+def test_a_setting_is_a_tick_of_an_axis(value: JsonValue, label: str) -> None:
+    assert setting_label(value) == label
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (True, "yes"),
+        (12345, "12,345"),
+        ({"torch": "2.13", "threads": 2}, "torch 2.13, threads 2"),
+        (["a", "b"], "a, b"),
+        ([f"layer{n}" for n in range(9)], "layer0, layer1, layer2, layer3, layer4, layer5 and 3 more"),
+        ([1, 2], "[1, 2]"),
+    ],
+)
+def test_a_fact_is_text_of_a_table(value: JsonValue, label: str) -> None:
+    assert value_label(value) == label
+
+
+def test_a_share_that_is_not_known_is_a_dash() -> None:
+    assert (percent_label(0.125), percent_label(None)) == ("12.5 %", "–")
+
+
+def test_a_switch_is_no_number() -> None:
+    assert [is_number(value) for value in (1, 0.5, True, "1", None)] == [True, True, False, False, False]

@@ -1,0 +1,42 @@
+"""The tables of the report: cells that sort, decisions without new bests, and the price by hand."""
+
+from __future__ import annotations
+
+from cohort.runs.facts import DataProblem, InputFacts
+from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
+from cohort.runs.results import read_results
+from tests.runs.small_run import SmallRun
+
+
+def test_the_table_of_trials_sorts_by_numbers_and_leaves_out_what_does_not_exist(run: SmallRun) -> None:
+    table = trial_table(read_results(run[1].reader))
+    labels = [column["label"] for column in table["columns"]]
+    assert labels[:2] == ["rank", "trial"]
+    assert labels[-1] == "outcome"
+    loss = labels.index("validation loss")
+    first, *_, last = table["rows"]
+    assert (first["trial_id"], first["is_best"], first["cells"][loss]["key"]) == (1, True, 1.25)
+    assert (last["trial_id"], last["is_best"], last["cells"][loss]["shown"]) == (3, False, "")
+    assert first["cells"][-1]["shown"] == "underperforming"
+    assert first["summary"].startswith("Trial 1, place 1: validation loss 1.25 at step 1")
+
+
+def test_new_bests_are_counted_and_not_listed(run: SmallRun) -> None:
+    rows, note = decision_rows(run[1].reader.log.decisions())
+    assert "new_best" not in {row["kind"] for row in rows}
+    assert "1 stopped as underperforming" in note
+    assert "new bests of a trial (not listed)" in note
+    assert decision_rows([]) == ([], "No trial was stopped.")
+
+
+def test_compute_is_compared_with_the_full_grid(run: SmallRun) -> None:
+    rows = {row["label"]: row for row in compute_rows(read_results(run[1].reader))}
+    assert rows["tokens trained"] == {"label": "tokens trained", "spent": "550", "planned": "1,400", "share": "39.3 %"}
+    assert rows["tokens evaluated"]["planned"] == "–"
+
+
+def test_data_notes_are_counts_in_words_and_problems() -> None:
+    problem = DataProblem(where="a:3", found="1 row", allowed="none", hint="Remove it.")
+    notes = data_notes(InputFacts(data_counts={"too_long": 1200}, data_problems=(problem,)))
+    assert notes == {"counts": [("too long", "1,200")], "problems": (problem,)}
+    assert data_notes(InputFacts()) == {"counts": [], "problems": ()}
