@@ -31,7 +31,7 @@ def main() -> None:
     """Tune, train the default and the worst configuration in full, and compare on the test set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--output", type=Path, default=HERE.parent.parent / ".demo", help="its sweep, default and worst are made anew"
+        "--output", type=Path, default=HERE.parent.parent / ".demo", help="its folders sweep, default and worst are replaced"
     )
     output = parser.parse_args().output
     for name in ("sweep", "default", "worst"):
@@ -58,7 +58,7 @@ def main() -> None:
         ("default configuration", _text(default), _exact_match(output / "default")),
         ("tuned", _text(results.best.parameters if results.best else {}), _exact_match(sweep)),
     ]
-    print("\nexact match of greedy answers to the 200 test prompts, which nothing has read before:\n")
+    print("\nexact match of greedy answers to the 200 test prompts, which no earlier step has read:\n")
     for title, shown, share in rows:
         print(f"  {title:<22}{100 * share:5.1f} %   {shown}")
     compute = results.compute
