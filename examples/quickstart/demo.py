@@ -31,7 +31,7 @@ def main() -> None:
     """Tune, train the default and the worst configuration in full, and compare on the test set."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--output", type=Path, default=HERE.parent.parent / ".demo", help="its folders sweep, default and worst are replaced"
+        "--output", type=Path, default=HERE.parent.parent / ".demo", help="folder whose earlier results are replaced"
     )
     output = parser.parse_args().output
     for name in ("sweep", "default", "worst"):
