@@ -15,7 +15,6 @@ from cohort.adapters.linear import LoraContext
 from cohort.core.errors import InputError
 from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
-from cohort.models.backbone import Backbone
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from tests.models.streams import offsets_of, pack
@@ -190,11 +189,10 @@ def test_the_stream_requires_no_gradient_without_adapters_or_in_no_grad(decoder:
     assert not hidden.requires_grad
 
 
-def test_the_decoder_is_a_backbone(decoder: Decoder) -> None:
-    backbone: Backbone = decoder
-    assert len(backbone.layers) == backbone.config.num_layers
-    assert backbone.head.out_features == backbone.config.vocab_size
-    assert backbone.embed(torch.tensor([0, 66])).shape == (2, backbone.config.hidden_size)
+def test_the_decoder_has_its_layers_head_and_table(decoder: Decoder) -> None:
+    assert len(decoder.layers) == decoder.config.num_layers
+    assert decoder.head.out_features == decoder.config.vocab_size
+    assert decoder.embed(torch.tensor([0, 66])).shape == (2, decoder.config.hidden_size)
 
 
 def test_positions_beyond_the_scaling_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def read_config(folder: Path) -> DecoderConfig:
     raw = _read_json(path)
     family = _family(raw, path)
     settings = _settings(folder, path)
-    problems = [*_unsupported_settings(settings, raw, family, path), *_rotary_problems(settings, path)]
+    problems = list(_unsupported_settings(settings, raw, family, path))
     if problems:
         raise InputError(problems)
     generation = folder / "generation_config.json"
@@ -143,48 +143,34 @@ def _settings(folder: Path, path: Path) -> Any:
         ) from error
 
 
-def _unsupported_settings(settings: Any, raw: Mapping[str, Any], family: ModelFamily, path: Path) -> list[Problem]:
-    problems = []
+def _unsupported_settings(settings: Any, raw: Mapping[str, Any], family: ModelFamily, path: Path) -> Iterator[Problem]:
+    def refused(key: str, found: str, allowed: str, hint: str) -> Problem:
+        return Problem(where=f"{path}: {key}", found=found, allowed=allowed, hint=hint)
+
     activation = family.activation(settings)
     if activation not in _ACTIVATIONS:
-        problems.append(
-            Problem(
-                where=f"{path}: {'hidden_act' if hasattr(settings, 'hidden_act') else 'hidden_activation'}",
-                found=repr(activation),
-                allowed=", ".join(map(repr, _ACTIVATIONS)),
-                hint="Choose a base model with one of these activations.",
-            )
-        )
-    for name in family.refused:
-        if getattr(settings, name, None):
-            problems.append(
-                Problem(
-                    where=f"{path}: {name}",
-                    found=repr(getattr(settings, name)),
-                    allowed="false, as in the family's published models",
-                    hint="Choose a base model that leaves it off.",
-                )
-            )
+        key = "hidden_act" if hasattr(settings, "hidden_act") else "hidden_activation"
+        allowed = ", ".join(map(repr, _ACTIVATIONS))
+        yield refused(key, repr(activation), allowed, "Choose a base model with one of these activations.")
+    for key in family.refused:
+        if getattr(settings, key, None):
+            hint = "Choose a base model that leaves it off."
+            yield refused(key, repr(getattr(settings, key)), "false, as in the family's published models", hint)
     if getattr(settings, "attention_dropout", 0.0):
-        problems.append(
-            Problem(
-                where=f"{path}: attention_dropout",
-                found=repr(settings.attention_dropout),
-                allowed="0.0 (the frozen model has no dropout; adapters have lora_dropout)",
-                hint="Set attention_dropout to 0.0.",
-            )
-        )
+        allowed = "0.0 (the frozen model has no dropout; adapters have lora_dropout)"
+        yield refused("attention_dropout", repr(settings.attention_dropout), allowed, "Set attention_dropout to 0.0.")
     if raw.get("quantization_config"):
         method = raw["quantization_config"].get("quant_method", "unknown")
-        problems.append(
-            Problem(
-                where=f"{path}: quantization_config",
-                found=f"weights stored as '{method}'",
-                allowed="weights stored as float32, bfloat16 or float16",
-                hint="Use the unquantised checkpoint of this model.",
-            )
-        )
-    return problems
+        allowed = "weights stored as float32, bfloat16 or float16"
+        hint = "Use the unquantised checkpoint of this model."
+        yield refused("quantization_config", f"weights stored as '{method}'", allowed, hint)
+    rotary = _rotary_settings(settings)
+    if rotary["rope_type"] not in _ROTARY_TYPES:
+        hint = "Choose a base model whose rotary frequencies do not change with the length of the sequence."
+        yield refused("rope_parameters.rope_type", repr(rotary["rope_type"]), ", ".join(_ROTARY_TYPES), hint)
+    if rotary.get("partial_rotary_factor", 1.0) not in (None, 1.0):
+        found = repr(rotary["partial_rotary_factor"])
+        yield refused("partial_rotary_factor", found, "1.0", "Choose a base model that rotates whole heads.")
 
 
 def _rotary_settings(settings: Any) -> dict[str, Any]:
@@ -196,30 +182,6 @@ def _rotary_settings(settings: Any) -> dict[str, Any]:
             **(getattr(settings, "rope_scaling", None) or {}),
         }
     return {**found, "rope_type": found.get("rope_type", found.get("type", "default"))}
-
-
-def _rotary_problems(settings: Any, path: Path) -> list[Problem]:
-    rotary = _rotary_settings(settings)
-    problems = []
-    if rotary["rope_type"] not in _ROTARY_TYPES:
-        problems.append(
-            Problem(
-                where=f"{path}: rope_parameters.rope_type",
-                found=repr(rotary["rope_type"]),
-                allowed=", ".join(_ROTARY_TYPES),
-                hint="Choose a base model whose rotary frequencies do not change with the length of the sequence.",
-            )
-        )
-    if rotary.get("partial_rotary_factor", 1.0) not in (None, 1.0):
-        problems.append(
-            Problem(
-                where=f"{path}: partial_rotary_factor",
-                found=repr(rotary["partial_rotary_factor"]),
-                allowed="1.0",
-                hint="Choose a base model that rotates whole heads.",
-            )
-        )
-    return problems
 
 
 def _rotary(settings: Any, head_dim: int) -> RotaryConfig:

@@ -26,7 +26,7 @@ __all__ = ["Decoder", "DecoderLayer"]
 
 
 class Decoder:
-    """A frozen decoder-only transformer. Satisfies :class:`cohort.models.backbone.Backbone`.
+    """A frozen decoder-only transformer.
 
     Attributes:
         config: What it is.

@@ -17,7 +17,6 @@ from torch import Tensor
 from cohort.adapters.linear import LoraContext
 from cohort.core.errors import InputError, Problem
 from cohort.kernels.segments import SegmentTable
-from cohort.models.attention import AttentionContext
 from cohort.models.decoder import Decoder
 from cohort.serving.cached_attention import CachedRows, DecodeAttention, PrefillAttention
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
@@ -158,34 +157,27 @@ class _Step:
 
     def prefill(self, sequences: Sequence[_Sequence]) -> list[tuple[_Sequence, int | None]]:
         """Run whole prompts and return each sequence with its first token."""
-        ordered = _by_slot(sequences)
-        if not ordered:
-            return []
-        cached = [CachedRows(rows=sequence.rows, length=sequence.length) for sequence in ordered]
-        attention = PrefillAttention(self._cache, cached, device=self._decoder.device)
-        prompts = [list(sequence.request.prompt_tokens) for sequence in ordered]
-        positions = [list(range(len(prompt))) for prompt in prompts]
-        return self._run(ordered, tokens=prompts, positions=positions, attention=attention)
+        return self._run(sequences, PrefillAttention, tokens_of=lambda sequence: list(sequence.request.prompt_tokens))
 
     def decode(self, sequences: Sequence[_Sequence]) -> list[tuple[_Sequence, int | None]]:
         """Run each sequence's newest token and return each with its next."""
-        ordered = _by_slot(sequences)
-        if not ordered:
-            return []
-        cached = [CachedRows(rows=sequence.rows, length=sequence.length) for sequence in ordered]
-        attention = DecodeAttention(self._cache, cached, device=self._decoder.device)
-        newest = [[sequence.generated[-1]] for sequence in ordered]
-        positions = [[sequence.length - 1] for sequence in ordered]
-        return self._run(ordered, tokens=newest, positions=positions, attention=attention)
+        return self._run(sequences, DecodeAttention, tokens_of=lambda sequence: [sequence.generated[-1]])
 
     def _run(
         self,
         sequences: Sequence[_Sequence],
+        attention: type[PrefillAttention | DecodeAttention],
         *,
-        tokens: Sequence[Sequence[int]],
-        positions: Sequence[Sequence[int]],
-        attention: AttentionContext,
+        tokens_of: Callable[[_Sequence], list[int]],
     ) -> list[tuple[_Sequence, int | None]]:
+        if not sequences:
+            return []
+        sequences = _by_slot(sequences)
+        cached = [CachedRows(rows=sequence.rows, length=sequence.length) for sequence in sequences]
+        tokens = [tokens_of(sequence) for sequence in sequences]
+        # the newest tokens stand at the sequence's end
+        starts = [sequence.length - len(own) for sequence, own in zip(sequences, tokens, strict=True)]
+        positions = [list(range(start, start + len(own))) for start, own in zip(starts, tokens, strict=True)]
         lengths = [len(part) for part in tokens]
         num_rows = _with_filler(sum(lengths))
         lora = None
@@ -196,7 +188,7 @@ class _Step:
         hidden_TD = self._decoder.forward(
             self._stream(tokens, num_rows),
             positions_T=self._stream(positions, num_rows),
-            attention=attention,
+            attention=attention(self._cache, cached, device=self._decoder.device),
             lora=lora,
         )
         last = torch.tensor(np.cumsum(lengths) - 1, device=hidden_TD.device)
