@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.linear import LoraContext
-from cohort.core.errors import InputError
 from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
@@ -193,25 +191,3 @@ def test_the_decoder_has_its_layers_head_and_table(decoder: Decoder) -> None:
     assert len(decoder.layers) == decoder.config.num_layers
     assert decoder.head.out_features == decoder.config.vocab_size
     assert decoder.embed(torch.tensor([0, 66])).shape == (2, decoder.config.hidden_size)
-
-
-def test_positions_beyond_the_scaling_are_refused(tmp_path: Path) -> None:
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    decoder = load_decoder(save_checkpoint(tmp_path, "Llama", rope_parameters=rope, max_position_embeddings=20))
-    tokens, positions, attention = pack([torch.zeros(21, dtype=torch.int64)])
-    with pytest.raises(InputError, match="21 tokens; allowed: at most 20 with this model's 'dynamic'"):
-        decoder.forward(tokens, positions_T=positions, attention=attention, lora=None)
-
-
-def test_a_position_has_the_same_angles_however_far_the_table_has_grown(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path, "Llama", max_position_embeddings=8192)
-    lately, early = load_decoder(folder), load_decoder(folder)
-    long, short = torch.arange(5000) % 67, torch.arange(40)
-
-    def hidden(decoder: Decoder, sequence: Tensor) -> Tensor:
-        tokens, positions, attention = pack([sequence])
-        return decoder.forward(tokens, positions_T=positions, attention=attention, lora=None)
-
-    expected = hidden(early, short)
-    hidden(lately, long)
-    assert torch.equal(hidden(lately, short), expected)

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from cohort.core.errors import InputError, UnsupportedModelError
+from cohort.core.errors import InputError
 from cohort.models.weights import WeightDtype, load_decoder, load_tokenizer
 from tests.models.streams import packed_logits
-from tests.models.tiny_checkpoints import reference_logits, save_checkpoint
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_checkpoint(tmp_path_factory.mktemp("llama"), "Llama")
-
-
-@pytest.fixture
-def checkpoint(pristine: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pristine, tmp_path / "model"))
-
-
-def problems_of(folder: Path | str) -> list[str]:
-    with pytest.raises(InputError) as caught:
-        load_decoder(folder)
-    return [str(problem) for problem in caught.value.problems]
-
-
-def edit_config(folder: Path, **settings: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
-
-
-def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], None]) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    edit(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+from tests.models.tiny_checkpoints import edit_tensors, problems_of, reference_logits, save_checkpoint
 
 
 def test_shards_load_as_one_file_does(tmp_path: Path) -> None:
@@ -66,16 +35,6 @@ def test_a_checkpoint_of_the_bare_decoder_loads(checkpoint: Path) -> None:
     torch.testing.assert_close(
         packed_logits(load_decoder(checkpoint), [torch.arange(20)])[0], reference, rtol=0, atol=1e-4
     )
-
-
-def test_old_rotary_settings_are_read(checkpoint: Path) -> None:
-    path = checkpoint / "config.json"
-    settings = json.loads(path.read_text())
-    settings.pop("rope_parameters")
-    path.write_text(json.dumps({**settings, "rope_theta": 77.0, "rope_scaling": {"type": "linear", "factor": 4.0}}))
-    rotary = load_decoder(checkpoint).config.rotary
-    assert rotary.rope_type == "linear"
-    assert rotary.inverse_frequencies[:2] == pytest.approx((1 / 4, 77.0 ** (-1 / 3) / 4))
 
 
 @pytest.mark.parametrize(
@@ -107,50 +66,6 @@ def test_half_precision_files_compute_in_float32(checkpoint: Path) -> None:
     )
 
 
-def test_stop_tokens_come_from_the_generation_settings(checkpoint: Path) -> None:
-    (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6]}))
-    assert load_decoder(checkpoint).config.eos_token_ids == (5, 6)
-
-
-def test_a_truncated_file_says_how_much_is_missing(checkpoint: Path) -> None:
-    file = checkpoint / "model.safetensors"
-    size = file.stat().st_size
-    with file.open("rb+") as stream:
-        stream.truncate(size - 1000)
-    (problem,) = problems_of(checkpoint)
-    assert "model.safetensors" in problem
-    assert "truncated" in problem
-    assert "did not finish" in problem
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"abc", b"\xff" * 100, b"\x05\0\0\0\0\0\0\0[1,2]", b"<!doctype html><html>not found</html>"]
-)
-def test_a_damaged_file_is_named(checkpoint: Path, content: bytes) -> None:
-    (checkpoint / "model.safetensors").write_bytes(content)
-    (problem,) = problems_of(checkpoint)
-    assert "model.safetensors" in problem
-    assert "damaged" in problem
-
-
-def test_a_header_that_contradicts_itself_is_named(checkpoint: Path) -> None:
-    file = checkpoint / "model.safetensors"
-    content = file.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    start = header["model.norm.weight"]["data_offsets"][0]
-    header["model.norm.weight"]["data_offsets"] = [start, start + 8]
-    rewritten = json.dumps(header).encode()
-    file.write_bytes(len(rewritten).to_bytes(8, "little") + rewritten + content[8 + length :])
-    (problem,) = problems_of(checkpoint)
-    assert "model.safetensors" in problem
-    assert "damaged" in problem
-    header["model.norm.weight"]["data_offsets"] = ["a"]
-    rewritten = json.dumps(header).encode()
-    file.write_bytes(len(rewritten).to_bytes(8, "little") + rewritten + content[8 + length :])
-    assert "damaged" in problems_of(checkpoint)[0]
-
-
 def test_every_bad_tensor_is_listed_at_once(checkpoint: Path) -> None:
     def spoil(tensors: dict[str, torch.Tensor]) -> None:
         del tensors["model.layers.1.mlp.up_proj.weight"]
@@ -167,106 +82,6 @@ def test_every_bad_tensor_is_listed_at_once(checkpoint: Path) -> None:
     assert "q_proj.bias: found a tensor that LlamaForCausalLM" in problems
     assert "lm_head.weight: found dtype I8" in problems
     assert len(problems_of(checkpoint)) == 5
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path, "Llama", max_shard_size="12KB")
-    first, second, *_ = sorted(folder.glob("*.safetensors"))
-    first.unlink()
-    second.write_bytes(second.read_bytes()[:-7])
-    problems = problems_of(folder)
-    assert len(problems) == 2
-    assert first.name in problems[0]
-    assert "no such file" in problems[0]
-    assert second.name in problems[1]
-    assert "truncated" in problems[1]
-
-
-def test_a_broken_index_is_named(checkpoint: Path) -> None:
-    (checkpoint / "model.safetensors").unlink()
-    (checkpoint / "model.safetensors.index.json").write_text("{")
-    (problem,) = problems_of(checkpoint)
-    assert "model.safetensors.index.json" in problem
-
-
-def test_no_weights_at_all(checkpoint: Path) -> None:
-    (checkpoint / "model.safetensors").unlink()
-    (problem,) = problems_of(checkpoint)
-    assert "no safetensors weights" in problem
-    (checkpoint / "pytorch_model.bin").write_bytes(b"x")
-    (problem,) = problems_of(checkpoint)
-    assert "pytorch_model.bin" in problem
-    assert "save_pretrained" in problem
-
-
-def test_another_architecture_is_named_and_what_works_is_listed(checkpoint: Path) -> None:
-    edit_config(checkpoint, model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    with pytest.raises(UnsupportedModelError, match=r"GPT2LMHeadModel.*LlamaForCausalLM.*Qwen3ForCausalLM"):
-        load_decoder(checkpoint)
-    edit_config(checkpoint, model_type="llama", architectures=["LlamaForSequenceClassification"])
-    with pytest.raises(UnsupportedModelError, match="LlamaForSequenceClassification"):
-        load_decoder(checkpoint)
-
-
-def test_unsupported_settings_are_listed_at_once(checkpoint: Path) -> None:
-    edit_config(
-        checkpoint,
-        hidden_act="relu2",
-        attention_dropout=0.1,
-        quantization_config={"quant_method": "gptq", "bits": 4},
-        rope_parameters={
-            "rope_type": "longrope",
-            "rope_theta": 1e4,
-            "factor": 2.0,
-            "short_factor": [1.0] * 3,
-            "long_factor": [2.0] * 3,
-            "original_max_position_embeddings": 64,
-        },
-    )
-    problems = problems_of(checkpoint)
-    assert [problem.split(": found")[0].rsplit(" ", 1)[-1] for problem in problems] == [
-        "hidden_act",
-        "attention_dropout",
-        "quantization_config",
-        "rope_parameters.rope_type",
-    ]
-
-
-def test_a_broken_config_names_file_and_line(checkpoint: Path) -> None:
-    (checkpoint / "config.json").write_text('{"model_type": "llama",\n "hidden_size": }')
-    (problem,) = problems_of(checkpoint)
-    assert "config.json:2" in problem
-    (checkpoint / "config.json").unlink()
-    (problem,) = problems_of(checkpoint)
-    assert "config.json: found no such file" in problem
-
-
-def test_sizes_that_contradict_each_other(checkpoint: Path) -> None:
-    edit_config(checkpoint, num_key_value_heads=3)
-    (problem,) = problems_of(checkpoint)
-    assert "num_kv_heads" in problem
-    edit_config(checkpoint, num_key_value_heads=2, hidden_size="wide")
-    (problem,) = problems_of(checkpoint)
-    assert "hidden_size" in problem
-
-
-@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "not a name"])
-def test_a_path_that_is_not_there(name: str) -> None:
-    (problem,) = problems_of(name)
-    assert "no such directory" in problem
-
-
-def test_a_hub_model_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    (problem,) = problems_of("nobody/no-such-model")
-    assert "nobody/no-such-model" in problem
-    assert "the hub cannot be reached" in problem
-
-
-def test_a_file_instead_of_a_directory(checkpoint: Path) -> None:
-    (problem,) = problems_of(str(checkpoint / "model.safetensors"))
-    assert "found a file" in problem
 
 
 def test_a_model_without_a_tokenizer(checkpoint: Path) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from cohort.core.errors import InputError
+from cohort.models.weights import load_decoder
 
 SIZES: dict[str, Any] = {
     "vocab_size": 67,
@@ -42,3 +49,20 @@ def reference_logits(folder: Path, sequences: list[Tensor], *, dtype: torch.dtyp
     kind = "sdpa" if dtype == torch.float64 else "eager"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=kind)
     return [model(sequence[None]).logits[0] for sequence in sequences]
+
+
+def problems_of(folder: Path | str) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        load_decoder(folder)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def edit_config(folder: Path, **settings: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,24 @@
+"""Host arrays arrive as they were; on a CPU each has memory of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cohort.kernels.staging import stage_together, to_device_unwaited
+
+ARRAYS = [np.arange(5), np.zeros(0, dtype=np.int64), np.array([7, -3])]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_arrays_arrive_in_order(device: str) -> None:
+    staged = stage_together(ARRAYS, device)
+    assert [tensor.tolist() for tensor in staged] == [array.tolist() for array in ARRAYS]
+    assert all(tensor.dtype == torch.int64 and tensor.device.type == device for tensor in staged)
+    assert to_device_unwaited(ARRAYS[0], device).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_on_a_cpu_no_two_share_memory() -> None:
+    first, _, last = stage_together(ARRAYS, "cpu")
+    assert first.untyped_storage().data_ptr() != last.untyped_storage().data_ptr()

@@ -1,0 +1,28 @@
+"""Where a model is looked for, and what is said where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.models.tiny_checkpoints import problems_of
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "not a name"])
+def test_a_path_that_is_not_there(name: str) -> None:
+    (problem,) = problems_of(name)
+    assert "no such directory" in problem
+
+
+def test_a_hub_model_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (problem,) = problems_of("nobody/no-such-model")
+    assert "nobody/no-such-model" in problem
+    assert "the hub cannot be reached" in problem
+
+
+def test_a_file_instead_of_a_directory(checkpoint: Path) -> None:
+    (problem,) = problems_of(str(checkpoint / "model.safetensors"))
+    assert "found a file" in problem
