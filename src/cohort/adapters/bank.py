@@ -159,8 +159,8 @@ class AdapterBank:
         return LoraContext(factors=self._parts, slots=slots, segments=segments, row_keys_T=row_keys_T, tables=tables)
 
     def fits(self, r: int) -> bool:
-        free_rows = self.num_rank_rows - sum(aligned_rank(spec.r) for spec in self._specs.values())
-        return len(self._specs) < self.num_slots and aligned_rank(r) <= free_rows
+        free_rank_rows = self.num_rank_rows - sum(aligned_rank(spec.r) for spec in self._specs.values())
+        return len(self._specs) < self.num_slots and aligned_rank(r) <= free_rank_rows
 
     def insert(self, spec: AdapterSpec, state: AdapterState) -> int:
         """Put an adapter into a free slot and return the slot.
@@ -171,15 +171,15 @@ class AdapterBank:
         """
         if state.moments and state.moments.keys() != self.moments_RD.keys():
             raise ValueError(f"a state with moments {[*state.moments]} for a bank with moments {[*self.moments_RD]}")
-        slot = self._take_rows(spec)
-        rows = self.rank_rows(slot)
-        self.weights_RD[rows].copy_(state.weights, non_blocking=True)
+        slot = self._take_rank_rows(spec)
+        rank_rows = self.rank_rows(slot)
+        self.weights_RD[rank_rows].copy_(state.weights, non_blocking=True)
         for name, moment in state.moments.items():
-            self.moments_RD[name][rows].copy_(moment, non_blocking=True)
+            self.moments_RD[name][rank_rows].copy_(moment, non_blocking=True)
         self.refresh(slot)
         return slot
 
-    def _take_rows(self, spec: AdapterSpec) -> int:
+    def _take_rank_rows(self, spec: AdapterSpec) -> int:
         """Return a free slot with rank rows for ``spec``, all of them zero."""
         if not self.fits(spec.r):
             raise BankFullError(
@@ -201,15 +201,15 @@ class AdapterBank:
     def refresh(self, slot: int) -> None:
         """Copy the master weights of ``slot`` into the compute copy, where there is one."""
         if self.compute_RD is not self.weights_RD:
-            rows = self.rank_rows(slot)
-            self.compute_RD[rows].copy_(self.weights_RD[rows])
+            rank_rows = self.rank_rows(slot)
+            self.compute_RD[rank_rows].copy_(self.weights_RD[rank_rows])
 
     def read(self, slot: int, *, on_device: bool = False) -> AdapterState:
         """Return a copy of the adapter in ``slot``, on the host unless ``on_device``."""
-        rows = self.rank_rows(slot)
+        rank_rows = self.rank_rows(slot)
         device = self.weights_RD.device if on_device else torch.device("cpu")
         weights, *moments = (
-            buffer[rows].detach().to(device, copy=True) for buffer in (self.weights_RD, *self.moments_RD.values())
+            buffer[rank_rows].detach().to(device, copy=True) for buffer in (self.weights_RD, *self.moments_RD.values())
         )
         return AdapterState(weights=weights, moments=dict(zip(self.moments_RD, moments, strict=True)))
 

@@ -1,4 +1,4 @@
-"""The executor: one frozen backbone and its bank, training whatever trials are resident."""
+"""The executor: one frozen backbone and its bank; trains the trials that are resident."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class Executor:
             target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
             train_rows: The rows of trials that come without rows of their own.
             settings: Sizes.
-            device: The bank's, which is the decoder's.
+            device: The decoder's.
             dtype: Of master weights and gradients.
-            compute_dtype: Of the factors in products, which is the decoder's.
+            compute_dtype: Of the factors in products; the decoder's.
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
             objective, optimizer: Of all trials.
         """
@@ -166,11 +166,10 @@ class Executor:
 
     @property
     def resident(self) -> tuple[int, ...]:
-        """Ids of the trials in the bank, in slot order."""
+        """Trials in slot order."""
         return tuple(resident.spec.trial_id for resident in self._by_slot())
 
     def fits(self, spec: TrialSpec) -> bool:
-        """Tell whether the bank has room for another trial."""
         return self.bank.fits(spec.adapter.r)
 
     def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
@@ -213,14 +212,12 @@ class Executor:
         return state
 
     def drop(self, trial_id: int) -> None:
-        """Take a trial out of the bank and forget it."""
         self.bank.remove(self._residents.pop(trial_id).slot)
 
     def slot_of(self, trial_id: int) -> int:
         return self._residents[trial_id].slot
 
     def steps_of(self, trial_id: int) -> int:
-        """Return the optimizer steps that a resident trial has done."""
         return self._residents[trial_id].step
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:

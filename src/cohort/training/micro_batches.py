@@ -161,7 +161,7 @@ def sample_too_large(
             where=source,
             found=f"a row of {length:,} tokens of {whose}, which does not fit into memory even in a pass of its own"
             f"{how}",
-            allowed="what fits beside the base model and the adapters",
+            allowed="what fits together with the base model and the adapters",
             hint=f"{first} dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
             f"memory.limit where it is set, or take a device with more memory ({said[:100]}).",
         )

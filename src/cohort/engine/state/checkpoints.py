@@ -100,6 +100,7 @@ def _remove_all_but(count: int, store: RunStore, state_store: TrialStateStore, *
     # rows before files: a row whose file is gone would be taken for damage
     store.forget_checkpoints([record.position for record in records[:-count]])
     kept = {record.file_name for record in records[-count:]}
+    # a manifest and its copy of the database have one name with two endings
     for old in directory.checkpoints.glob("[0-9]*"):
         if old.with_suffix(".json").relative_to(directory.root).as_posix() not in kept:
             old.unlink(missing_ok=True)
@@ -121,6 +122,7 @@ def latest_good_checkpoint(
             if hashlib.sha256(content).hexdigest() != record.checksum:
                 raise RunStateError(f"{path} does not match its checksum; it is damaged")
             manifest = Manifest.from_bytes(content)
+            # reads every file it names: a manifest alone says nothing of the states
             state_store.restore(manifest.files)
         except (OSError, RunStateError) as error:
             problems.append(str(error))

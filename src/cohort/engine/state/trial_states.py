@@ -74,8 +74,9 @@ class TrialStateStore:
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
         self._device_budget_bytes = device_budget_bytes
+        # in the order in which they came: the oldest leaves first
         self._in_memory: dict[StoredState, TrialState | Tensor] = {}
-        # of what is in a file: a state without one exists in memory alone
+        # those of files: a state without a checksum exists in memory alone
         self._checksums: dict[StoredState, str] = {}
         self._newest: dict[tuple[int, StoredStateKind], StoredState] = {}
 
@@ -85,6 +86,7 @@ class TrialStateStore:
 
     def leave_device(self) -> bool:
         """Move everything to the host, now and in future; return whether there was anything."""
+        # states to come go to the host as well: the device has run out of memory once
         self._device_budget_bytes = 0
         there = [name for name, kept in self._in_memory.items() if _is_on_device(kept)]
         for name in there:
@@ -129,6 +131,7 @@ class TrialStateStore:
         except DamagedStateError as error:
             damages.append(error)
             self.forget_state(trial_id)
+        # older files are there while a checkpoint names them; ``at_most`` skips files of steps that the log has dropped
         for path in sorted(
             self._directory.trial(trial_id).glob(f"{StoredStateKind.STATE}-*.safetensors"), reverse=True
         ):
@@ -194,6 +197,7 @@ class TrialStateStore:
             if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
                 raise RunStateError(f"{path} does not match its checksum; it is damaged")
             restored[self._name(path)] = checksum
+        # only now: a damaged checkpoint changes nothing here, and the one before it is tried next
         self._checksums = restored
         self._newest = {(name.trial_id, name.kind): name for name in restored}
 
@@ -222,6 +226,7 @@ class TrialStateStore:
 
     def _write(self, name: StoredState) -> None:
         if name in self._checksums:
+            # written already, and the state of a trial after a step never changes
             return
         kept = _on_host(self._in_memory[name])
         content = serialise_state(kept) if isinstance(kept, TrialState) else serialise_weights(kept, step=name.step)
