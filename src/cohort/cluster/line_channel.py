@@ -1,4 +1,4 @@
-"""Messages between head and worker over a socket: one JSON object a line."""
+"""Messages between the dispatcher and a worker over a socket: one JSON object a line."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class LineChannel:
         self._is_open = True
 
     def fileno(self) -> int:
-        """Return the descriptor, for ``select``."""
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Send a message; dropped where the other end is gone, which its reader is told.
+        """Send a message; it is dropped where the other end is gone, which the reader of this end notices.
 
-        Where the other end does not read and the socket has a time limit, what is left goes before the next message, or
-        with :meth:`flush`: a line is never cut.
+        Where the other end does not read and the socket has a time limit, the rest is sent before the next message or
+        by :meth:`flush`: a line is never cut.
         """
         line = json.dumps(message).encode() + b"\n"
         with self._sending:
+            # the dispatcher must not grow without bound because of one worker that hangs
             if len(self._unsent) > _MOST_UNSENT_BYTES:
                 return
             self._unsent += line
             self._push(flags=0)
 
     def flush(self) -> None:
-        """Send what is left, as far as that goes without waiting."""
+        """Send the rest, as far as that is possible without waiting."""
         if self._unsent:
             with self._sending:
                 self._push(flags=socket.MSG_DONTWAIT)
@@ -68,24 +68,23 @@ class LineChannel:
                 return None
 
     def receive_available(self) -> list[Message]:
-        """Return the whole messages that are there, without waiting; half a line of a killed sender is dropped."""
+        """Return the whole messages that have arrived, without waiting."""
         while self._is_open and self._read(flags=socket.MSG_DONTWAIT):
             pass
+        # half a line stays: its rest comes later, or never from a sender that was killed
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
 
     @property
     def is_open(self) -> bool:
-        """Whether the other end was there at the last look."""
         return self._is_open
 
     def close(self) -> None:
-        """Close this end."""
         self._is_open = False
         self._socket.close()
 
     def _read(self, *, flags: int = 0) -> bool:
-        """Read what is there; return whether anything came."""
+        """Read what has arrived; return whether anything had."""
         try:
             chunk = self._socket.recv(_CHUNK_BYTES, flags)
         except BlockingIOError:

@@ -1,7 +1,7 @@
 """Workers as processes of this machine: one per GPU, or per share of the CPU cores.
 
-Each has its own process group, its environment set before it begins, its log file, and dies with the head. Its death is
-seen at once: its end of the socket closes.
+Each has its own process group, environment and log file, and dies with the dispatcher. Its death is noticed at once,
+because its end of the socket closes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cohort.cluster.worker_pool import Message, PoolEvent, Slot, WorkerDied, Wor
 
 __all__ = ["THREADS_MARK", "LocalPool", "LocalSlot", "cpu_slots", "forget_threads_of_pool", "gpu_slots"]
 
-# what a process may take to be gone after its end of the socket closed
+# the longest a process may take to exit after its end of the socket closed
 _EXIT_SECONDS = 5.0
 _LOG_TAIL_BYTES = 4000
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -33,7 +33,7 @@ THREADS_MARK = "COHORT_THREADS_OF_POOL"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSlot:
-    """A slot of this machine and what its worker finds in its environment."""
+    """A slot of this machine and the environment of its worker."""
 
     slot: Slot
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,6 @@ def gpu_slots(gpu_names: Sequence[str], *, num_threads: int) -> tuple[LocalSlot,
 
     Args:
         gpu_names: As ``CUDA_VISIBLE_DEVICES`` names them: indices or identifiers.
-        num_threads: CPU threads of each worker.
     """
     return tuple(
         LocalSlot(
@@ -68,14 +67,15 @@ def cpu_slots(num_workers: int, *, num_threads: int) -> tuple[LocalSlot, ...]:
 
 
 def _threads(count: int) -> dict[str, str]:
-    """What the user has set stays; ``THREADS_MARK`` tells the worker that it was not the user."""
+    # a number that the user set stays; the mark tells the worker that this one is not the user's
     if any(name in os.environ for name in _THREAD_VARIABLES):
         return {}
     return {**dict.fromkeys(_THREAD_VARIABLES, str(count)), THREADS_MARK: "1"}
 
 
 def forget_threads_of_pool() -> None:
-    """In a worker, once its libraries are loaded: a number that the user did not set is no request of the user's."""
+    """Remove the pool's number of threads from a worker's environment, once its libraries have read it."""
+    # a run takes a number in the environment for a request of its user, and keeps it
     if os.environ.pop(THREADS_MARK, None) is not None:
         for name in _THREAD_VARIABLES:
             os.environ.pop(name, None)
@@ -97,7 +97,6 @@ class LocalPool:
         """Make a pool without workers.
 
         Args:
-            slots: Where workers may run.
             target: ``module:function`` that a worker calls with its channel.
             log_directory: Each slot's workers write what they print to ``slot-N.log`` there.
         """
@@ -108,16 +107,13 @@ class LocalPool:
         self._selector = selectors.DefaultSelector()
 
     def slots(self) -> tuple[Slot, ...]:
-        """Return the slots."""
         return tuple(local.slot for local in self._slots.values())
 
     def process_id(self, slot_id: int) -> int | None:
-        """Return the slot's worker's process id; None without a worker."""
         worker = self._workers.get(slot_id)
         return None if worker is None else worker.process.pid
 
     def start(self, slot_id: int) -> None:
-        """Begin a worker process in a slot that has none."""
         if slot_id in self._workers:
             raise RuntimeError(f"slot {slot_id} has a worker already")
         self._log_directory.mkdir(parents=True, exist_ok=True)
@@ -134,31 +130,28 @@ class LocalPool:
                     stdout=stream,
                     stderr=stream,
                     pass_fds=[theirs.fileno()],
-                    # Ctrl-C in the terminal is for the head, which asks its workers to stop at a step boundary
+                    # Ctrl-C in the terminal is for the dispatcher, which asks its workers to stop at a step boundary
                     start_new_session=True,
                 )
         except OSError as error:
             ours.close()
             self._unborn.append(WorkerDied(slot_id=slot_id, reason=f"could not be started: {error}"))
             return
-        # a worker that hangs reads nothing: do not wait for it
+        # a worker that hangs reads nothing: sending to it must not block the dispatcher
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
         worker = _Worker(process=process, channel=LineChannel(ours), log=log)
         self._workers[slot_id] = worker
         self._selector.register(worker.channel, selectors.EVENT_READ, slot_id)
 
     def send(self, slot_id: int, message: Message) -> None:
-        """Send a message to the slot's worker, if it has one."""
         if slot_id in self._workers:
             self._workers[slot_id].channel.send(message)
 
     def kill(self, slot_id: int) -> None:
-        """End the slot's worker and its children."""
         if slot_id in self._workers:
             _kill_group(self._workers[slot_id].process)
 
     def wait(self, timeout_seconds: float) -> list[PoolEvent]:
-        """Return what happened, as soon as something did."""
         events: list[PoolEvent] = [*self._unborn]
         self._unborn = []
         for key, _ in self._selector.select(0.0 if events else timeout_seconds):
@@ -174,7 +167,6 @@ class LocalPool:
         return events
 
     def close(self) -> None:
-        """End all workers."""
         for worker in self._workers.values():
             _kill_group(worker.process)
         for worker in self._workers.values():
@@ -185,11 +177,11 @@ class LocalPool:
         self._selector.close()
 
     def _bury(self, slot_id: int, worker: _Worker) -> list[PoolEvent]:
-        """Return a dead worker's last words and its death; forget it."""
+        """Return a dead worker's last messages and its death, and forget it."""
         deadline = time.monotonic() + _EXIT_SECONDS
         while not _has_exited(worker.process) and time.monotonic() < deadline:
             time.sleep(0.005)
-        # before it is reaped, so that its number cannot be another's
+        # before the process is reaped, while its number cannot be another process's
         _kill_group(worker.process)
         status = worker.process.wait()
         messages = worker.channel.receive_available()
@@ -204,13 +196,13 @@ class LocalPool:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the worker and what it started; the group may outlive its leader."""
+    # a data loader or compiler that the worker started may outlive it
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Tell whether the process has ended, and leave its number taken."""
+    # WNOWAIT leaves the number taken, so that no other process can have it before the group is killed
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

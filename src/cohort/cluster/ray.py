@@ -29,7 +29,7 @@ from cohort.core.errors import InputError, Problem
 
 __all__ = ["RayPool", "connect", "gpu_names"]
 
-# an actor does one thing at a time: what is sent to it waits for so long at most
+# an actor does one thing at a time, so a message to it waits up to this long
 _ACTOR_WAIT_SECONDS = 0.2
 _SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -67,7 +67,6 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def _import_ray() -> Any:
-    """Ray is optional."""
     try:
         return importlib.import_module("ray")
     except ModuleNotFoundError:
@@ -144,14 +143,13 @@ class RayPool:
         self._pending = []
 
     def slots(self) -> tuple[Slot, ...]:
-        """Return the slots of the nodes that are there."""
         return tuple(ray_slot.slot for ray_slot in self._ray_slots.values())
 
     def start(self, slot_id: int) -> None:
         """Begin a worker in a slot that has none; Ray places its actor on the slot's node."""
         ray_slot = self._ray_slots.get(slot_id)
         if ray_slot is None:
-            # its node was lost since the worker before died, which is told as well
+            # its node was lost in the meantime; that event takes the slot away
             return
         if ray_slot.actor is None:
             resources = {"CPU": float(self._cpus), **({"GPU": 1.0} if self._on_gpu else {})}
@@ -172,19 +170,16 @@ class RayPool:
         ray_slot.actor.start.remote()
 
     def send(self, slot_id: int, message: Message) -> None:
-        """Send a message to the slot's worker."""
         ray_slot = self._ray_slots.get(slot_id)
         if ray_slot is not None and ray_slot.actor is not None:
             ray_slot.actor.send.remote(dict(message))
 
     def kill(self, slot_id: int) -> None:
-        """End the slot's actor, and its worker with it."""
         ray_slot = self._ray_slots.get(slot_id)
         if ray_slot is not None and ray_slot.actor is not None:
             self._ray.kill(ray_slot.actor)
 
     def wait(self, timeout_seconds: float) -> list[PoolEvent]:
-        """Return what happened, as soon as something did."""
         if not self._waiting:
             time.sleep(timeout_seconds)
         ready: Sequence[Any] = []
@@ -227,7 +222,7 @@ class RayPool:
         self._waiting = {reference: other for reference, other in self._waiting.items() if other != slot_id}
 
     def _look_at_nodes(self) -> None:
-        """Take in nodes that joined, and take out those that are gone."""
+        """Take in new nodes, and drop nodes that are gone."""
         self._looked = time.monotonic()
         alive = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
         for node_id in self._nodes - set(alive):
@@ -237,7 +232,7 @@ class RayPool:
                 del self._ray_slots[slot_id]
             if lost:
                 self._pending.append(SlotsLost(slot_ids=lost, reason=f"node {node_id[:8]} is gone"))
-        # nodes that were there before as well: where slots were lost, --gpus N leaves room for others
+        # known nodes too: with --gpus N, a node that was lost leaves room for slots of another
         for node_id in sorted(alive):
             gained = self._slots_of(alive[node_id])
             self._ray_slots |= {slot.slot_id: _RaySlot(slot=slot, node_id=node_id) for slot in gained}
@@ -246,7 +241,7 @@ class RayPool:
         self._nodes = set(alive)
 
     def _slots_of(self, node: dict[str, Any]) -> tuple[Slot, ...]:
-        """Return new slots for what a node has beside those it has already, as far as they are wanted."""
+        """Return new slots for the resources of a node that have none yet, as far as they are wanted."""
         resources, name = node["Resources"], node["NodeID"][:8]
         before = sum(ray_slot.node_id == node["NodeID"] for ray_slot in self._ray_slots.values())
         count = int(resources.get("CPU", 0) // self._cpus)

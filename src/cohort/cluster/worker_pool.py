@@ -1,8 +1,8 @@
 """The protocol of a worker pool: slots, the workers in them, and what happens to both.
 
 A **slot** is room for one worker: one GPU, or a share of a machine's CPU cores. A **worker** is a process with its own
-device, which runs one task at a time and exchanges messages (JSON objects) with the head. What the messages mean is the
-business of those who exchange them.
+device, which runs one task at a time and exchanges messages (JSON objects) with the dispatcher. The pool does not read
+them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerMessage:
-    """A worker said something."""
+    """A worker sent a message."""
 
     slot_id: int
     message: Message
@@ -76,7 +76,7 @@ PoolEvent = WorkerMessage | WorkerDied | SlotsLost | SlotsGained
 
 
 class WorkerPool(Protocol):
-    """Slots and their workers, as the head sees them."""
+    """Slots and their workers, as the dispatcher sees them."""
 
     @property
     def can_grow(self) -> bool:
@@ -84,15 +84,15 @@ class WorkerPool(Protocol):
         ...
 
     def slots(self) -> tuple[Slot, ...]:
-        """Return the slots there are now."""
+        """Return the present slots."""
         ...
 
     def start(self, slot_id: int) -> None:
-        """Begin a worker in a slot that has none. That it cannot begin is told as its death."""
+        """Begin a worker in a slot that has none. Where it cannot begin, its death is the event."""
         ...
 
     def send(self, slot_id: int, message: Message) -> None:
-        """Send a message to the slot's worker; lost without a word when there is none, since its death is an event."""
+        """Send a message to the slot's worker; without a worker it is dropped, since the death was an event."""
         ...
 
     def kill(self, slot_id: int) -> None:
@@ -109,12 +109,12 @@ class WorkerPool(Protocol):
 
 
 class WorkerChannel(Protocol):
-    """The head, as a worker sees it."""
+    """The dispatcher, as a worker sees it."""
 
     def send(self, message: Message) -> None:
-        """Send a message to the head; any thread may."""
+        """Send a message to the dispatcher, from any thread."""
         ...
 
     def receive(self) -> Message | None:
-        """Return the head's next message; None when the head is gone: then the worker has to end."""
+        """Return the dispatcher's next message; None when it is gone, and the worker has to end."""
         ...

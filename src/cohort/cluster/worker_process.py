@@ -1,6 +1,6 @@
 """The program of a worker process: ``python -m cohort.cluster.worker_process DESCRIPTOR PARENT MODULE:FUNCTION``.
 
-It takes its end of the socket, sees to it that it dies with the head, and calls the function with the channel. The
+It takes its end of the socket, ties its life to the dispatcher's, and calls the function with the channel. The
 environment (visible devices, threads) was set before the interpreter began, so that every library finds it.
 """
 
@@ -21,21 +21,19 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _die_with_parent(parent: int) -> None:
-    """Ask the kernel (Linux) to kill this process when the head dies, even while it hangs or is stopped.
-
-    Elsewhere the worker's reader thread notices the closed socket.
-    """
+    """Ask the kernel (Linux) to kill this process when the dispatcher dies, even while it hangs or is stopped."""
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     except (AttributeError, OSError):
+        # not Linux: the worker's reader thread notices the closed socket
         return
-    # the head may have died before the request
+    # the dispatcher may have died before the request
     if os.getppid() != parent:
         os._exit(1)
 
 
 def main() -> None:
-    """Serve until the function returns or the head is gone."""
+    """Serve until the function returns or the dispatcher is gone."""
     descriptor, parent, target = sys.argv[1:]
     _die_with_parent(int(parent))
     channel = LineChannel(socket.socket(fileno=int(descriptor)))

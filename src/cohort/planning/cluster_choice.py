@@ -1,4 +1,4 @@
-"""Which devices a plan is made for: those of this machine, or hardware that is only named."""
+"""The devices of a plan: those of this machine, or hardware that is only named."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
         problems.append(
             Problem(
                 where="--workers",
-                found=f"--workers {workers} beside --dry-run {dry_run}",
+                found=f"--workers {workers} with --dry-run {dry_run}",
                 allowed="one of the two",
                 hint="Leave --workers out: --dry-run plans for GPUs.",
             )
@@ -67,13 +67,14 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
         problems.append(
             Problem(
                 where="--gpus",
-                found=f"--gpus {gpus} beside --dry-run {dry_run}",
+                found=f"--gpus {gpus} with --dry-run {dry_run}",
                 allowed="one number of GPUs",
                 hint="Leave --gpus out.",
             )
         )
     if problems:
         raise InputError(problems)
+    # --gpus counts the GPUs of a --dry-run that names none, such as H200
     per_node = gpus if gpus is not None and not choice.has_count else choice.num_gpus
     cluster = Cluster(
         nodes={

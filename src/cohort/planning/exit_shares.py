@@ -1,4 +1,4 @@
-"""How early trials end in a simulation: shares of their planned steps, stated, recorded by a run, or replayed."""
+"""How early trials end in a simulation, as shares of their planned steps: stated, recorded by a run, or replayed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def exit_shares_of(tasks: Sequence[NamedTask], text: str | None, *, where: str) 
     """Return, by task, shares of the planned steps to draw its trials' own from, under its own early exit.
 
     Args:
-        tasks: The tasks; several may be of one file.
-        text: As :func:`read_exit_shares` takes it; None: what the selections alone leave.
-        where: How messages name the option.
+        text: As :func:`read_exit_shares` takes it; None: the shares of the selection alone.
 
     Raises:
         InputError: the text is no share, run or file of curves.
@@ -43,10 +41,11 @@ def exit_shares_of(tasks: Sequence[NamedTask], text: str | None, *, where: str) 
 
 
 def selection_shares(task: TaskFile) -> tuple[float, ...]:
-    """Return what the selection after the warm-up alone leaves of a task's trials; all of them without early exit."""
+    """Return the shares of a task's trials if only the selection after the warm-up ends some."""
     settings = task.early_exit_settings()
     if settings.kept_share == 1:
         return (1.0,)
+    # a hundred draws to sample from, so that the share is kept to a per cent
     kept = round(100 * settings.kept_share)
     return (1.0,) * kept + (settings.warmup_fraction,) * (100 - kept)
 
@@ -56,7 +55,6 @@ def read_exit_shares(text: str, *, where: str, settings: EarlyExitSettings | Non
 
     Args:
         text: A share, the directory of a finished run, or a file of curves (``benchmarks/sweeps/curves``).
-        where: How messages name the option.
         settings: Early exit that recorded curves are replayed with.
 
     Raises:
@@ -107,6 +105,7 @@ def _of_curves(path: Path, *, where: str, settings: EarlyExitSettings) -> tuple[
             )
         ) from None
     planned = {curve.candidate.trial_id: curve.candidate.planned_steps for curve in curves}
+    # a share is above 0 even where a rule stops a trial before its first step
     return tuple(max(steps, 1) / planned[trial_id] for trial_id, steps in report.steps.items())
 
 

@@ -1,8 +1,8 @@
-"""What the packing planner would make of a task's trials if they were divided over all GPUs of a machine.
+"""Packs of a task's trials, divided over all GPUs of a machine by the packing planner (PLoRA 5).
 
-``cohort run`` gives a task one GPU, where admission puts a trial into every slot that comes free; packs are not planned
-ahead there, since nobody knows which trials early exit ends. The packing planner (PLoRA 5) answers what several GPUs
-could do for one task, every trial trained in full.
+``cohort run`` gives a task one GPU, where admission puts a trial into every slot that comes free; it plans no packs
+ahead, since early exits are unknown then. The packing planner answers what several GPUs could do for one task with
+every trial trained in full.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ def plan_task_packs(planned: TaskPlan, *, most_gpus: int = 1) -> tuple[TaskPacks
     """Plan the packs of every task file of ``planned``, each as if it had one machine's GPUs to itself.
 
     Args:
-        planned: The tasks and their devices.
         most_gpus: Largest number of GPUs of one pack; above one, costs are analytic.
 
     Raises:
@@ -62,7 +61,9 @@ def plan_task_packs(planned: TaskPlan, *, most_gpus: int = 1) -> tuple[TaskPacks
 def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
     hardware, inputs = planned.choice.hardware, read_inputs(task.file)
     num_gpus = max(len(gpus) for gpus in planned.choice.cluster.nodes.values())
+    # launches of the host are left out (tokens_per_pass None): the planner needs a convex cost
     sketch = TaskCosts(task.file, inputs, hardware, read_costs(cost_key(inputs, hardware)))
+    # packs take a power of two of GPUs (PLoRA 5)
     degrees = [2**k for k in range(num_gpus.bit_length()) if 2**k <= min(num_gpus, max(1, most_gpus))]
     costs = {degree: sketch.step_cost(degree, tokens_per_pass=None) for degree in degrees}
     row_bytes = rank_row_bytes(sketch.layout, has_compute_copy=hardware.is_gpu)
@@ -86,6 +87,7 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
         token_budget=sketch.sizes(1).executor.token_budget,
     )
     plan = plan_packs(problem)
+    # the check shares no code with the planner: a plan that is wrong must not be shown
     check_pack_plan(plan, problem)
     return TaskPacks(
         task=task.name,
@@ -99,7 +101,6 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
 
 
 def packs_json(packs: Sequence[TaskPacks]) -> list[dict[str, Any]]:
-    """Return the packs as plain data."""
     return [
         {
             "task": own.task,

@@ -1,4 +1,4 @@
-"""One offline HTML page of a plan: the drawing, the tasks, what other orders would take, what happened instead."""
+"""One offline HTML page of a plan: the drawing, the tasks, other orders for comparison, and a simulation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_plan_page(path: Path, planned: TaskPlan, *, simulation: PlanSimulation
 
 
 def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) -> str:
-    """Return the page of a plan; with a simulation, what it met is drawn below each planned bar."""
+    """Return the page of a plan; a simulation is drawn below each planned bar."""
     actual = [
         TaskBar(
             task=segment.task_id,
@@ -77,7 +77,6 @@ def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) ->
 
 
 def bars_of(placements: Sequence[Placement]) -> list[TaskBar]:
-    """Return placements as bars."""
     return [
         TaskBar(task=p.task_id, gpu_ids=p.gpu_ids, start_seconds=p.start_seconds, end_seconds=p.end_seconds)
         for p in placements

@@ -1,4 +1,4 @@
-"""Several task files to one verified plan: each task estimated, all placed, the list policies beside."""
+"""Turns several task files into one verified plan: estimates each task, places all, and compares list policies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class TaskPlan:
     baselines: Mapping[str, float]
 
     def placement(self, name: str) -> Placement:
-        """Return where and when a task runs."""
         return next(placement for placement in self.plan.placements if placement.task_id == name)
 
 
@@ -98,21 +97,21 @@ def load_tasks(paths: Sequence[Path], *, repeat: int = 1) -> tuple[NamedTask, ..
 
 
 def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: int = 1) -> TaskPlan:
-    """Estimate and place ``tasks``; the plan is checked by code that shares nothing with the solver.
+    """Estimate and place ``tasks``; code that shares nothing with the solver checks the plan.
 
     Args:
-        tasks: What to plan.
-        choice: For which devices.
         most_gpus: Largest number of GPUs one task may be given.
 
     Raises:
-        InputError: a task fits no device, or something it names is wrong; of all tasks.
+        InputError: every task that fits no device or has wrong inputs.
     """
     problems: list[Problem] = []
     if most_gpus < 1:
         hint = "Leave it out, or write 1."
         problems.append(Problem(where="--max-gpus-per-task", found=str(most_gpus), allowed="1 or more", hint=hint))
+    # --repeat plans one file many times, and an estimate reads its data and model
     by_path: dict[Path, TaskEstimate] = {}
+    # a task never spans nodes
     most = min(most_gpus, max(len(node) for node in choice.cluster.nodes.values()))
     for task in {task.path: task for task in tasks}.values():
         try:
@@ -125,6 +124,7 @@ def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: 
     requests = tuple(estimates[task.name].request(task.name) for task in tasks)
     plan = plan_placement(requests, choice.cluster)
     check_plan(plan, requests, choice.cluster)
+    # what other orders would take shows what the solver is worth here
     baselines = {
         policy.value: list_plan(requests, choice.cluster, policy=policy).makespan_seconds for policy in ListPolicy
     }
@@ -139,12 +139,10 @@ def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: 
 
 
 def _with_file(problem: Problem, task: NamedTask, count: int) -> Problem:
-    """Name the task where a problem's place does not."""
     return problem if count == 1 else replace(problem, where=problem.where.in_file(str(task.path)))
 
 
 def plan_json(planned: TaskPlan) -> dict[str, Any]:
-    """Return the plan as plain data."""
     plan = planned.plan
     return {
         "hardware": planned.choice.hardware.name,
@@ -160,7 +158,8 @@ def plan_json(planned: TaskPlan) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    return value if value == value else None  # NaN is no JSON
+    # NaN is no JSON
+    return value if value == value else None
 
 
 def _task_json(planned: TaskPlan, task: NamedTask) -> dict[str, Any]:

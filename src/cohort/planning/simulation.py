@@ -1,4 +1,4 @@
-"""What a cluster would make of planned tasks when their trials exit early: the planner beside first come."""
+"""Simulates a plan whose trials exit early: placed by the planner, and in the order the tasks were given."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["PlanSimulation", "simulate_plan", "simulation_json"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSimulation:
-    """One simulated world under two policies.
+    """One simulation under two policies.
 
     Attributes:
-        planned: Placed by the planner, planned anew at every event.
+        planned: Placed by the planner, which plans again at every event.
         first_come: In the order they were given.
         mean_share: Mean share of its planned steps that a trial does.
     """
@@ -40,10 +40,8 @@ def simulate_plan(
     """Run the plan's tasks on its devices in simulated time; deterministic.
 
     Args:
-        planned: The plan.
         exit_shares: By task, shares of the planned steps that its trials' own are drawn from.
         failures_per_gpu_hour: Expected deaths of workers.
-        seed: Of all draws.
     """
     tasks = [
         SimulatedTask(
@@ -61,6 +59,7 @@ def simulate_plan(
     return PlanSimulation(
         planned=run(None),
         first_come=run(ListPolicy.FIRST_COME),
+        # a task's shares count once for each of its trials
         mean_share=statistics.fmean(
             (statistics.fmean(exit_shares[task.request.task_id]) for task in tasks),
             weights=[task.num_trials for task in tasks],
@@ -69,14 +68,13 @@ def simulate_plan(
 
 
 def _shares_of_time(estimate: TaskEstimate, shares: Sequence[float]) -> tuple[float, ...]:
-    """Return shares of a task's time from those of its steps: exits do not shorten its start, nor its results."""
+    # early exits shorten training and evaluation, but not the start of the process nor the writing of results
     time = estimate.options[0].time
     saved = (time.training + time.evaluation) / time.total
     return tuple(1 - saved * (1 - share) for share in shares)
 
 
 def simulation_json(simulation: PlanSimulation) -> dict[str, Any]:
-    """Return the simulation as plain data."""
     report = simulation.planned
     return {
         "mean_exit_share": simulation.mean_share,

@@ -50,6 +50,7 @@ from cohort.task_queue.worker_slots import WorkerSlot, WorkerSlotState
 
 __all__ = ["Dispatcher"]
 
+# every update reads the whole queue from the disk
 _SECONDS_BETWEEN_UPDATES = 0.5
 
 
@@ -75,9 +76,6 @@ class Dispatcher:
             pool: Where workers run; closed at the end.
             directory: The queue's directory, which holds the run directories.
             expect: Returns the seconds a task has left at worst; raises InputError for a task that cannot run here.
-            watcher: Shows progress.
-            settings: How the queue is worked off.
-            clock: The queue's clock.
             stop: Set by the caller to make all tasks save their state and stop.
         """
         self._store, self._pool, self._directory, self._watcher = store, pool, directory, watcher
@@ -120,6 +118,7 @@ class Dispatcher:
                     raise KeyboardInterrupt
                 self._turn()
         finally:
+            # workers first: a stretch ends when its worker is gone
             self._pool.close()
             self._store.end_stretches(task=None, seconds=self._log.now, outcome="the dispatcher ended")
             self._log.note_presence(at_once=True)
@@ -173,6 +172,7 @@ class Dispatcher:
                 self._replace_worker(self._slots[event.slot_id], event.reason)
             case SlotsLost():
                 self._lose_slots(event.slot_ids, event.reason)
+            # a new slot has a number that no lost one had, so old records stay unambiguous
             case SlotsGained():
                 self._log.decide("worker", text=f"slots joined: {', '.join(slot.device for slot in event.slots)}")
                 for slot in event.slots:

@@ -15,6 +15,7 @@ from cohort.task_queue.store import QueueStore
 
 __all__ = ["QueueLog", "plan_as_json", "plan_in_words"]
 
+# how far off the end of a killed dispatcher may be recorded; each note is a synchronous write
 _PRESENCE_SECONDS = 5.0
 
 
@@ -25,7 +26,6 @@ class QueueLog:
         """Continue the log of a queue.
 
         Args:
-            store: The queue.
             clock: The queue's seconds count from its first dispatcher on, pauses included.
             watcher: Shown every decision, but no details of plans.
         """

@@ -57,6 +57,7 @@ class Ready:
     process_id: int
 
 
+# from a thread of its own, so that it goes on while a step takes minutes or hangs
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
     """A worker is alive; sent several times a second from a thread of its own.

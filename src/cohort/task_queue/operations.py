@@ -24,6 +24,7 @@ from cohort.task_queue.submission import read_submissions, task_of
 __all__ = ["add_to_queue", "enqueue", "find_queue", "open_queue", "queue_holder", "remove_from_queue", "work_off"]
 
 _LOCK_NAME = ".queue.lock"
+# naming such a task again asks for another try
 _ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
 
 
@@ -66,16 +67,15 @@ def add_to_queue(
     A task that failed, was held or removed is put back, and continues where it was.
 
     Args:
-        files: Task files.
         directory: The queue's directory; made where there is none.
         expect: Predicts tasks, and refuses those that cannot run; when None their inputs are checked, and the
             dispatcher predicts them later, since it knows the devices.
-        clock: For the time of adding.
 
     Raises:
         InputError: every problem of the files and their inputs, or a file changed since it was added; then no task was
             added.
     """
+    # read before any file is checked, so that a wrong file leaves an existing queue as it is
     known: tuple[QueuedTask, ...] = ()
     if find_queue(directory):
         with open_queue(directory) as store:
@@ -180,18 +180,15 @@ def work_off(
     """Work off the queue in ``directory`` and return its tasks as they ended.
 
     Args:
-        directory: The queue's directory.
         pool: Where workers run (:func:`~cohort.task_queue.pool.open_pool`); closed at the end.
         expect: Predicts tasks (:class:`~cohort.task_queue.expected_time.ExpectedTime`).
-        settings: How it is worked off.
-        watcher: Shows progress.
-        clock: The queue's clock.
 
     Raises:
         InputError: there is no queue.
         RunStateError: another process works it off, or no slot is left.
         KeyboardInterrupt: asked to stop; every task has saved its state.
     """
+    # Ctrl-C sets the event instead of raising in the middle of a turn: workers must be asked to stop
     stop = threading.Event()
     with open_queue(directory) as store, RunLock(directory / _LOCK_NAME), stopping_gently(stop):
         dispatcher = Dispatcher(

@@ -43,7 +43,6 @@ def open_pool(request: PoolRequest, directory: Path) -> tuple[WorkerPool, Hardwa
     """Return a pool without workers and the hardware of each of its slots.
 
     Args:
-        request: The devices the user asks for.
         directory: The queue's directory; workers log to ``workers`` in it.
 
     Raises:
@@ -54,6 +53,7 @@ def open_pool(request: PoolRequest, directory: Path) -> tuple[WorkerPool, Hardwa
     if request.ray is not None:
         return _open_ray(request.ray, request, logs)
     slots = choose_slots(gpus=request.gpus, workers=request.workers)
+    # nothing is started yet: a queue whose tasks have all ended needs no worker
     return LocalPool(slots, target=WORKER_TARGET, log_directory=logs), hardware_of_slots(slots)
 
 

@@ -119,8 +119,6 @@ def view_queue(
     """Return where the queue stands.
 
     Args:
-        store: The queue.
-        now: Seconds of the queue's clock.
         replanner: The dispatcher's; other processes have none and show the last recorded plan.
         worker_slots: The dispatcher's slots.
         heartbeats: The last heartbeat of each task's worker.
@@ -134,6 +132,7 @@ def view_queue(
     stretches, worker_slots = store.stretches(), tuple(worker_slots)
     devices = {slot.task: slot.slot.device for slot in worker_slots if slot.task}
     devices |= {stretch.task: stretch.device for stretch in stretches if stretch.end_seconds is None}
+    # a stretch without an end is a task that runs, also for a process that sees no slots
     tasks = tuple(
         _view_task(
             task,

@@ -89,6 +89,7 @@ class QueuedTask:
     planned_end: float | None = None
 
 
+# a task has several where it gave way, its worker died or the queue was stopped
 @dataclass(frozen=True, kw_only=True)
 class RunStretch:
     """A stretch of time in which a task held a slot; ``outcome`` is empty while it lasts."""

@@ -56,6 +56,7 @@ class DispatcherSettings:
     options: RunOptions = field(default_factory=RunOptions)
     poll_seconds: float = 0.2
     look_seconds: float = 0.5
+    # a plan may take the solver two seconds, which smaller moves are not worth
     reestimate_share: float = 0.1
     reestimate_seconds: float = 2.0
     limits: Limits = field(default_factory=Limits)

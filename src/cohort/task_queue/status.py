@@ -25,6 +25,7 @@ __all__ = [
     "unstarted_task_json",
 ]
 
+# a trial that failed ended before its planned steps as well
 _EARLY = (TrialStatus.STOPPED, TrialStatus.FAILED)
 
 
@@ -196,6 +197,7 @@ def read_unstarted_task(directory: Path) -> UnstartedTask | None:
 
 
 def _ahead(name: str, tasks: Sequence[TaskView], plan: TaskDecision | None) -> tuple[tuple[str, str], ...]:
+    # the plan orders tasks by slot; only those that share a slot make this one wait
     recorded = plan.numbers["placements"] if plan is not None else ()
     placements = sorted(recorded, key=lambda entry: float(entry["start_seconds"]))
     mine = next((entry for entry in placements if entry["task"] == name), None)

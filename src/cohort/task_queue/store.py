@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from cohort.task_queue.records import QueuedTask, QueueFacts, QueueFactUpdates, 
 __all__ = ["QueueStore"]
 
 SCHEMA_VERSION = 1
-# "COHQ": tells queues from runs
+# "COHQ": a run's database has another, so neither is opened as the other
 _APPLICATION_ID = 0x434F4851
 
 # earlier versions called the dispatcher the head, in facts and decisions and in how stretches ended, and the request a
@@ -72,11 +72,9 @@ CREATE TABLE stretches (
     outcome TEXT NOT NULL
 );
 """
-_COLUMNS = (
-    "name, source, task, digests, priority, added_at, state, reason, is_withdrawn, expected_seconds, attempts, "
-    "planned_slot, planned_start, planned_end"
-)
-_PLACES = ", ".join("?" * (_COLUMNS.count(",") + 1))
+# the table's columns are the record's fields
+_NAMES = tuple(field.name for field in fields(QueuedTask))
+_COLUMNS, _PLACES = ", ".join(_NAMES), ", ".join("?" * len(_NAMES))
 
 _OPEN = tuple(state.value for state in TaskState if not state.is_final)
 
@@ -103,6 +101,7 @@ class QueueStore:
                 )
                 connection.close()
         with database_errors_named(path):
+            # another process may hold the write lock for a moment: wait for it instead of failing
             connection = sqlite3.connect(path, isolation_level=None, timeout=30.0)
             found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
             if found != [_APPLICATION_ID, SCHEMA_VERSION]:
@@ -160,7 +159,7 @@ class QueueStore:
             found = self.task(name)
             assert found is not None, f"only tasks of the queue are changed, but {name} is none"
             changed = replace(found, **changes)
-            assignments = ", ".join(f"{column.strip()} = ?" for column in _COLUMNS.split(","))
+            assignments = ", ".join(f"{name} = ?" for name in _NAMES)
             self._connection.execute(f"UPDATE tasks SET {assignments} WHERE name = ?", (*_row_of(changed), name))
         return changed
 
@@ -258,22 +257,8 @@ class QueueStore:
 
 
 def _row_of(task: QueuedTask) -> tuple[object, ...]:
-    return (
-        task.name,
-        task.source,
-        json.dumps(task.task),
-        json.dumps(task.digests),
-        task.priority,
-        task.added_at,
-        task.state.value,
-        task.reason,
-        int(task.is_withdrawn),
-        task.expected_seconds,
-        task.attempts,
-        task.planned_slot,
-        task.planned_start,
-        task.planned_end,
-    )
+    plain = {"task": json.dumps(task.task), "digests": json.dumps(task.digests), "state": task.state.value}
+    return tuple(plain[name] if name in plain else getattr(task, name) for name in _NAMES)
 
 
 def _decision_of(row: tuple[Any, ...]) -> TaskDecision:
@@ -283,7 +268,7 @@ def _decision_of(row: tuple[Any, ...]) -> TaskDecision:
 
 
 def _task_of(row: tuple[Any, ...]) -> QueuedTask:
-    fields = dict(zip((column.strip() for column in _COLUMNS.split(",")), row, strict=True))
-    fields["task"], fields["digests"] = json.loads(fields["task"]), json.loads(fields["digests"])
-    fields["state"], fields["is_withdrawn"] = TaskState(fields["state"]), bool(fields["is_withdrawn"])
-    return QueuedTask(**fields)
+    found = dict(zip(_NAMES, row, strict=True))
+    found["task"], found["digests"] = json.loads(found["task"]), json.loads(found["digests"])
+    found["state"], found["is_withdrawn"] = TaskState(found["state"]), bool(found["is_withdrawn"])
+    return QueuedTask(**found)

@@ -33,10 +33,7 @@ def read_submissions(
     held or removed is among the second, to be tried again; one that was removed before it began is new.
 
     Args:
-        files: Task files.
-        known: Tasks of the queue.
         directory: The queue's; a task's run directory is the one of its name in it.
-        clock: For the time of adding.
 
     Raises:
         InputError: every problem of all files, including changes since they were added and names that are taken.
@@ -44,6 +41,7 @@ def read_submissions(
     problems: list[Problem] = []
     new: list[QueuedTask] = []
     again: list[QueuedTask] = []
+    # its name and file are free again where it left nothing behind
     known = [task for task in known if task.state is not TaskState.REMOVED or has_begun(task.name, directory)]
     by_source = {task.source: task for task in known}
     for path in files:
@@ -82,9 +80,6 @@ def submission_of(name: str, task: TaskFile, *, clock: Clock, path: Path | None 
     """Return a task as a queue keeps it.
 
     Args:
-        name: Of the task and its run directory.
-        task: A checked task.
-        clock: For the time of adding.
         path: Its file; None for a task that was made in Python.
     """
     return QueuedTask(
@@ -105,7 +100,6 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
     """Return what is no longer as it was when the task was added, key by key and file by file.
 
     Args:
-        queued: The task.
         directory: The queue's, for the commands in hints.
     """
     problems: list[Problem] = []
@@ -138,6 +132,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
 def _digests(path: Path | None, task: TaskFile) -> dict[str, str]:
     data = task.dataset
     named = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
+    # a directory of rows counts with every file in it: one that is added changes the data too
     files = [] if path is None else [path]
     for entry in map(Path, named):
         if entry.is_dir():

@@ -44,6 +44,7 @@ from cohort.tasks.loading import task_from_mapping
 
 __all__ = ["serve"]
 
+# two for every update of what watchers see
 HEARTBEAT_SECONDS = 0.25
 
 
@@ -127,6 +128,7 @@ class _Worker:
         _warm_up()
         self._tell(Ready(process_id=os.getpid()))
         while True:
+            # one task at a time: the dispatcher sends the next one only after this report
             self._tell(self._carry_out(self._tasks.get()))
             self._clean_up()
 
@@ -166,6 +168,7 @@ class _Worker:
         except CohortError as error:
             return TaskError(task=order.task, message=str(error))
         except Exception as error:
+            # the worker's log keeps where it happened; the worker itself goes on
             traceback.print_exc()
             return TaskError(task=order.task, message=f"{type(error).__name__}: {error}")
         finally:

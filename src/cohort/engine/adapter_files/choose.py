@@ -1,4 +1,4 @@
-"""Which adapter of a run is meant: the best one, or a trial's, also one that the selection sorted out."""
+"""Finds the adapter of a run: the best one, or a trial's, also of a trial that the selection ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BestSoFar:
     Attributes:
         trial_id: Its trial.
         step: Steps it had done.
-        note: What it is, in a line.
+        note: For the user.
     """
 
     trial_id: int
@@ -48,15 +48,14 @@ class BestSoFar:
 def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int | None = None) -> Iterator[Path]:
     """Yield the directory of the best adapter, or of trial ``trial_id``.
 
-    That of a trial which was sorted out is made from its best checkpoint and lasts as long as the block.
+    The adapter of a trial that the selection ended is made from its best checkpoint and lasts as long as the block.
 
     Args:
-        directory: Of the run.
         trial_id: A trial; the run's best when None.
-        step: Of the trial's checkpoint, where it is not its best (:func:`best_so_far`).
+        step: The step of its checkpoint, where that is not its best (:func:`best_so_far`).
 
     Raises:
-        InputError: there is no adapter yet, or none of that trial; those there are are listed.
+        InputError: there is no adapter yet, or none of that trial; the error lists those there are.
         DamagedStateError: the trial's checkpoint is damaged.
     """
     if trial_id is None:
@@ -82,7 +81,6 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
 
 
 def _no_best(directory: RunDirectory) -> Problem:
-    """Return what is wrong when the best adapter is asked for of a run that has not even a checkpoint of one."""
     with RunReader.open(directory.database) as reader:
         was_evaluated = bool(reader.log.evaluations())
     missing = "no trial's evaluated state has been written yet" if was_evaluated else "no trial has been evaluated yet"
@@ -97,10 +95,8 @@ def _no_best(directory: RunDirectory) -> Problem:
 
 
 def best_so_far(directory: RunDirectory) -> BestSoFar | None:
-    """Return the best checkpoint on disk of a run that has not finished; None when it has, or there is no checkpoint.
-
-    What a run holds in memory is on disk with its next checkpoint, so this may lag behind what ``status`` shows.
-    """
+    """Return the best checkpoint on disk of an unfinished run; None when it has finished, or there is no checkpoint."""
+    # the best state so far may still be in memory until the next checkpoint: the note says so
     if _is_adapter(directory.best):
         return None
     with RunReader.open(directory.database) as reader, reader.snapshot():
@@ -134,7 +130,7 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
 
 
 def _as_it_was(results: RunResults, evaluations: Sequence[EvaluationRecord], *, trial_id: int, step: int) -> RunResults:
-    """Return the results with a trial's best taken back to an earlier evaluation, for what is said of its adapter."""
+    """Return the results with an earlier evaluation as a trial's best, for the model card of that checkpoint."""
     then = next(evaluation for evaluation in evaluations if evaluation.step == step)
     value = results.metric.read_record(then.validation_loss, then.metrics)
     ranked = tuple(
@@ -160,7 +156,7 @@ def _is_adapter(folder: Path) -> bool:
 
 
 def _checkpoint(directory: RunDirectory, trial: TrialRecord) -> Path | None:
-    """Return the file of a trial's best checkpoint; None where it never was evaluated or is not written yet."""
+    """Return the file of a trial's best checkpoint; None where the trial has none on disk."""
     if trial.best_step is None:
         return None
     path = _path(directory, trial.trial_id, trial.best_step)

@@ -36,7 +36,7 @@ class Exported:
 
     Attributes:
         path: The directory.
-        so_far: What it is where the run has not finished.
+        so_far: The checkpoint it is from, where the run has not finished.
     """
 
     path: Path
@@ -49,9 +49,7 @@ def export_adapter(
     """Write an adapter of a run and return where it is.
 
     Args:
-        run_directory: The run.
-        form: What to write.
-        trial_id: A trial, kept or not; the best when None: of a run that has not finished, the best so far.
+        trial_id: A trial, kept or not; None: the best one, or of an unfinished run the best so far.
         output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None, followed
             by trial and step where it is not the run's best.
 
@@ -88,13 +86,14 @@ def export_adapter(
 def _copy(source: Path, target: Path) -> None:
     with atomic_directory(target) as partial:
         for path in sorted(source.iterdir()):
-            # resume state lies beside a kept trial's adapter; it is no part of the adapter
+            # a kept trial's directory also holds its resume state, which is no part of the adapter
             if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
                 shutil.copy2(path, partial / path.name)
 
 
 def _merge(source: Path, target: Path, *, base: Path) -> None:
     adapter = read_adapter(source)
+    # the base model keeps its division into files, so that its index still fits
     shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
     with atomic_directory(target) as partial:
         merge_into_base(base, adapter, partial, shards=shards)

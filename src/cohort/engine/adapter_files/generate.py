@@ -1,4 +1,4 @@
-"""Tries an adapter of a run on prompts, rendered as its training rows were."""
+"""Tries an adapter of a run on prompts that are rendered like its training rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Generated", "GenerationSettings", "generate_from_run", "render_promp
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """How prompts are continued.
+    """How prompts are answered.
 
     Attributes:
         max_new_tokens: Most tokens generated for a prompt.
@@ -52,11 +52,11 @@ class GenerationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
-    """What an adapter answered.
+    """The answers of an adapter.
 
     Attributes:
         answers: One for each prompt.
-        so_far: What the adapter is where the run has not finished; None where it has, or a trial was named.
+        so_far: The checkpoint of an unfinished run; None where the run has finished, or a trial was named.
     """
 
     answers: tuple[str, ...]
@@ -103,13 +103,10 @@ def generate_from_run(
     settings: GenerationSettings,
     trial_id: int | None = None,
 ) -> Generated:
-    """Return what an adapter of a run answers to each prompt.
+    """Answer each prompt with an adapter of a run.
 
     Args:
-        run_directory: The run.
-        prompts: What to answer.
-        settings: How.
-        trial_id: A trial; the best when None: of a run that has not finished, the best checkpoint so far.
+        trial_id: A trial; None: the best one, or of an unfinished run the best checkpoint so far.
 
     Raises:
         InputError: there is no such adapter, or a prompt is empty or longer than the model's context.

@@ -1,4 +1,4 @@
-"""The README.md of an adapter: a Hugging Face model card with everything needed to load it and to make it again."""
+"""The README.md of an adapter: a Hugging Face model card that says how to load it and how it was made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def _hub_id(base_model: str) -> str | None:
-    """``base_model`` where it is a hub id: the hub refuses a card whose base_model is a local path."""
+    # the hub refuses a card whose base_model is a local path
     return base_model if is_hub_id(base_model) and not Path(base_model).exists() else None
 
 

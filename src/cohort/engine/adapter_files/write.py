@@ -1,4 +1,4 @@
-"""Adapter directories of a run: what PEFT and vLLM load, with a model card and the tokenizer."""
+"""Writes adapter directories that PEFT and vLLM load, with a model card and the tokenizer."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = ["AdapterContent", "write_adapter_directory", "write_adapter_files"]
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterContent:
-    """What an adapter directory is made of.
+    """The content of an adapter directory.
 
     Attributes:
         weights_rD: The adapter's rank rows.
         layout: Adapted linears.
         spec: Hyperparameters.
         base_model: Hub id or path that the adapter names as its base.
-        linears: All adaptable linears of the base, to say the adapted ones shortly.
+        linears: All adaptable linears of the base model, to find short names for the adapted ones.
         card: README.md.
-        tokenizer: The base model's, saved beside the adapter.
+        tokenizer: The base model's, saved with the adapter.
     """
 
     weights_rD: Tensor
@@ -69,6 +69,7 @@ def write_adapter_files(folder: Path, content: AdapterContent) -> None:
         storage_full_named(folder),
         TemporaryDirectory(prefix=".tokenizer.", suffix=PARTIAL_SUFFIX, dir=folder) as saved,
     ):
+        # transformers writes its files in place; copied from here, each is whole or absent
         content.tokenizer.save_pretrained(saved)
         for path in sorted(Path(saved).rglob("*")):
             if path.is_file():

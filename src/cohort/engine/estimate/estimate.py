@@ -1,4 +1,4 @@
-"""What a task will take, before it runs: GPUs, seconds and memory, each with where the figure comes from.
+"""Estimates a task before it runs: GPUs, seconds and memory, each with the source of the figure.
 
 Seconds are the worst case: every trial trains to its end, evaluations included, and the process starts once. Early exit
 only makes a task shorter.
@@ -44,13 +44,12 @@ class OptionEstimate:
 
     @property
     def step_source(self) -> CostSource:
-        """Where the seconds of a step come from."""
         return self.time.source
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEstimate:
-    """What a task will take.
+    """The estimate of a task.
 
     Attributes:
         options: Ways to run it, by number of GPUs.
@@ -66,7 +65,6 @@ class TaskEstimate:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of the first option."""
         return self.options[0].num_gpus
 
     @property
@@ -75,7 +73,6 @@ class TaskEstimate:
         return self.options[0].seconds
 
     def request(self, task_id: str, *, arrival_seconds: float = 0.0) -> TaskRequest:
-        """Return the task as the placement planner sees it."""
         return TaskRequest(
             task_id=task_id,
             options=tuple(TaskOption(num_gpus=o.num_gpus, seconds=o.seconds) for o in self.options),
@@ -92,17 +89,16 @@ def estimate_task(
     most_gpus: int = 1,
     cache_directory: Path | None = None,
 ) -> TaskEstimate:
-    """Return what ``task`` will take on ``hardware``.
+    """Estimate ``task`` on ``hardware``.
 
     Args:
-        task: A task that is valid in itself.
         hardware: One device of those it may run on.
-        inputs: What the task names, where it was read already.
+        inputs: The task's inputs, where they were read already.
         most_gpus: Largest number of GPUs one task may be given; powers of two up to it become options.
         cache_directory: Where measured costs are; ``$COHORT_CACHE_DIR`` or its default when None.
 
     Raises:
-        InputError: something is wrong with what the task names, or it fits no allowed number of GPUs.
+        InputError: something is wrong with the task's inputs, or it fits no allowed number of GPUs.
     """
     _refuse_other_device(task, hardware)
     found = inputs or read_inputs(task)
@@ -115,6 +111,7 @@ def estimate_task(
         try:
             sized.append((degree, sketch.sizes(degree)))
         except InputError as error:
+            # a model that is too large for one GPU may fit on two; the first refusal is the one to show
             refusal = refusal or error
         degree *= 2
     if not sized:
@@ -134,7 +131,7 @@ def estimate_task(
 
 
 def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
-    """Refuse a task that asks for the CPU where it would get a GPU, and the other way round."""
+    """Refuse a task that asks for the CPU where it would get a GPU, and a task that asks for a GPU on a CPU."""
     if task.num_gpus == 0 and hardware.is_gpu:
         raise InputError(
             Problem(

@@ -1,7 +1,7 @@
 """A task on one kind of hardware, without its weights: its trials, sizes that fit, and seconds from costs.
 
-Costs are analytic until steps of such tasks were measured: then they are fitted to those, the analytic ones beside them
-where little was measured (see measurements for what counts as such a task).
+Costs are analytic until steps of such tasks were measured (:class:`~cohort.engine.machine.measurements.CostKey` says
+which tasks are alike); then they are fitted to the measured steps, with the analytic costs as a prior.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GPU_SET_UP_SECONDS = 10.0
 READ_BYTES_PER_SECOND = 1.5e9
 # adapters, tables and report at the end
 FINISH_SECONDS = 1.0
-# with so many measured packs the analytic cost no longer matters
+# from this many measured packs on the analytic cost no longer matters
 ENOUGH_PACKS = 8
 
 
@@ -70,12 +70,10 @@ class TimeParts:
 
     @property
     def total(self) -> float:
-        """All of them."""
         return self.training + self.evaluation + self.start + self.rest
 
 
 def cost_key(task_inputs: TaskInputs, hardware: Hardware) -> CostKey:
-    """Return what the measured costs of a task are filed under."""
     return CostKey.of(
         task_inputs.config,
         hardware=hardware.name,
@@ -89,13 +87,7 @@ class TaskCosts:
     """One task on one kind of hardware."""
 
     def __init__(self, task: TaskFile, inputs: TaskInputs, hardware: Hardware, measured: MeasuredCosts) -> None:
-        """Work out trials and analytic costs.
-
-        Args:
-            task: The task.
-            inputs: What it names.
-            hardware: One device.
-            measured: What runs of such tasks took.
+        """List the trials and derive analytic costs.
 
         Raises:
             InputError: the search space cannot be listed or sampled.
@@ -115,7 +107,7 @@ class TaskCosts:
         self.model_work = self._model_work()
 
     def _all_trials(self) -> list[PlannedTrial]:
-        """Return all trials; those that a sampler will only propose later are like the first ones, in turn."""
+        # the trials that a sampler proposes later are unknown; they count like the first ones, in turn
         first = self.proposals.first
         return [first[index % len(first)] for index in range(max(self.inputs.num_trials, len(first)))]
 
@@ -131,6 +123,7 @@ class TaskCosts:
 
     def _model_work(self) -> ModelWork:
         counts, train = self.counts, self.inputs.data.train
+        # the loss head computes only tokens that are trained on
         trained_share = float(train.trained_T.mean())
         return ModelWork(
             flops_per_token=(2 + self._recomputed) * counts.linear_flops_per_token
@@ -147,11 +140,11 @@ class TaskCosts:
 
     @property
     def _recomputed(self) -> int:
-        """Further forward passes of the layers in a training pass."""
+        """Additional forward passes of the layers in a training pass."""
         return int(self.task.memory.gradient_checkpointing == GradientCheckpointing.ALWAYS.value)
 
     def sizes(self, num_gpus: int) -> Sizes:
-        """Return sizes beside a base model that is spread over ``num_gpus`` GPUs.
+        """Return sizes next to a base model that is spread over ``num_gpus`` GPUs.
 
         Raises:
             InputError: it does not fit, or not with the largest rank.
@@ -195,7 +188,7 @@ class TaskCosts:
 
     @property
     def device_bytes(self) -> float:
-        """What there is of a device's memory, or what the task may take of it."""
+        """The device's memory, or the task's limit where that is lower."""
         limit = self.task.memory.limit
         return self.hardware.memory_bytes if limit is None else min(float(limit), self.hardware.memory_bytes)
 
@@ -209,16 +202,14 @@ class TaskCosts:
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes that one token of a training pass keeps."""
         return activation_bytes_per_token(self.inputs.config, bytes_per_value=self.bytes_per_value)
 
     @property
     def recomputed_bytes(self) -> int:
-        """The same where layers are recomputed."""
         return recomputed_bytes_per_token(self.inputs.config, bytes_per_value=self.bytes_per_value)
 
     def memory_bytes(self, num_gpus: int, sizes: Sizes) -> float:
-        """Return what each device holds at most: its share of the base, the bank, one pass and the loss head."""
+        """Return what each device holds at most: its share of the base model, the bank, one pass and the loss head."""
         row_bytes = rank_row_bytes(self.layout, has_compute_copy=self.hardware.is_gpu)
         memory = self.weight_bytes / num_gpus + sizes.executor.num_rank_rows * row_bytes
         tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
@@ -238,7 +229,7 @@ class TaskCosts:
         if self.hardware.is_gpu and tokens_per_pass is not None:
             launched = LaunchRegime(from_tokens=GRAPH_TOKENS, tokens_per_pass=tokens_per_pass)
         cost, source = analytic_step_cost(self.model_work, self.hardware, launched=launched), CostSource.ANALYTIC
-        # only steps that kept their activations are measured
+        # runs measure only steps that kept their activations
         samples = () if self._recomputed else self.measured.samples
         if samples:
             cost = fit_step_cost(samples, held_out=(), prior=cost, launched=launched).cost
@@ -250,7 +241,6 @@ class TaskCosts:
         return derive_cost(plain, num_gpus=num_gpus, interconnect=interconnect), CostSource.ANALYTIC
 
     def time(self, num_gpus: int, sizes: Sizes) -> TimeParts:
-        """Return the seconds of the whole task."""
         cost, source = self.step_cost(num_gpus, tokens_per_pass=sizes.executor.token_budget)
         mean_length = float(self.inputs.data.train.lengths.mean())
         waiting = [
@@ -267,7 +257,7 @@ class TaskCosts:
         ]
         training = training_time(waiting, capacity=sizes.capacity, cost=cost)
         runs = self.measured.runs
-        # medians, here as below: the first run on a machine compiles kernels
+        # medians everywhere: the first run on a machine compiles kernels
         others = [run.other_seconds / run.steps for run in runs if run.steps]
         other = statistics.median(others) * training.num_steps if others else 0.0
         finish = statistics.median(run.finish_seconds for run in runs) if runs else FINISH_SECONDS
@@ -286,6 +276,7 @@ class TaskCosts:
         tokens = plan.num_rows * float(validation.lengths.mean())
         num_evaluations = sum(len(trial.candidate.evaluation_steps) for trial in self.trials)
         generates = self.task.evaluation.metric != "loss"
+        # a measured rate includes generation, which the analytic cost can only guess
         rate = self.measured.seconds_per_evaluated_token
         if rate is not None:
             generated = plan.num_rows * self.task.evaluation.max_new_tokens if generates else 0

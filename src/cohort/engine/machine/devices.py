@@ -1,4 +1,4 @@
-"""What is known of the device that a task runs on here, in the words that costs are filed under."""
+"""The hardware of the device that a task runs on here, under the name that measured costs are kept by."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ CPU_BYTES_PER_SECOND = 1e10
 
 
 def hardware_of(machine: Machine) -> Hardware:
-    """Return what is known of ``machine``'s device."""
     if machine.device.type == "cuda":
         total = float(torch.cuda.get_device_properties(machine.device).total_memory)
         known = known_gpu(machine.device_name)
         if known is not None:
             return replace(known, memory_bytes=total)
-        # a GPU that nobody has described: a middling one, until a step was measured
+        # an unknown GPU counts as a middling one until a step was measured on it
         return Hardware(
             name=machine.device_name,
             memory_bytes=total,
@@ -31,6 +30,7 @@ def hardware_of(machine: Machine) -> Hardware:
             bytes_per_second=8e11,
             link_bytes_per_second=3.2e10,
         )
+    # the thread count is part of the name: costs measured with one thread do not hold for eight
     return Hardware(
         name=f"{machine.device_name}, {machine.threads} thread{'' if machine.threads == 1 else 's'}",
         memory_bytes=machine.memory_bytes,

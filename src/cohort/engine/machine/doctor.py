@@ -1,4 +1,4 @@
-"""What this machine has, and what of it will be used."""
+"""Examines this machine: its hardware and packages, what a run would use of them, and what is probably wrong."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class MachineReport:
     """A machine in words and numbers.
 
     Attributes:
-        used_device: What `num_gpus: auto` will use.
-        used_dtype: In what the frozen model computes there.
+        used_device: The device of `num_gpus: auto`.
+        used_dtype: Precision of the frozen model there.
         used_memory: How much of its memory, and how that is found.
-        used_kernels: Which kernels run there, and why, by what they do.
-        warnings: What is likely not as the user wants it.
+        used_kernels: The kernels that run there and why, by what they do.
+        warnings: Probable mistakes of the setup.
     """
 
     system: str
@@ -138,7 +138,7 @@ def _used_memory(machine: Machine) -> str:
 
 
 def examine_machine() -> MachineReport:
-    """Return what there is and what a run would use; allocates nothing on a GPU beyond what asking costs."""
+    """Examine this machine; no memory of a GPU is taken but what asking it costs."""
     gpus, disks = _gpus(), _disks()
     machine = choose_machine("auto", where="num_gpus")
     total, free = host_memory_bytes()

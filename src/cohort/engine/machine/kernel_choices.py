@@ -1,4 +1,4 @@
-"""Which kernels run on a device and why, in words: what ``cohort doctor`` prints and a run records."""
+"""The kernels that run on a device and why, in words, for ``cohort doctor`` and the run record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def product_name(device: torch.device) -> str:
-    """Return how the LoRA products are computed."""
     if describe_backend(device).backend is Backend.TRITON:
         return "Triton, grouped over adapters, a fixed number of launches"
     if device.type == "cpu":
@@ -79,7 +78,6 @@ def inside_products(device: torch.device) -> str:
 
 
 def describe_kernels(device: torch.device) -> dict[str, str]:
-    """Return the choices on ``device`` by name."""
     return {
         "backend": str(describe_backend(device)),
         "lora products": product_name(device),
@@ -97,7 +95,6 @@ def linear_groups(
 
     Args:
         linears: ``(in_features, out_features)`` by full path.
-        targets: Full paths of the adapted linears.
     """
     groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for path in targets:
@@ -113,8 +110,6 @@ def tile_lines(device: torch.device, groups: Sequence[tuple[int, tuple[int, ...]
     """Return one line for each shape of linear: its tiles and whether they were measured; none without Triton.
 
     Args:
-        device: Of the run.
-        groups: From :func:`linear_groups`.
         num_rows: Rows of a full stream.
     """
     if describe_backend(device).backend is not Backend.TRITON:
@@ -130,10 +125,9 @@ def measured_gpus() -> list[str]:
 def choices_by_shape(gpu: str, *, num_rows: int) -> list[str]:
     """Return one line for each shape of linear in the table of tiles: what is chosen on the GPU called ``gpu``.
 
-    Read from the table alone, so any machine can tell. A GPU that nothing was measured on gets the defaults.
+    The table alone decides, so the GPU need not be here. A GPU without measurements gets the defaults.
 
     Args:
-        gpu: As torch names it.
         num_rows: Rows of a stream; some choices begin at a number of rows.
     """
     shapes = [(row["in_features"], tuple(row["out_widths"])) for rows in measured_tiles().values() for row in rows]

@@ -1,4 +1,4 @@
-"""Which slots of this machine a queue works in."""
+"""The slots of this machine that a queue works in, and the hardware of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def choose_slots(*, gpus: int | None, workers: int | None, elsewhere: str = "") 
     Args:
         gpus: GPUs to use; None: all there are, or one CPU worker where there are none.
         workers: CPU workers to use instead of GPUs.
-        elsewhere: What to do for GPUs that are not here, to be added to the hint where there are too few.
+        elsewhere: Added to the hint where there are too few GPUs.
 
     Raises:
         InputError: there are fewer GPUs, or no slot is asked for.
@@ -54,7 +54,7 @@ def choose_slots(*, gpus: int | None, workers: int | None, elsewhere: str = "") 
 
 
 def refuse_counts(*, gpus: int | None, workers: int | None) -> None:
-    """Refuse numbers that are wrong wherever the workers run.
+    """Refuse numbers that are wrong on any machine.
 
     Raises:
         InputError: both are given, or one is below 1.
@@ -96,9 +96,7 @@ def _visible_gpus() -> list[str]:
 
 
 def hardware_of_slots(slots: Sequence[LocalSlot]) -> Hardware:
-    """Return what one slot has; all are taken to be like the first.
-
-    A GPU is asked in a process of its own: the head itself must not hold memory of any.
+    """Return the hardware of one slot; all are taken to be like the first.
 
     Raises:
         RunStateError: the GPU cannot be used.
@@ -108,6 +106,7 @@ def hardware_of_slots(slots: Sequence[LocalSlot]) -> Hardware:
         whole = choose_machine(0, where="num_gpus")
         threads = int(environment.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", whole.threads)))
         return hardware_of(replace(whole, threads=threads, memory_bytes=whole.memory_bytes // len(slots)))
+    # in a process of its own: asking a GPU takes some of its memory for as long as the process lives
     asked = subprocess.run(
         [sys.executable, "-c", _PROBE],
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""What this run computes on, chosen once, printed and recorded: no silent fallback."""
+"""The device and precision of a run: chosen once, printed and recorded, with no silent fallback."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
     """Return the GPU if there is one and the task does not forbid it, else the CPU.
 
     Args:
-        num_gpus: ``num_gpus`` of the task.
         where: How messages name that key.
 
     Raises:
@@ -53,6 +52,7 @@ def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
         return Machine(
             device=device,
             device_name=torch.cuda.get_device_name(),
+            # GPUs before Ampere have no bfloat16 products
             dtype="bfloat16" if torch.cuda.is_bf16_supported() else "float32",
             threads=threads,
             memory_bytes=free_memory_bytes(device),
@@ -76,7 +76,7 @@ def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
 
 
 def cpu_name() -> str:
-    """Return what the processor calls itself; its architecture where the system does not say."""
+    """Return the name of the processor; its architecture where the system gives none."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -87,7 +87,7 @@ def cpu_name() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of what computes, of Python, and nothing that is not installed."""
+    """Return the versions of Python and of the installed packages that compute."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -101,15 +101,13 @@ def free_memory_bytes(device: torch.device) -> int:
     """Return the memory that can still be allocated on ``device``."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    # no such figure on this system: assume what a small laptop has left
+    # a system without the figure: assume what a small laptop has left
     return host_memory_bytes()[1] or 4 << 30
 
 
 def host_memory_bytes() -> tuple[int, int]:
-    """Return total and available memory of the host; zeros where the system does not say.
-
-    Available is more than free: what the page cache holds, such as weight files just read, is given up when asked for.
-    """
+    """Return total and available memory of the host; zeros where the system does not say."""
+    # available and not free: the page cache, which holds weight files just read, is given up on demand
     try:
         fields = {
             name: int(rest.split()[0]) * 1024

@@ -190,7 +190,6 @@ def read_costs(key: CostKey, *, directory: Path | None = None) -> MeasuredCosts:
     """Return what runs have measured under ``key``.
 
     Args:
-        key: What for.
         directory: Of all caches; ``$COHORT_CACHE_DIR`` or its default when None.
     """
     found = (_read(path, key, "costs") for path in _newest_first(_below(directory) / key.folder))

@@ -1,4 +1,4 @@
-"""How many CPU threads a new run computes with. The count is part of the run's identity; a resumed run keeps it."""
+"""The number of CPU threads of a new run. It is part of the run's identity; a resumed run keeps it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cohort.models.source import find_local_model
 __all__ = ["settle_thread_count"]
 
 # Up to this width a product is too small to share well: the quickstart takes 25 s with one thread and 20 s with two on
-# two idle cores, but 2 to 20 times as long with two beside other programs, where the threads wait for each other.
+# two idle cores, but 2 to 20 times as long with two next to other programs, where the threads wait for each other.
 NARROW_MODEL = 512
 _CHOSEN_BY_USER = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -21,7 +21,7 @@ _CHOSEN_BY_USER = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def settle_thread_count(model_name_or_path: str, *, on_cpu: bool) -> None:
     """Let a small model on a CPU compute with one thread, unless the environment names a number.
 
-    Nothing changes for a model that is not local or cannot be read: what is wrong with it is said where it is loaded.
+    Nothing changes for a model that is not local or cannot be read: its problem is raised where it is loaded.
     """
     if not on_cpu or any(name in os.environ for name in _CHOSEN_BY_USER):
         return

@@ -100,12 +100,8 @@ def sizes_within(
     """Return the sizes of a task; where it does not fit, say at which key and with how much memory it would.
 
     Args:
-        task: Its ``memory`` section, and the lines of its keys.
-        inputs: What sizes follow from.
         free_bytes: For adapters and passes.
-        base_bytes: Of the base model.
         there_bytes: What the machine has for the task, the base model included.
-        is_measured: Whether passes were measured.
 
     Raises:
         InputError: it does not fit.
@@ -157,8 +153,6 @@ def limit_problem(
     """Return what is wrong with a limit that the base model uses up; None when there is room.
 
     Args:
-        task: Its ``memory`` section.
-        base_bytes: Of the base model.
         pass_bytes: What every pass takes in addition.
         enough: The memory in which the task would fit, where that is known.
     """

@@ -134,14 +134,7 @@ def plan_memory(
     """Find how much memory there is with the base model loaded, and what passes take of it.
 
     Args:
-        task: Its ``memory`` section.
         machine: Device; its free memory is read again.
-        decoder: The base model, on the device.
-        layout: Adapted linears.
-        specs: The trials with the most needs.
-        rows: Training rows.
-        clock: For the time that measuring takes.
-        say: Shows a line about what is being done.
 
     Raises:
         InputError: the base model alone takes the whole limit.

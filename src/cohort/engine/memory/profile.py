@@ -1,4 +1,4 @@
-"""Measures what passes take before a run, fits a model to it, and says what fits: probing joined to planning."""
+"""Measures the memory of passes before a run, fits a model to it, and finds the largest pass that fits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cohort.training.objectives.objective import Objective
 
 __all__ = ["MARGIN_SHARE", "MemoryProfile", "profile_memory"]
 
-# of the memory, stays free beside what was measured: for fragments, and for predictions that are a little low
+# share of the memory that stays free: for fragments, and for predictions that are a little low
 MARGIN_SHARE = 0.05
 # tokens of the sweep's largest pass; a line reaches further than that, and what is then chosen is checked by a pass
 MOST_TOKENS = 8192
@@ -36,7 +36,7 @@ GRAIN = 64
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryProfile:
-    """What was measured, and what follows from it.
+    """The measured passes, and the model fitted to them.
 
     Attributes:
         decoder: The frozen backbone.
@@ -48,7 +48,7 @@ class MemoryProfile:
             failed.
         fit_error_percent: Mean absolute error on the passes of the sweep.
         reserve_bytes: What the allocator held beyond its own peak.
-        num_passes, seconds: What it cost; no pass where an earlier run had measured enough.
+        num_passes, seconds: The cost of measuring; no pass where an earlier run had measured enough.
     """
 
     decoder: Decoder
@@ -65,7 +65,7 @@ class MemoryProfile:
 
     @property
     def passes(self) -> KnownPasses:
-        """What the next run of such a task need not measure."""
+        """The figures that spare the next run of such a task its measurement."""
         return KnownPasses(
             peaks=self.model.samples,
             correction=self.model.correction,
@@ -75,7 +75,7 @@ class MemoryProfile:
         )
 
     def worst(self, tokens: int, *, recomputed: bool = False) -> PassSize:
-        """Return the size of the pass of ``tokens`` tokens that takes most."""
+        """Return the size of the pass of ``tokens`` tokens that takes the most memory."""
         size = worst_pass(tokens, decoder=self.decoder, widest=self.widest, usual=self.usual, longest=self.longest)
         return replace(size, recomputed=recomputed)
 
@@ -94,7 +94,6 @@ class MemoryProfile:
         return GRAPH_FACTOR * self.pass_bytes(tokens) if self.decoder.device.type == "cuda" else 0.0
 
     def needs(self, *, margin_share: float = MARGIN_SHARE) -> MemoryNeeds:
-        """Return what sizes are chosen by."""
         return MemoryNeeds(
             pass_bytes=self.pass_bytes,
             recomputed_bytes=self.recomputed_bytes,
@@ -121,21 +120,15 @@ def profile_memory(
 ) -> MemoryProfile | None:
     """Measure a small sweep of passes, fit, and find the largest that fits; None where not even the smallest does.
 
-    The search is by prediction, its answer is checked by a pass; where that takes more the model learns it, once more.
-    What is known is not measured again, and a pass no larger than one that was run is not checked again. Recomputed
-    passes are measured where the longest row hardly fits with everything kept, by prediction, or all are recomputed.
+    The search is by prediction, and a pass checks its answer; where the pass takes more, the model learns that and the
+    search is repeated. Known passes are not measured again, nor is a pass that is no larger than one that was run.
+    Recomputed passes are measured where the longest row hardly fits with everything kept, or where all are recomputed.
 
     Args:
-        decoder: The frozen backbone.
-        layout: Adapted linears.
-        ranks: Every rank that will train.
-        usual, longest: Of rows, in tokens.
-        room_bytes, most_tokens: Of a pass: beside base model and the widest adapter; beyond them no run is faster.
+        usual, longest: Tokens of a usual row and of the longest.
+        room_bytes: For a pass, next to the base model and the widest adapter.
+        most_tokens: Beyond which a larger pass makes no run faster.
         memory_limit_bytes: Of everything, on a CPU.
-        known: What an earlier run measured.
-        gradient_checkpointing: When passes are recomputed.
-        objective: Of the trials.
-        clock: For the time it takes.
     """
     begun = clock()
     widest = max(ranks)
@@ -195,7 +188,7 @@ def profile_memory(
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a search came to; see :class:`MemoryProfile`."""
+    """The result of a search; see :class:`MemoryProfile`."""
 
     model: PassModel
     checked_tokens: int
@@ -210,7 +203,7 @@ def _model_of(known: KnownPasses) -> PassModel:
 
 
 def _without_measuring(known: KnownPasses, largest_of: Callable[[PassModel], int], *, longest: int) -> _Found | None:
-    """Return what follows from what is known; None where a pass of more rows than was run may fit."""
+    """Return the result that known passes imply; None where a pass of more rows than was run may fit."""
     model = _model_of(known)
     largest = largest_of(model)
     if largest >= known.checked_tokens + longest:
@@ -244,7 +237,8 @@ def _measured(
         model = fit_passes(peaks)
         error = model.error_percent(peaks)
     else:
-        probe.measure(grid[0])  # the warm-up step: libraries set themselves up in it
+        # the first pass sets up libraries, whose workspaces would count as its own memory
+        probe.measure(grid[0])
         model, num_passes, error = _model_of(known), 1, known.fit_error_percent
     checked = largest = 0
     for _ in range(3):
@@ -278,7 +272,7 @@ def _with_recomputed(
     size: PassSize,
     room_bytes: float,
 ) -> _Found:
-    """Add recomputed passes to what was found, unless it has some; then run the longest row, which decides."""
+    """Add recomputed passes to the result, unless it has some; then run the longest row, which decides."""
     if found.model.knows(PassKind.TRAIN, recomputed=True):
         return found
     peaks, count = _sweep(probe, grid)
@@ -299,7 +293,8 @@ def _with_recomputed(
 
 def _sweep(probe: MemoryProbe, grid: Sequence[ProbePass]) -> tuple[list[PassPeak], int]:
     """Return the peaks of the grid's passes up to the first that does not fit, and how many were run."""
-    probe.measure(grid[0])  # the warm-up step: libraries set themselves up in it
+    # the first pass sets up libraries, whose workspaces would count as its own memory
+    probe.measure(grid[0])
     peaks: list[PassPeak] = []
     for count, planned in enumerate(grid, start=2):
         found, fits = probe.measure(planned)

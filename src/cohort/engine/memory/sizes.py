@@ -167,7 +167,6 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     largest rank would not fit otherwise. A CPU whose needs are known, because its user set a limit, is treated alike.
 
     Args:
-        inputs: The trials and what they need.
         free_bytes: Memory of the device that the base model leaves; less where the user's limit is lower.
 
     Raises:
@@ -306,7 +305,6 @@ def recomputed_note(sizes: Sizes, lengths: NDArray[np.int64]) -> str | None:
     """Return in a line which training passes are recomputed, and what that costs; None where none is.
 
     Args:
-        sizes: As they were chosen.
         lengths: Tokens of each training row, [N].
     """
     kept = sizes.executor.keep_tokens

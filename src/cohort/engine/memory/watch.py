@@ -85,12 +85,9 @@ class MemoryWatch:
         """Go on from ``before``: lowered budgets stay lowered, and peaks are counted on.
 
         Args:
-            executor: Observes the passes.
-            plan: What was predicted.
             before: The run record's facts about earlier passes.
             record: Replaces those facts.
             note: Shows a line about a pass that ran out of memory.
-            clock: For the time between records.
         """
         self._executor, self._plan, self._record, self._note, self._clock = executor, plan, record, note, clock
         self._model = None if plan.profile is None else plan.profile.model

@@ -51,7 +51,6 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     """Return what the task would train.
 
     Args:
-        task: A task that is valid in itself.
         max_problems: Most problems of the data to list; None lists all.
 
     Raises:

@@ -60,7 +60,6 @@ def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: 
     A correct file is returned at once: its data and model are read where they are used.
 
     Args:
-        path: The task file.
         overrides: Command-line arguments (:func:`load_task`).
         also: Known problems, to be listed with the others.
 
@@ -87,7 +86,6 @@ def read_inputs(
     """Read and check the inputs of ``task``.
 
     Args:
-        task: A task that is valid in itself.
         max_problems: Most problems of the data to list; None lists all.
         also: Known problems, to be listed with the others.
         reads_rows: False where known problems would only lead to more in the rows.

@@ -146,10 +146,6 @@ def prepare(
     """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
 
     Args:
-        task: The validated task.
-        clock: Measures how long reading takes.
-        say: Shows a line about what is being done.
-        request: Sizes to use where the machine allows it.
         also: Known problems, to be listed with the others.
         backbone: The same base model, where it is loaded already.
 

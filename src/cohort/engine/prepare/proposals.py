@@ -48,7 +48,6 @@ class TrialProposals:
         """Propose the first trials.
 
         Args:
-            task: The task.
             rows: Training rows; they decide how many steps an epoch has.
 
         Raises:
@@ -73,7 +72,6 @@ class TrialProposals:
         """Return a new trial for each that has ended since the last call, as far as the budgets go.
 
         Args:
-            study: Holds the results.
             gpu_seconds: Time on the device so far.
         """
         hours = self._task.search.max_gpu_hours
