@@ -17,6 +17,7 @@ _FILES_ALLOWED = "a file, a list of files, a directory or a hub id"
 
 
 def _files(value: object) -> object:
+    # a single file is the usual case, so it needs no list
     entries = value if isinstance(value, list | tuple) else [value]
     bad = [
         Refusal(
@@ -46,6 +47,7 @@ def _files_or_share(value: object) -> object:
 def _plain_files(value: tuple[str, ...] | float) -> object:
     if isinstance(value, float):
         return value
+    # as it is usually written
     return value[0] if len(value) == 1 else list(value)
 
 
@@ -90,5 +92,6 @@ class DatasetSection(_DatasetKeys):
         try:
             self.settings()
         except InputError as error:
+            # these checks belong to the data layer, which is also used without task files
             refuse(*(refusal_of(problem) for problem in error.problems))
         return self

@@ -40,7 +40,7 @@ class _RuleChoice(Section):
 
 
 if TYPE_CHECKING:
-
+    # made at run time, where a type checker cannot follow: keys of rules have any type
     class _RuleKeys(_RuleChoice):
         def __getattr__(self, name: str) -> Any: ...
 
@@ -74,6 +74,7 @@ def early_exit_section(value: Mapping[Any, Any] | EarlyExitSection) -> EarlyExit
     """
     if isinstance(value, EarlyExitSection):
         return value
+    # an unknown or mistyped rule gets the plain section, whose validator names the rules there are
     name = value.get("rule")
     entry = EXIT_RULES.find(name) if isinstance(name, str) else None
     return (EarlyExitSection if entry is None else section_of(entry)).model_validate(value)

@@ -45,7 +45,7 @@ def setting(default: Any = ..., *, allowed: str, description: str, **constraints
 
 
 def _whole(value: object) -> object:
-    """1e3 and 1000.0 are whole numbers as well."""
+    # YAML reads 1e3 as a float
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -84,6 +84,7 @@ def chosen(registry: Registry[Any], *, description: str) -> Any:
 class Section(BaseModel):
     """What all sections share: unknown keys are errors, types are not guessed, nothing changes a value."""
 
+    # strict: "8" for 8 would hide that a template or a shell has quoted a number. Frozen: a run records its task.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 

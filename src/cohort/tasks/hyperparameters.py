@@ -13,6 +13,7 @@ from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = [
     "LORA_ALPHA",
+    "SECTION_OF",
     "SEARCHABLE",
     "LoraKeys",
     "TrainingKeys",
@@ -26,6 +27,7 @@ __all__ = [
 
 # what a person may type for a number, in quotes or out of them
 _NUMBER = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+# 2r, 2 * r, 0.5r, r
 _MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
 
 
@@ -55,6 +57,7 @@ class TrainingKeys:
     batch_size: int = whole(8, "examples per optimizer step of one adapter")
 
 
+# not a field of LoraKeys: its default is a number, but a task may write a multiple of r, which needs a parser
 LORA_ALPHA = SettingField(
     kind=float,
     default=32.0,
@@ -108,7 +111,11 @@ _EXAMPLES = {
     "seed": "[0, 1, 2]",
     "use_rslora": "[true, false]",
 }
-_FIELDS = {**setting_fields(LoraKeys), **setting_fields(TrainingKeys), "lora_alpha": LORA_ALPHA}
+_LORA = {**setting_fields(LoraKeys), "lora_alpha": LORA_ALPHA}
+_FIELDS = {**_LORA, **setting_fields(TrainingKeys)}
+
+SECTION_OF: Mapping[str, str] = {name: "lora" if name in _LORA else "training" for name in _EXAMPLES}
+"""The section that holds a searchable key where ``search.space`` does not."""
 
 SEARCHABLE: Mapping[str, ValueKind] = {
     name: ValueKind(field=_FIELDS[name], example=example, is_rank_multiple_allowed=name == "lora_alpha")
@@ -131,6 +138,7 @@ def _parse_multiple(value: object) -> MultipleOf | None:
     if match is None:
         return None
     factor = float(match.group(1) or 1)
+    # a scale of 0 would switch the adapter off, and a factor such as 1e999 reads as infinity
     if factor <= 0 or not math.isfinite(factor):
         return None
     return MultipleOf(parameter="r", factor=int(factor) if factor.is_integer() else factor)
@@ -142,10 +150,12 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
         return multiple
     hint = quoted_number(value) or f"Write for instance {kind.example}."
     refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=hint, at=at)
+    # YAML reads 1e2 as a float, but its author meant a whole number
     if isinstance(value, float) and kind.is_integer and value.is_integer():
         value = int(value)
     if not isinstance(value, bool | int | float | str) or not kind.field.accepts(value):
         return refusal
+    # 1 and 1.0 are the same rate: how it was written must not make two configurations
     return float(value) if kind.is_number and not kind.is_integer else value
 
 
@@ -166,4 +176,5 @@ def parse_alpha(value: object) -> float | MultipleOf:
 
 def multiple_to_plain(multiple: MultipleOf) -> str:
     """Return ``2r``, which :func:`parse_value` reads back."""
+    # repr, so that reading it back gives the same float
     return f"{multiple.factor!r}{multiple.parameter}" if multiple.factor != 1 else multiple.parameter

@@ -51,6 +51,7 @@ def _contradiction(other: KeyPath, key: KeyPath, origin: TaskOrigin) -> Problem:
 def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskOrigin) -> list[Problem]:
     """Return problems between sections, which need a task that is valid in itself."""
     problems = []
+    # max_steps ends every trial at the same step, so trials of different epochs would be the same trial
     if task.training.max_steps is not None and "num_train_epochs" in task.search.space:
         problems.append(
             Problem(
@@ -60,6 +61,8 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
                 hint="Remove training.max_steps, or num_train_epochs from search.space.",
             )
         )
+    # A file may say both, since the space is documented to win. An option that has no effect is a mistake: it was typed
+    # to change something.
     for override in overrides:
         section, key = (override.path[0], override.path[-1])
         if section in ("lora", "training") and key in task.search.space:
@@ -101,6 +104,7 @@ def task_from_mapping(
     written = apply_overrides(written, overrides)
     options = {override.path: override.option for override in overrides}
     origin = TaskOrigin(name=name, lines=all_lines, overrides=options)
+    # on the data as written, and before validation stops at a wrong type: all problems come in one message
     problems = [
         *(_contradiction(other, key, origin) for other, key in contradictions),
         *unbuilt_in(written, where=origin.where),
@@ -121,9 +125,11 @@ def task_from_mapping(
         task._origin = origin
         placed += [(problem.where.line or 0, problem) for problem in _cross_problems(task, overrides, origin)]
     if placed:
+        # the files that the valid keys name are checked as well, under the same lines
         if rest is not None:
             rest._origin = origin
         raise TaskFileError(
+            # in the order of the file, so that it can be corrected from top to bottom
             [problem for _, problem in sorted(placed, key=lambda entry: entry[0])],
             rest=rest,
             are_rows_readable=not problems and not any(path[0] == "dataset" for path in wrong),
@@ -154,6 +160,7 @@ def _read_text(path: Path) -> str:
         return InputError(Problem(where=Place(file=str(path)), found=found, allowed="a task file (YAML)", hint=hint))
 
     try:
+        # some editors put a byte-order mark first, which would become part of the first key
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.y*ml")], n=1)
@@ -207,6 +214,7 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
 def task_json_schema() -> dict[str, Any]:
     """Return the JSON schema of a task file, for editors and services."""
     schema = TaskFile.model_json_schema(mode="validation")
+    # pydantic does not see the names that are replaced before validation
     for written, key in ACCEPTED.items():
         sections = [schema if len(path) == 1 else _definition(schema, str(path[0])) for path in (written, key)]
         described = {**sections[1]["properties"][key[-1]], "description": f"alias of {dotted(key)}"}

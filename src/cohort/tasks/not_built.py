@@ -86,6 +86,7 @@ def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], Place]) -> Ite
     """
     for entry in NOT_BUILT_KEYS:
         value = _lookup(data, entry.key)
+        # without the key the default holds, which asks for nothing that is missing
         if value is not None and entry.asks(value):
             yield Problem(
                 where=where(entry.key),

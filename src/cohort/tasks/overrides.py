@@ -45,6 +45,7 @@ def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[
         elif "=" in argument:
             option, _, text = argument.partition("=")
             yield option, text
+        # no value of a key begins with two dashes: what follows is the next option
         elif position == len(arguments) or arguments[position].startswith("--"):
             hint = f"Write {argument} VALUE."
             problems.append(
@@ -57,6 +58,7 @@ def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[
 
 def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
     """Return the key that an option means; None if there is none or more than one."""
+    # options are often typed with dashes; keys have underscores
     key = option.removeprefix("--").replace("-", "_")
     keys = known_keys(model)
     parts: KeyPath = tuple(key.split("."))
@@ -65,9 +67,11 @@ def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
         if parts == written or (parts == written[-1:] and own[-1:] != parts):
             return own
     is_below_space = parts[:2] == ("search", "space") and 3 <= len(parts) <= 4 and parts[2] in SEARCHABLE
+    # asked last, because it imports the packages that add rules
     is_of_plugin = key not in keys and parts[:1] == ("early_exit",) and len(parts) == 2 and is_plugin_key(parts[1])
     if key in keys or is_below_space or is_of_plugin or (parts[:2] == ("dataset", "columns") and len(parts) == 3):
         return parts
+    # a last word that two sections share could mean either, so the full name is asked for
     by_leaf = [name for name in keys if name.rsplit(".", 1)[-1] == key]
     return tuple(by_leaf[0].split(".")) if len(by_leaf) == 1 else None
 

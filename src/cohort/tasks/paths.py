@@ -22,10 +22,12 @@ __all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model"]
 def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
     """Make a local model's path absolute; note a name that is neither a directory nor a hub id."""
     text = data.get("model_name_or_path")
+    # validation reports a wrong type
     if not isinstance(text, str) or not text.strip():
         return []
     path = base / Path(text).expanduser()
     where = origin.where("model_name_or_path")
+    # a directory wins over a hub id that is written alike, as in transformers
     if path.is_dir():
         data["model_name_or_path"] = str(path.resolve())
         return []
@@ -60,6 +62,7 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Pr
             name: Literal["train", "validation"] = "train" if split == "train" else "validation"
             found = resolve_sources(entry, split=name, base_directory=base, where=where, log=log)
             is_hub = any(isinstance(source, HubSource) for source in found)
+            # the run directory keeps its own copy of the task, so a path must not depend on where the file lies
             absolute.append(entry if is_hub else str((base / Path(entry).expanduser()).resolve()))
         section[split] = absolute if isinstance(value, list) else absolute[0]
         problems += log.of(ProblemKind.INPUT)

@@ -40,6 +40,7 @@ def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
     """Return the field that a path leads to or through."""
     found: FieldInfo | None = None
     current: type[BaseModel] | None = model
+    # a path may go on inside a value, by positions and keys that are no fields
     for part in path:
         if current is None or part not in current.model_fields:
             break
@@ -57,8 +58,10 @@ def unknown_key_hint(model: type[BaseModel], path: KeyPath) -> str:
     keys = known_keys(model)
     prefix = f"{section}." if section else ""
     siblings = [name.removeprefix(prefix) for name in keys if name.startswith(prefix)]
+    # strict, because a name of another tool (tried next) must not lose to a vague likeness
     near = get_close_matches(word, [name for name in siblings if "." not in name], n=1, cutoff=0.75)
     elsewhere = [name for name in keys if name.rsplit(".", 1)[-1] == word]
+    # the right name in the wrong section is likelier than a misspelt name of the right section
     if elsewhere:
         return f"Did you mean {elsewhere[0]}? Move it there."
     if near:
@@ -80,6 +83,7 @@ def _found(value: object) -> str:
         return "nothing"
     if isinstance(value, Mapping):
         return "a mapping"
+    # a long list would hide the rest of the message
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
 

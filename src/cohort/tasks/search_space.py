@@ -36,6 +36,7 @@ def _parse_list(entries: list[Any], kind: ValueKind) -> Choice:
     parsed = [parse_value(entry, kind, at=(index,)) for index, entry in enumerate(entries)]
     refusals = [entry for entry in parsed if isinstance(entry, Refusal)]
     values = [entry for entry in parsed if not isinstance(entry, Refusal)]
+    # a repeated value would train a configuration twice, with the same result to the bit
     for index, value in enumerate(parsed):
         if value in parsed[:index] and not isinstance(value, Refusal):
             hint = "Remove one of the two; to repeat a configuration, search over seed."
@@ -58,6 +59,7 @@ def _bounds(value: Mapping[str, Any], kind: ValueKind, refusals: list[Refusal]) 
         bound = parse_value(value[name], kind, at=(name,))
         if isinstance(bound, Refusal):
             refusals.append(bound)
+        # r differs between trials, while a sampler needs the bounds before it draws
         elif isinstance(bound, MultipleOf):
             hint = "Write numbers, or a list such as [1r, 2r]."
             refusals.append(Refusal(found=repr(value[name]), allowed="a number", hint=hint, at=(name,)))
@@ -76,6 +78,7 @@ def _modifier_refusals(value: Mapping[str, Any], kind: ValueKind, bounds: Mappin
     if num is not None and (isinstance(num, bool) or not isinstance(num, int) or num < 2):
         allowed = "a whole number of at least 2"
         yield Refusal(found=repr(num), allowed=allowed, hint="Write how many values to take.", at=("num",))
+    # steps of equal size are not evenly spaced in the logarithm, and num fixes the step itself
     if step is not None and (log is True or num is not None):
         allowed = "step without log and without num"
         yield Refusal(
@@ -98,6 +101,7 @@ def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
         for key in value
         if key not in _RANGE_KEYS
     ]
+    # both are asked before anything is refused, so that one run shows every mistake in the range
     bounds = _bounds(value, kind, refusals)
     refusals += _modifier_refusals(value, kind, bounds)
     if refusals:
@@ -116,6 +120,7 @@ def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
 def _parse_conditional(value: Mapping[str, Any], kind: ValueKind) -> Conditional:
     """Return ``{values: [...], when: {...}}`` or a range with ``when``."""
     rest = {key: entry for key, entry in value.items() if key != "when"}
+    # values alone would be a list written the long way; a forgotten condition is likelier
     if "when" not in value:
         hint = "Write the list itself, or add when: {OTHER_KEY: VALUE}."
         refuse(Refusal(found="values without when", allowed="a list, or values with when", hint=hint))
@@ -181,12 +186,14 @@ def parse_parameter(value: object, *, kind: ValueKind) -> Parameter:
     Raises:
         pydantic_core.PydanticCustomError: something is wrong; it carries every :class:`Refusal`.
     """
+    # defaults and copies of a task hold parameters, not what a file says
     if isinstance(value, Parameter):
         return value
     if isinstance(value, list | tuple):
         return _parse_list(list(value), kind)
     if isinstance(value, Mapping):
         return _parse_conditional(value, kind) if set(_CONDITIONAL_KEYS) & set(value) else _parse_range(value, kind)
+    # one value is not searched: it takes the place of the section's
     single = parse_value(value, kind, at=())
     if isinstance(single, Refusal):
         refuse(single)
@@ -213,6 +220,7 @@ def parse_space(value: object) -> object:
             continue
         try:
             space[name] = parse_parameter(entry, kind=SEARCHABLE[name])
+        # collected over all keys: pydantic would stop at the first validator that raises
         except PydanticCustomError as error:
             refusals += [replace(refusal, at=(name, *refusal.at)) for refusal in refusals_of(error.context)]
     if refusals:

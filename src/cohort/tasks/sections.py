@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
@@ -47,7 +48,7 @@ def _plain_alpha(value: float | MultipleOf) -> float | str:
 
 
 if TYPE_CHECKING:
-    # what the sections inherit, as a type checker sees it
+    # a type checker cannot see into classes made at run time; it sees the settings they are made from
     _LoraKeys = LoraKeys
     _TrainingKeys = TrainingKeys
     _EvaluationKeys = EvaluationSettings
@@ -101,15 +102,18 @@ class EvaluationSection(_EvaluationKeys):
 
 def _memory_limit(value: object) -> object:
     allowed = "null (all there is), or bytes with a unit such as 24GB or 24GiB"
+    # `none` as in early_exit and report_to; YAML's null is easily forgotten
     if value is None or value == "none":
         return None
     num_bytes = None
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):
+            # 2e10 is a number of bytes too, but parse_bytes reads no exponent
             num_bytes = parse_bytes(f"{value:f}" if isinstance(value, float) else str(value))
     if num_bytes is None:
         refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for instance limit: 24GiB, or remove the key."))
     if num_bytes < LEAST_LIMIT:
+        # the likeliest slip: 24 for 24GiB
         hint = f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write more."
         refuse(Refusal(found=repr(value), allowed=f"{allowed}, at least {format_bytes(LEAST_LIMIT)}", hint=hint))
     return num_bytes
@@ -155,32 +159,26 @@ def _plain_space(space: dict[str, Parameter]) -> dict[str, Any]:
 # a larger grid is a typing error: it would list millions of trials before one begins
 GRID_LIMIT = 10_000
 
-_SPACE_SCHEMA = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
+
+def _object(properties: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties, **rest}
+
+
+_RANGE: dict[str, Any] = {key: {} for key in ("min", "max", "log", "step", "num")}
+_SPACE_SCHEMA = _object(
+    {
         name: {
             "anyOf": [
                 {"type": "array", "minItems": 1},
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["min", "max"],
-                    "properties": {key: {} for key in ("min", "max", "log", "step", "num")},
-                },
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["when"],
-                    "properties": {key: {} for key in ("values", "min", "max", "log", "step", "num", "when")},
-                },
+                _object(_RANGE, required=["min", "max"]),
+                _object({"values": {}, **_RANGE, "when": {}}, required=["when"]),
                 {"type": ["number", "string", "boolean"]},
             ],
             "description": f"a list, a range or one value; each {kind.allowed}",
         }
         for name, kind in SEARCHABLE.items()
-    },
-}
+    }
+)
 
 
 class SearchSection(Section):
@@ -223,6 +221,7 @@ class SearchSection(Section):
 
     @model_validator(mode="after")
     def _grid_can_be_counted(self) -> SearchSection:
+        # other samplers draw as many as `trials` says, however large the space is
         if not sampler_kind(self.sampler).takes_whole_space:
             return self
         given = [name for name in ("first_trials", "max_gpu_hours") if getattr(self, name) is not None]
@@ -251,6 +250,7 @@ class SearchSection(Section):
         ]
         if endless:
             refuse(*endless)
+        # counted, not listed: a slip of a zero would fill the memory with configurations
         num_trials = math.prod(count for count in counts.values() if count is not None)
         if num_trials > GRID_LIMIT:
             refuse(

@@ -60,6 +60,7 @@ class Task:
         Raises:
             InputError: every problem of the task there is.
         """
+        # first, because the other problems are reported under this name
         if name is not None:
             _require_folder_name(name)
         section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
@@ -72,6 +73,7 @@ class Task:
         }
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         data |= {key: dict(value) for key, value in sections.items() if value is not None}
+        # left out rather than written as its default: whether the task chose its own early exit must stay visible
         if early_exit is not None:
             data["early_exit"] = early_exit.as_keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
         if report_to is not None:
@@ -94,6 +96,7 @@ class Task:
 
     def with_early_exit(self, settings: EarlyExitSettings) -> TaskFile:
         """Return the validated task with ``settings``, unless it has an ``early_exit`` of its own."""
+        # the engine's early exit is a default for tasks that chose none
         if "early_exit" in self.file.model_fields_set:
             return self.file
         section = early_exit_section(settings.as_keys())

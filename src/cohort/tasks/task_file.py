@@ -25,7 +25,7 @@ from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
 from cohort.tasks.fields import Section, Whole, refuse, setting
-from cohort.tasks.hyperparameters import SEARCHABLE
+from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF
 from cohort.tasks.other_names import use_own_names
 from cohort.tasks.sections import (
     EvaluationSection,
@@ -45,11 +45,12 @@ __all__ = ["TaskFile"]
 
 
 def _empty_section(value: object) -> object:
-    """A section whose keys are all commented out has its defaults."""
+    # a section whose keys are all commented out
     return {} if value is None else value
 
 
 def _early_exit(value: object) -> object:
+    # not the defaults, as in other sections: an empty `early_exit:` could as well mean none
     if value != "none" and not isinstance(value, Mapping | EarlyExitSection):
         found = "nothing" if value is None else repr(value)
         allowed = f"none, or a section with the keys {', '.join(EarlyExitSection.model_fields)}"
@@ -67,6 +68,7 @@ def _num_gpus(value: object) -> object:
 
 
 def _report_to(value: object) -> object:
+    # `all` is resolved now: a resumed run must report to the trackers it began with, whatever is installed then
     names = [] if value in (None, "none") else list(installed_trackers()) if value == "all" else value
     names = [names] if isinstance(names, str) else names
     allowed = f"none, all (what is installed), or one or several of {', '.join(TRACKER_NAMES)}"
@@ -79,7 +81,6 @@ def _report_to(value: object) -> object:
 
 
 def _write_null(representer: Any, _: None) -> Any:
-    """A bare `key:` looks unfinished."""
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
@@ -141,13 +142,13 @@ class TaskFile(Section):
     def located(self, problem: Problem) -> Problem:
         """Return a problem of a layer that knows keys but not their lines, with the line in the task file."""
         place = problem.where
+        # a place that has a line or an option, or lies in another file, is more precise than what is known here
         if not place.key or place.option or place.line is not None or place.file not in ("", self._origin.name):
             return problem
         key = place.key
         if key[:2] == ("search", "space") and len(key) > 2 and key[2] not in self.search.space:
             # a hyperparameter that is not searched has its value, and so its line, in a section
-            owners = ("lora", "training")
-            key = next(((name, *key[2:]) for name in owners if hasattr(getattr(self, name), str(key[2]))), key)
+            key = (SECTION_OF.get(str(key[2]), "search.space"), *key[2:])
         return replace(problem, where=replace(self._origin.where(key), text=place.text))
 
     def dataset_settings(self) -> DatasetSettings:
@@ -165,8 +166,7 @@ class TaskFile(Section):
 
     def searchable_defaults(self) -> dict[str, Any]:
         """Return the value of every searchable key where ``search.space`` does not set it, by name."""
-        sections = (self.lora, self.training)
-        return {name: getattr(section, name) for name in SEARCHABLE for section in sections if hasattr(section, name)}
+        return {name: getattr(getattr(self, section), name) for name, section in SECTION_OF.items()}
 
     def search_space(self) -> SearchSpace:
         """Return the space of whole configurations: every searchable key, the ones not searched as constants.
@@ -179,6 +179,7 @@ class TaskFile(Section):
             searched = parameters.get(name)
             if searched is None:
                 parameters[name] = value if isinstance(value, MultipleOf) else Constant(value=value)
+            # where its condition does not hold, a parameter has the value of its section
             elif isinstance(searched, Conditional):
                 parameters[name] = replace(searched, otherwise=value)
         return SearchSpace(
@@ -189,11 +190,12 @@ class TaskFile(Section):
 
     def notes(self) -> list[str]:
         """Return notes for the user: keys that have no effect because another key overrides them."""
-        notes = []
-        for name in self.search.space:
-            for section_name, section in (("lora", self.lora), ("training", self.training)):
-                if name in section.model_fields_set:
-                    notes.append(f"search.space.{name} overrides {section_name}.{name}")
+        # a note and no error, because the space is documented to win over a section
+        notes = [
+            f"search.space.{name} overrides {SECTION_OF[name]}.{name}"
+            for name in self.search.space
+            if name in getattr(self, SECTION_OF[name]).model_fields_set
+        ]
         if self.training.max_steps is not None and "num_train_epochs" in self.training.model_fields_set:
             notes.append("training.max_steps overrides training.num_train_epochs")
         return notes
@@ -202,6 +204,7 @@ class TaskFile(Section):
         """Return the task as YAML with every default written out; :func:`load_task` reads it back as the same task."""
         yaml = YAML()
         yaml.default_flow_style = False
+        # a bare `key:` looks unfinished
         yaml.representer.add_representer(type(None), _write_null)
         stream = io.StringIO()
         yaml.dump(self.model_dump(mode="json"), stream)

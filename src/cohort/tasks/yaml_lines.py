@@ -17,6 +17,7 @@ __all__ = ["TaskOrigin", "YamlDocument", "parse_yaml", "parse_yaml_value"]
 
 _STANDARD = "tag:yaml.org,2002:"
 _CONSTRUCTED = {_STANDARD + name for name in ("int", "float", "bool", "null")}
+# dates and merge keys stay the text that was written: no key of a task is a date
 _TEXT = {_STANDARD + name for name in ("str", "timestamp", "merge", "value")}
 
 
@@ -46,6 +47,7 @@ class _Reader:
         if isinstance(node, MappingNode):
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):
+            # entries have lines of their own: long lists of files or values are written one per line
             for index, entry in enumerate(node.value):
                 self.lines[(*path, index)] = entry.start_mark.line + 1
             return [self.value(entry, (*path, index)) for index, entry in enumerate(node.value)]
@@ -59,6 +61,7 @@ class _Reader:
             if not isinstance(key_node, ScalarNode):
                 self._note(line, "a key that is a list or a mapping", "plain words as keys", "Write `key: value`.")
                 continue
+            # a YAML loader would let the last one win without a word
             if key in result:
                 first = self.lines[(*path, key)]
                 self._note(
@@ -104,11 +107,14 @@ def parse_yaml(text: str, *, where: Place) -> YamlDocument | None:
     Raises:
         InputError: the text is not YAML, or holds several documents, a key twice or a tag.
     """
+    # pure: the C loader reads YAML 1.1, in which `no` is false and 1e-5 is text
     yaml = YAML(typ="safe", pure=True)
     try:
+        # composed and not loaded: nodes know their lines, and no tag can construct an object
         node = yaml.compose(text)
     except YAMLError as error:
         raise InputError(_syntax_problem(error, where)) from None
+    # only comments: the caller says what is missing
     if node is None:
         return None
     reader = _Reader(yaml, where)
@@ -148,6 +154,7 @@ class TaskOrigin:
         A key that is not there has the line of its section.
         """
         parts: KeyPath = tuple(path.split(".")) if isinstance(path, str) else path
+        # the option first: it replaced what the file says
         for length in range(len(parts), 0, -1):
             if parts[:length] in self.overrides:
                 return Place(option=f"command line {self.overrides[parts[:length]]}", key=parts[length:])
