@@ -1,4 +1,4 @@
-"""What the study knows of a trial before it runs: its steps and when it is evaluated."""
+"""A trial before it runs: its steps and when it is evaluated."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Candidate:
 
     def __post_init__(self) -> None:
         problems = []
+        # All problems at once: a caller that computed several of these wrongly sees all of them.
         if self.trial_id < 0:
             problems.append("trial_id must not be negative")
         if not 1 <= self.warmup_steps <= self.planned_steps:
@@ -34,6 +35,7 @@ class Candidate:
         steps = self.evaluation_steps
         if not steps or steps[0] < 1 or any(a >= b for a, b in itertools.pairwise(steps)):
             problems.append(f"evaluation_steps must be increasing and start at 1 or later, not {steps}")
+        # Selection reads the validation loss at the warm-up's end, and the result needs one at the last step.
         elif steps[-1] != self.planned_steps or self.warmup_steps not in steps:
             problems.append(
                 f"evaluation_steps must end at planned_steps {self.planned_steps} and hold warmup_steps "
@@ -45,9 +47,10 @@ class Candidate:
     def first_evaluation_at_share(self, share_of_steps: Fraction, *, after: int = 0) -> int | None:
         """Return the first evaluation step at or past a share of the planned steps and past step ``after``.
 
-        None where only the last step is left, or nothing: there is nothing to save any more.
+        None where there is none before the last step.
         """
         for step in self.evaluation_steps:
+            # A comparison at the last step could save no training: the trial has finished.
             if step >= share_of_steps * self.planned_steps and step > after:
                 return step if step < self.planned_steps else None
         return None

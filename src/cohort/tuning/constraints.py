@@ -16,8 +16,10 @@ from typing import Any
 
 __all__ = ["Constraint", "ConstraintError", "parse_constraint"]
 
+# Long nested texts can crash Python's own parser, which no exception handler would catch.
 _LONGEST = 500
 
+# No power: 9**9**9 would not end. Everything that is absent from these tables is refused by name.
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -76,6 +78,7 @@ class Constraint:
         """
         try:
             return bool(_value(self._tree, configuration))
+        # A quotient is fine in a space without zeros, so this shows only when a configuration is tried.
         except ArithmeticError as error:
             raise ConstraintError(
                 found=f"{self.text!r}, which cannot be worked out for {self._shown(configuration)} ({error})",
@@ -101,7 +104,8 @@ def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:
         names: Parameters it may be about.
 
     Raises:
-        ConstraintError: it is no text, no expression, holds what the language lacks, or names what is no parameter.
+        ConstraintError: it is not a text or an expression, uses a part that the language lacks, or names an unknown
+            parameter.
     """
     if not isinstance(text, str) or not text.strip():
         raise ConstraintError(found=repr(text), hint='Write for instance "lora_alpha >= r", in quotes.')
@@ -113,8 +117,10 @@ def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:
         raise ConstraintError(
             found=repr(text), hint="Write it as in Python, one comparison or several with and."
         ) from None
+    # Checked before it is ever evaluated: the tree comes from a user's file, and eval would run what it says.
     used: set[str] = set()
     _check(tree, text=text, names=names, used=used)
+    # A bare number would be true for every configuration, and most likely lost its comparison.
     if not isinstance(tree, ast.Compare | ast.BoolOp) and not (
         isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
     ):
@@ -147,6 +153,7 @@ def _check(node: ast.expr, *, text: str, names: Collection[str], used: set[str])
             parts = node.values
         case ast.Compare() if all(type(op) in _COMPARISONS for op in node.ops):
             for comparison, right in zip(node.ops, node.comparators, strict=True):
+                # `in` wants a list, and only `in` does: "a" in "abc" and [8] < [16] would be accepted by Python
                 if isinstance(comparison, ast.In | ast.NotIn) != isinstance(right, ast.List | ast.Tuple):
                     hint = "Write a list in brackets after in, such as r in [8, 16]."
                     raise ConstraintError(found=repr(ast.unparse(node)), hint=hint)
@@ -176,6 +183,7 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
             number = _number(node.operand, values)
             return -number if isinstance(node.op, ast.USub) else number
         case ast.BoolOp():
+            # A generator, so that `r > 0 and 8 / r > 1` does not divide by zero.
             parts = (bool(_value(part, values)) for part in node.values)
             return all(parts) if isinstance(node.op, ast.And) else any(parts)
         case ast.Compare():
@@ -194,7 +202,7 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
 
 
 def _number(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    """Texts are not added, nor multiplied: ``"a" * 10**9`` would be the end of the memory."""
+    # Texts are not multiplied: "a" * 10**9 would fill the memory.
     value = _value(node, values)
     if not isinstance(value, int | float):
         raise TypeError(f"{value!r} is no number")

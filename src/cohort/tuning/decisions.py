@@ -1,4 +1,4 @@
-"""What was decided about a trial and every number that led to it."""
+"""A decision about a trial, its reason, and every number that led to it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Decision:
         step: Optimizer steps the trial had completed.
         kind: What to do.
         reason: Why.
-        rule: Name of the rule that decided (``study`` for what is no rule: best, finish, failure).
+        rule: Name of the rule that decided; ``study`` for a new best, a finish or a failure.
         numbers: Everything compared: losses, slopes, gap, counters, thresholds, rank, share. May hold NaN and Inf.
         message: The error of a failed trial; else empty.
     """
@@ -93,6 +93,7 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; NaN and Inf, which JSON lacks, become strings."""
+        # Written to run.db and compared on resume: JSON has no NaN, and a NaN is not equal to itself.
         numbers = {name: value if math.isfinite(value) else str(value) for name, value in self.numbers.items()}
         return {
             "trial_id": self.trial_id,

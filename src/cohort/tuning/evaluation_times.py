@@ -57,10 +57,12 @@ def evaluation_steps(planned_steps: int, *, warmup: int, settings: EvaluationSet
     ``warmup_evaluations`` spread over the warm-up, the last at its end (at each distinct step when warm-up is
     shorter), then every multiple of ``every_fraction`` of the planned steps, and the last step.
     """
+    # A set: in a short warm-up several of its evaluations fall on one step.
     count = settings.warmup_evaluations
     steps = {ceil_share(Fraction(index, count), warmup) for index in range(1, count + 1)}
     every = exact_fraction(settings.every_fraction)
     for index in range(1, math.ceil(1 / every) + 1):
+        # Multiples of a rounded-up share may pass the end by one step.
         step = min(ceil_share(index * every, planned_steps), planned_steps)
         if step > warmup:
             steps.add(step)
@@ -115,8 +117,7 @@ def plan_evaluation_rows(
         num_available: Validation rows there are.
         mean_tokens_per_row: Tokens that evaluating one row reads, generated ones included.
         settings: The bound and ``max_examples``.
-        kept_share: Share of the trials expected to go on after warm-up. Trials are watched more closely within
-            warm-up, so a sweep that stops most of them there affords fewer rows than one that stops none.
+        kept_share: Share of the trials expected to go on after warm-up.
         min_rows: Rows never thinned away, even where the bound is then broken (``cost_fraction`` says so).
 
     Raises:
@@ -128,12 +129,14 @@ def plan_evaluation_rows(
     num_evaluations = 0.0
     for workload in workloads:
         candidate = workload.candidate
+        # Trials are watched more closely within warm-up, so a sweep that stops most of them there affords fewer rows.
         num_warmup = sum(step <= candidate.warmup_steps for step in candidate.evaluation_steps)
         num_later = len(candidate.evaluation_steps) - num_warmup
         later_steps = candidate.planned_steps - candidate.warmup_steps
         train_tokens += workload.tokens_per_step * (candidate.warmup_steps + kept_share * later_steps)
         num_evaluations += num_warmup + kept_share * num_later
     cost_per_row = EVALUATION_TOKEN_COST * num_evaluations * mean_tokens_per_row / train_tokens
+    # The bound gives way before the rows do: with fewer than `min_rows` the ranks of trials would be noise.
     wanted = min(settings.max_examples, num_available)
     affordable = max(math.floor(settings.max_cost_fraction / cost_per_row), min_rows)
     num_rows = max(1, min(wanted, affordable))

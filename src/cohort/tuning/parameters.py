@@ -50,6 +50,7 @@ class MultipleOf:
 
     def of(self, value: int | float) -> int | float:
         """Return the multiple; whole multiples of whole numbers stay ``int``."""
+        # lora_alpha of r 16 and factor 2.0 is 32, not 32.0: users and PEFT files write whole numbers.
         product = value * self.factor
         return round(product) if isinstance(value, int) and float(product).is_integer() else product
 
@@ -84,6 +85,7 @@ class Range:
     def points(self) -> tuple[Value, ...] | None:
         """Return all values in increasing order; None for a range that ``step`` or ``num`` does not divide."""
         if self.step is not None:
+            # In exact fractions, as users wrote them: in floats 0.1 + 2 * 0.1 passes 0.3 and the last value is lost.
             first, last, step = (exact_fraction(bound) for bound in (self.min, self.max, self.step))
             steps = (first + index * step for index in range(math.floor((last - first) / step) + 1))
             return tuple(self._number(float(value)) for value in steps)
@@ -91,8 +93,10 @@ class Range:
             return None
         if self.num == 1 or self.min == self.max:
             return (self._number(self.min),)
+        # The bounds themselves, not computed ones, which rounding may move past what the user wrote.
         inner = (self._between(index / (self.num - 1)) for index in range(1, self.num - 1))
         values = [self._number(value) for value in (self.min, *inner, self.max)]
+        # Whole numbers of a short range repeat.
         return tuple(dict.fromkeys(values))
 
     def _between(self, share: float) -> float:
@@ -111,7 +115,7 @@ class Conditional:
     Attributes:
         parameter: Its values where it is active.
         when: Other parameters and the values of each that make it active; all must agree.
-        otherwise: Its value where it is not; None is filled in by whoever makes the space.
+        otherwise: Its value where it is not; the task fills in its default for None.
     """
 
     parameter: Choice | Range | Constant | MultipleOf

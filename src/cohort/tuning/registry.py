@@ -70,6 +70,7 @@ class Registry(Generic[EntryT]):
         Raises:
             InputError: a package offers a name that is taken, or its entry cannot be used.
         """
+        # Looked at even for names of ours: a package that offers one that is taken must not pass unnoticed.
         points = self._points()
         own = {entry.name: entry for entry in self.built_in()}
         return own.get(name) or (self._load(points[name]) if name in points else None)

@@ -66,6 +66,7 @@ class RecordedCurve:
         for step, value, _ in points:
             count = step - len(losses)
             if ema is None or not (math.isfinite(value) and math.isfinite(ema)):
+                # Nothing can be solved for here; a NaN at its last step is what the smoothing would have turned into.
                 losses += [value if ema is None else ema] * (count - 1) + [value]
             else:
                 left = (1 - ema_weight) ** count
@@ -127,6 +128,7 @@ def replay_curves(
     by_id = {curve.candidate.trial_id: curve for curve in curves}
     study = Study([curve.candidate for curve in curves], settings, metric=metric)
     while not study.is_finished:
+        # One step of each in turn, as a packed executor advances its residents.
         resident = study.runnable()[:num_slots]
         assert resident, "an unfinished study has a trial that can go on"
         for trial_id in resident:
@@ -153,6 +155,7 @@ def _advance(study: Study, curve: RecordedCurve) -> None:
     """Do one step of a trial, and its evaluation when one is due."""
     trial_id = curve.candidate.trial_id
     step = study.trajectory(trial_id).num_steps + 1
+    # Guessing how the curve goes on would make the saved samples of a rule look better or worse than they are.
     if step > len(curve.train_losses):
         raise ValueError(f"trial {trial_id} goes on to step {step} but its record has {len(curve.train_losses)}")
     loss = curve.train_losses[step - 1]

@@ -1,4 +1,4 @@
-"""What a sampler is told of a study's trials, from its decisions in their order."""
+"""Reports a study's trials to the sampler that proposed them, from the study's decisions in their order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ __all__ = ["SearchFeedback"]
 class SearchFeedback:
     """Tells a sampler of each trial at every comparison it has come to, and at its end.
 
-    The trials that go on end last. Told only then, a sampler would have learned from the weak ones alone until most of
-    its budget is spent (measured: docs/early-exit-study.md). The same decisions in the same order, however divided
-    into calls, tell the same.
+    The same decisions in the same order, however divided into calls, tell the same.
     """
 
     def __init__(self, sampler: Sampler, *, metric: ObjectiveMetric = LOSS) -> None:
@@ -32,7 +30,7 @@ class SearchFeedback:
         self._depths: dict[int, int] = {}
 
     def take_in(self, decisions: Sequence[Decision]) -> int:
-        """Tell what is new in all of a study's ``decisions``; return how many trials have ended since the last call."""
+        """Report the new ones of a study's ``decisions``; return how many trials have ended since the last call."""
         new = decisions[self._num_decisions :]
         self._num_decisions = len(decisions)
         num_ended = 0
@@ -41,11 +39,14 @@ class SearchFeedback:
             if decision.kind is DecisionKind.NEW_BEST:
                 self._bests[trial_id] = decision.numbers[self._metric.name]
                 continue
+            # The depth of a value is the number of comparisons behind it; values are compared at equal depth.
             was_compared = decision.kind is DecisionKind.KEEP or decision.reason.is_comparison
             if was_compared or decision.kind is DecisionKind.FINISH:
                 self._depths[trial_id] = self._depths.get(trial_id, 0) + 1
             is_end = decision.kind in (DecisionKind.STOP, DecisionKind.FINISH)
             num_ended += is_end
+            # At each comparison, not only at the end: the good trials end last, and a sampler would learn from the weak
+            # ones alone until most of its budget is spent (measured: docs/early-exit-study.md).
             if is_end or decision.kind is DecisionKind.KEEP:
                 self._sampler.tell(trial_id, self._bests.get(trial_id), depth=self._depths.get(trial_id, 0))
         return num_ended

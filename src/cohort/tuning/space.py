@@ -48,6 +48,7 @@ class SearchSpace:
     constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
+        # A copy: the caller's mapping may change later, and this object is frozen.
         object.__setattr__(self, "parameters", dict(self.parameters))
         problems = [
             Problem(where=self.where.below(name), found=found, allowed=allowed, hint=hint)
@@ -83,6 +84,7 @@ class SearchSpace:
         Raises:
             InputError: a constraint cannot be worked out for it, and no other rules it out, whatever their order.
         """
+        # All constraints are asked before an error counts: `b != 0` may rule out what `a / b > 2` cannot work out.
         errors = []
         for constraint in self.constraints:
             try:
@@ -97,6 +99,7 @@ class SearchSpace:
 
     def constrained(self) -> SearchSpace:
         """Return the space of those parameters alone that constraints are about, and of what these follow from."""
+        # Only these need values to try a constraint, and their product may be small enough to list.
         kept, ahead = set[str](), [name for constraint in self.constraints for name in constraint.names]
         while ahead:
             name = ahead.pop()
@@ -150,6 +153,7 @@ class SearchSpace:
             raise InputError(problems)
         drawn = self.drawn()
         columns = [p.values if isinstance(p, Choice) else p.points() or () for p in drawn.values()]
+        # Inactive parameters and repeated entries make different rows one configuration.
         seen = set()
         for row in itertools.product(*columns):
             configuration = self.resolve(dict(zip(drawn, row, strict=True)))
@@ -201,6 +205,7 @@ class SearchSpace:
             if never:
                 shown = ", ".join(map(repr, possible or ()))
                 yield f"when {other} is {never[0]!r}", f"values that {other} can have: {shown}", "Correct the value."
+        # Everything the condition depends on, directly or not: the parameter itself must not be among it.
         reached, ahead = set[str](), list(parameter.when)
         while ahead:
             other = ahead.pop()
@@ -223,5 +228,6 @@ class SearchSpace:
 
 
 def configuration_key(configuration: Mapping[str, Value]) -> tuple[tuple[str, bool, Value], ...]:
-    """Return what makes two configurations the same: 16 equals 16.0, but 1 is not True."""
+    """Return a key that equal configurations share: 16 equals 16.0, but 1 is not True."""
+    # Python says 1 == True, so `use_rslora: [true, 1]` would lose an entry without the flag.
     return tuple((name, isinstance(value, bool), value) for name, value in configuration.items())

@@ -89,12 +89,14 @@ def _entry(name: str, written: object, *, names: Collection[str], base: Mapping[
         return written
     if not isinstance(written, str):
         raise _RefusedError(found=written, allowed="a number, a string, true or false", hint="Write one value.")
+    # PyYAML reads 1e-5 as a text (it wants 1.0e-5): refused, or it would be searched as a word.
     try:
         float(written)
     except ValueError:
         pass
     else:
         raise _RefusedError(found=written, allowed="a number", hint="Write it without quotes.")
+    # A bare name is a multiple only of a known parameter: `cosine` is a value.
     match = _MULTIPLE.fullmatch(written.strip())
     known = {*names, *base}
     if match is None or (match["factor"] is None and match["parameter"] not in known):

@@ -123,7 +123,8 @@ class Study:
         return self._trial(trial_id).best
 
     def runnable(self) -> tuple[int, ...]:
-        """Return the trials that may be resident: running, then waiting (all must warm up), then kept ones."""
+        """Return the trials that may be resident: running, then waiting, then kept ones."""
+        # Waiting before ready: a selection opens only when every trial has warmed up.
         order = (TrialPhase.RUNNING, TrialPhase.WAITING, TrialPhase.READY)
         return tuple(trial_id for state in order for trial_id, trial in self._trials.items() if trial.state is state)
 
@@ -137,6 +138,7 @@ class Study:
 
     def certain_to_stop(self) -> frozenset[int]:
         """Return parked trials that will be stopped whatever the others do, as long as no trial is added."""
+        # Rules know nothing of pauses and failures; only a parked trial's state can be given up.
         found = (trial_id for rule in self._rules for trial_id in rule.certain_to_stop())
         return frozenset(trial_id for trial_id in found if self._trials[trial_id].state is TrialPhase.PARKED)
 
@@ -158,20 +160,21 @@ class Study:
 
         None when nothing finite was measured.
         """
+        # Stopped and failed trials compete as well: their best checkpoint is as good as any (ALTO 5).
         bests = [trial.best for trial in self._trials.values() if trial.best is not None]
         return min(bests, key=lambda best: best.order(self._metric), default=None)
 
     def observe(self, event: TrialEvent) -> tuple[Decision, ...]:
         """Take in one event and return what follows from it, in the order in which it is to be carried out.
 
-        An event that was seen before (same trial, not past what is known) and any event of a trial that has ended
-        change nothing: an executor may be some steps ahead of a decision, and a resumed one repeats steps.
+        An event that was seen before and any event of a trial that has ended change nothing.
 
         Raises:
             StudyError: the trial is unknown or not running, a step was skipped, or an evaluation came at a step that
                 was not done or not planned.
         """
         trial = self._trial(event.trial_id)
+        # An executor may be some steps ahead of a decision.
         if trial.state.is_final:
             return ()
         if isinstance(event, TrialFailed):
@@ -205,6 +208,7 @@ class Study:
             if isinstance(entry, Candidate):
                 self.add([entry])
                 continue
+            # The log has no starts: a trial that sent an event was resident.
             if self._trial(entry.trial_id).state in (TrialPhase.WAITING, TrialPhase.READY):
                 self.start(entry.trial_id)
             self.observe(entry)
@@ -239,6 +243,7 @@ class Study:
         """Add the event to the curves; return False for one that was seen before."""
         trajectory = trial.trajectory
         is_step = isinstance(event, StepDone)
+        # A resumed executor repeats the steps since its checkpoint.
         if event.step <= (trajectory.num_steps if is_step else trajectory.last_evaluated_step):
             return False
         name = f"trial {event.trial_id}"
@@ -267,9 +272,11 @@ class Study:
         observation = Observation(candidate=trial.candidate, event=event, trajectory=trial.trajectory)
         is_end = isinstance(event, Evaluated) and observation.is_last_step
         for rule in self._rules:
+            # Nothing is left to save after the last step, and a finished trial must not be called underperforming.
             if is_end and rule.compares_trials:
                 continue
             decisions.extend(self._carry_out(rule, rule.observe(observation)))
+            # The first rule that ends a trial gives the reason; the order is that of build_rules.
             if trial.state.is_final:
                 return decisions
         if is_end:
@@ -279,6 +286,7 @@ class Study:
         return decisions
 
     def _update_best(self, trial: _Trial, event: Evaluated) -> list[Decision]:
+        # The checkpoint with a NaN loss is of no use, even where another metric looks fine.
         value = self._metric.read(event)
         if value is None or not math.isfinite(value) or not math.isfinite(event.validation_loss):
             return []
@@ -310,13 +318,15 @@ class Study:
                 continue
             if verdict.kind is DecisionKind.PARK:
                 self._move(trial, TrialPhase.PARKED)
+            # A KEEP on arrival finds the trial still running, and it stays so.
             elif trial.state is TrialPhase.PARKED:
                 self._move(trial, TrialPhase.READY)
             decisions.append(decision)
         return decisions
 
     def _end(self, trial: _Trial, *, state: TrialPhase, decision: Decision) -> list[Decision]:
-        """End a trial and tell the rules, which may have waited for it."""
+        """End a trial and inform the rules, which may have waited for it."""
+        # First the state, then the rules: an ending may open a barrier, whose verdicts end further trials in turn.
         self._move(trial, state)
         trial.reason = decision.reason
         decisions = [decision]

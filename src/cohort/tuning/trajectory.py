@@ -52,6 +52,7 @@ class Trajectory:
         self.num_steps += 1
         self.num_tokens += num_tokens
         self.last_loss = loss
+        # The first loss itself begins the average: from 0 the first points would rise whatever the trial does.
         self.ema = loss if self.ema is None else self.ema_weight * loss + (1 - self.ema_weight) * self.ema
 
     def add_evaluation(self, validation_loss: float, *, num_tokens: int = 0) -> None:
@@ -60,6 +61,7 @@ class Trajectory:
         self.num_evaluation_tokens += num_tokens
         self.train.append(Point(step=self.num_steps, value=self.ema))
         self.validation.append(Point(step=self.num_steps, value=validation_loss))
+        # Strictly lower, so that the earliest of equals stays: it took the least training.
         best = self.best_validation
         if math.isfinite(validation_loss) and (best is None or validation_loss < best.value):
             self.best_validation = self.validation[-1]
@@ -82,11 +84,10 @@ class Trajectory:
 
 
 def least_squares_slope(values: Sequence[float]) -> float:
-    """Return the slope of the least-squares line through ``values`` at indices 0, 1, 2, ...
-
-    Integer weights and one division: for two values it is their difference, to the last bit.
-    """
+    """Return the slope of the least-squares line through ``values`` at indices 0, 1, 2, ..."""
     assert len(values) >= 2, "a slope needs two points"
+    # Integer weights and one division: for two values it is their difference to the last bit, so that a slope equal
+    # to the threshold counts on every machine.
     weights = [2 * index - (len(values) - 1) for index in range(len(values))]
     weighted = math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
     return 2 * weighted / sum(weight * weight for weight in weights)

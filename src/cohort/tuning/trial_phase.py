@@ -1,4 +1,4 @@
-"""Where a trial is in its life, and where it can go from there."""
+"""The phases of a trial, and which may follow which."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def may_become(state: TrialPhase) -> frozenset[TrialPhase]:
     return _LEGAL[state]
 
 
+# A parked trial never becomes running: it is READY first, by a verdict, or two verdicts could disagree.
 _LEGAL: Mapping[TrialPhase, frozenset[TrialPhase]] = {
     TrialPhase.WAITING: frozenset({TrialPhase.RUNNING, TrialPhase.FAILED}),
     TrialPhase.RUNNING: frozenset(set(TrialPhase) - {TrialPhase.WAITING, TrialPhase.RUNNING}),

@@ -1,4 +1,4 @@
-"""ASHA (Li et al. 2020), in its stopping form: nobody waits; a trial is judged on arrival at a rung."""
+"""ASHA (Li et al. 2020) in its stopping form: a trial is judged on arrival at a rung and never waits."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ class AshaRule(Rule):
         """Return KEEP or STOP at a rung."""
         trial_id = observation.trial_id
         steps = self._steps_of[trial_id]
+        # Rungs are evaluations; the steps between them bring no validation loss to rank by.
         if isinstance(observation.event, StepDone) or observation.event.step not in steps:
             return ()
         rung = steps.index(observation.event.step)
         losses = self._losses[rung]
         losses[trial_id] = observation.event.validation_loss
+        # Ties go to the smaller trial id, so that the order of arrival does not decide between equals.
         own = (losses[trial_id], trial_id)
         rank = sum((loss, other) <= own for other, loss in losses.items())
+        # At least one: the first arrival always goes on, or no trial would be left to compare with.
         num_kept = max(1, len(losses) // self._reduction_factor)
         numbers = {
             "rung": rung,

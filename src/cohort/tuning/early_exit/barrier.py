@@ -23,6 +23,7 @@ __all__ = ["BarrierRule"]
 class _Rung:
     """One meeting: who is still on the way, the losses of those who came, whether it is over."""
 
+    # Ids, not a count: a trial that fails on its way must be taken out, and one that arrived must not be.
     expected: set[int] = field(default_factory=set)
     losses: dict[int, float] = field(default_factory=dict)
     is_open: bool = False
@@ -39,6 +40,7 @@ class BarrierRule(Rule):
 
     def __init__(self, *, share: Fraction) -> None:
         self._share = share
+        # By group and rung: Hyperband's brackets have rungs of the same index at other steps.
         self._rungs: dict[tuple[int, int], _Rung] = {}
         self._group_of: dict[int, int] = {}
         self._steps_of: dict[int, tuple[int, ...]] = {}
@@ -78,6 +80,7 @@ class BarrierRule(Rule):
         loss = observation.event.validation_loss
         group = self._group_of[trial_id]
         rung = self._rungs[group, index]
+        # The loss at the boundary ranks, not the best so far (ALTO 5): all have done the same share of their training.
         rung.losses[trial_id] = loss
         rung.expected.discard(trial_id)
         if rung.is_open:
@@ -88,8 +91,10 @@ class BarrierRule(Rule):
         return (park, *self._open_if_full(group))
 
     def leave(self, trial_id: int) -> tuple[Verdict, ...]:
-        """Stop waiting for the trial; the losses it left at rungs it passed still count for later arrivals."""
+        """Stop waiting for the trial."""
         group = self._group_of[trial_id]
+        # Its losses at rungs that have opened stay: later arrivals are ranked among all that were judged there. At a
+        # rung that is still closed it is not ranked, for it would take the place of a trial that can go on.
         for (rung_group, _), rung in self._rungs.items():
             if rung_group == group:
                 rung.expected.discard(trial_id)
@@ -98,14 +103,13 @@ class BarrierRule(Rule):
         return self._open_if_full(group)
 
     def certain_to_stop(self) -> frozenset[int]:
-        """Return who waits at a rung behind so many others that not even the most arrivals there can be would keep it.
-
-        A rank only falls while others arrive, and never are more kept than the share of all who can come.
-        """
+        """Return the trials at a rung whose rank is already too low, however many trials still arrive there."""
+        # A rank only gets worse while others arrive, and the number kept is largest when all who can come do come.
         found: set[int] = set()
         for (group, index), rung in self._rungs.items():
             if rung.is_open or not rung.losses:
                 continue
+            # Trials still below may reach this rung, those that wait at a closed rung below included.
             below = [self._rungs[group, lower] for lower in range(index) if (group, lower) in self._rungs]
             coming = sum(len(r.expected) for r in (rung, *below)) + sum(len(r.losses) for r in below if not r.is_open)
             most_kept = ceil_share(self.share_at(index), len(rung.losses) + coming)
@@ -119,15 +123,13 @@ class BarrierRule(Rule):
             self._rungs.setdefault((self._group_of[trial_id], index), _Rung()).expected.add(trial_id)
 
     def _open_if_full(self, group: int) -> tuple[Verdict, ...]:
-        """Judge all who wait at rungs that nobody is on the way to any more.
-
-        A rung is settled only after the rungs below it: who passes those is still to come.
-        """
+        """Judge all trials that wait at rungs which no trial can reach any more."""
         verdicts: list[Verdict] = []
         index = 0
         while (rung := self._rungs.get((group, index))) is not None:
             if not rung.is_open:
                 if rung.expected:
+                    # Rungs above stay closed as well: trials that pass this one are still to come there.
                     break
                 rung.is_open = True
                 ranked = sorted(rung.losses, key=lambda trial_id: (rung.losses[trial_id], trial_id))
@@ -150,6 +152,7 @@ class BarrierRule(Rule):
             "kept_share": float(share),
             "judged_on_arrival": float(judged_on_arrival),
         }
+        # Every number is recorded: the report shows why, and a resume compares the record with what it decides again.
         if rank > num_kept:
             return Verdict(trial_id=trial_id, kind=DecisionKind.STOP, reason=UNDERPERFORMING, numbers=numbers)
         self._next_rung_of[trial_id] = index + 1

@@ -41,7 +41,9 @@ class DivergenceRule(Rule):
         if slopes is None:
             return ()
         trial_id = observation.trial_id
+        # Both, as in ALTO's pattern 1: a validation loss that rises alone is overfitting, which has its own rule.
         rising = slopes[0] >= self._threshold and slopes[1] >= self._threshold
+        # Not summed over the run: a single spike that passes must not add up with another one later.
         self._counts[trial_id] = self._counts[trial_id] + 1 if rising else 0
         if self._counts[trial_id] < self._patience:
             return ()

@@ -18,6 +18,7 @@ class HalvingRule(BarrierRule):
     name = "halving"
 
     def __init__(self, *, first_share: float, reduction_factor: int) -> None:
+        # A fraction, not a float: 1 / 11 is rounded up in floats, and of 11 trials two would pass instead of one.
         super().__init__(share=Fraction(1, reduction_factor))
         self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
 

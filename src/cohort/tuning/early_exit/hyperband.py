@@ -19,9 +19,8 @@ class HyperbandRule(BarrierRule):
     """Bracket s halves at shares eta^-s, ..., eta^-1 of the planned steps; bracket 0 trains all its trials fully.
 
     The largest s is the last whose first rung is at or after ``first_share``. The candidates are given (a grid, or
-    proposals of a sampler), so trials are dealt to brackets instead of drawn for them: by a hash of the trial id, in
-    proportion to the paper's bracket sizes ceil((s_max + 1) / (s + 1) * eta^s). A trial's bracket therefore does not
-    depend on which other trials there are (as in Optuna's HyperbandPruner).
+    proposals of a sampler), so trials are dealt to brackets instead of drawn for them, in proportion to the paper's
+    bracket sizes ceil((s_max + 1) / (s + 1) * eta^s) (as in Optuna's HyperbandPruner).
     """
 
     name = "hyperband"
@@ -29,6 +28,7 @@ class HyperbandRule(BarrierRule):
     def __init__(self, *, first_share: float, reduction_factor: int) -> None:
         super().__init__(share=Fraction(1, reduction_factor))
         self._reduction_factor = reduction_factor
+        # In exact fractions: a first share of 0.04 is the power 5**-2, and rounding must not lose its bracket.
         largest = 0
         while exact_fraction(first_share) * reduction_factor ** (largest + 1) <= 1:
             largest += 1
@@ -38,6 +38,7 @@ class HyperbandRule(BarrierRule):
 
     def group(self, candidate: Candidate) -> int:
         """Return the trial's bracket s."""
+        # A hash of the id, not a counter: a resumed run, and one that adds trials, deals each to the same bracket.
         ticket = derive_seed("hyperband", candidate.trial_id) % sum(self._bracket_sizes)
         for bracket, size in enumerate(self._bracket_sizes):
             if ticket < size:

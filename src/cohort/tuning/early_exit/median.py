@@ -47,11 +47,13 @@ class MedianRule(Rule):
         if isinstance(event, StepDone):
             return ()
         trial_id = observation.trial_id
+        # Shares of training, not steps: a trial of batch size 1 has eight times the steps of one of batch size 8.
         share = Fraction(event.step, candidate.planned_steps)
         self._curves.setdefault(trial_id, []).append((share, event.validation_loss))
         best = observation.trajectory.best_validation
         assert best is not None, "a finite evaluation was taken in before this rule is asked"
         others = self._losses_of_others(trial_id, share=share)
+        # The curve is kept also within warm-up: the others are compared with it later.
         if event.step < candidate.warmup_steps or len(others) < self._startup_trials:
             return ()
         median = statistics.median(others)
@@ -72,6 +74,7 @@ class MedianRule(Rule):
         for other, curve in self._curves.items():
             if other == trial_id or curve[-1][0] < share:
                 continue
+            # Their last evaluation at or before this share, for evaluations of two trials seldom fall on the same one.
             until = [loss for at, loss in curve if at <= share]
             if until:
                 losses.append(until[-1])

@@ -20,16 +20,14 @@ NON_FINITE = Reason(
 
 
 class NonFiniteRule(Rule):
-    """Stops a trial whose training loss, gradient norm or validation loss is NaN or Inf.
-
-    The gradient's norm counts because the update made from it leaves no finite weight, one step before a loss shows it.
-    """
+    """Stops a trial whose training loss, gradient norm or validation loss is NaN or Inf."""
 
     name = "non_finite"
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         """Return STOP when the event holds a non-finite number."""
         event = observation.event
+        # The gradient norm too: the update made from it leaves no finite weight, one step before a loss shows it.
         if isinstance(event, StepDone):
             numbers = {"loss": event.loss, "grad_norm": event.grad_norm}
         else:

@@ -18,17 +18,15 @@ OVERFITTING = Reason(
 )
 
 
+# The paper divides by the EMA itself, which may be 0, or negative for other losses than these.
 _SMALLEST_TRAIN_LOSS = 1e-8
 
 
 class OverfittingRule(Rule):
     """Stops a trial at ``patience`` consecutive evaluations with a gap above ``threshold``.
 
-    gap = (validation - ema) / max(|ema|, 1e-8). A smaller gap sets the count to 0. We differ from the paper in the
-    denominator: it divides by the EMA itself, which may be 0 or, for other losses than these, negative. And with
-    ``ignores_new_best`` an evaluation that is the trial's best so far sets the count to 0 as well: over several epochs
-    the training loss falls ahead of a validation loss that still improves, and the paper's rule then stops the best
-    trials of a grid (docs/early-exit-study.md).
+    gap = (validation - ema) / max(|ema|, 1e-8). A smaller gap sets the count to 0, and so does, with
+    ``ignores_new_best``, an evaluation that is the trial's best so far.
     """
 
     name = "overfitting"
@@ -49,6 +47,8 @@ class OverfittingRule(Rule):
         gap = (validation - train) / max(abs(train), _SMALLEST_TRAIN_LOSS)
         best = trajectory.best_validation
         is_new_best = best is not None and best.step == trajectory.last_evaluated_step
+        # Over several epochs the training loss falls ahead of a validation loss that still improves. ALTO's rule then
+        # stops the best trials of a grid: 1.0 to 64 % above the grid's best loss (docs/decisions/0011).
         counts = gap > self._threshold and not (self._ignores_new_best and is_new_best)
         self._counts[trial_id] = self._counts[trial_id] + 1 if counts else 0
         if self._counts[trial_id] < self._patience:

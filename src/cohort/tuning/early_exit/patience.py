@@ -37,8 +37,7 @@ class PatienceSettings(RuleSettings):
 class PatienceRule(Rule):
     """Stops a trial at ``patience`` consecutive evaluations that do not improve on the best before them.
 
-    An improvement is a loss below ``best - min_improvement``; it sets the count to 0 and becomes the best. A loss that
-    is lower by less changes neither, so that slow creeping does not count for ever (as in transformers and Keras).
+    An improvement is a loss below ``best - min_improvement``; it sets the count to 0 and becomes the best.
     """
 
     name = "patience"
@@ -56,6 +55,8 @@ class PatienceRule(Rule):
         trial_id = observation.trial_id
         loss = observation.event.validation_loss
         best = self._best.get(trial_id, math.inf)
+        # Compared with the best that counted, so that many small improvements add up to one; a slow creep below the
+        # minimum does not count for ever (as in transformers and Keras).
         if loss < best - self._min_improvement:
             self._best[trial_id] = loss
             self._counts[trial_id] = 0

@@ -41,10 +41,10 @@ def rung_shares(first: float, *, reduction_factor: int) -> tuple[Fraction, ...]:
 def rung_steps_at(candidate: Candidate, shares: tuple[Fraction, ...]) -> tuple[int, ...]:
     """Return the evaluation steps, increasing, at which a trial stands at its rungs.
 
-    A rung is met at the first evaluation at or past its share; short trials whose rungs would fall together meet the
-    later one an evaluation later, or not at all when only their last step is left.
+    A rung is met at the first evaluation at or past its share, if that is before the last step.
     """
     steps: list[int] = []
+    # `after` keeps the rungs of a short trial apart: two that fall on one evaluation are met one after the other.
     for share in shares:
         step = candidate.first_evaluation_at_share(share, after=steps[-1] if steps else 0)
         if step is None:

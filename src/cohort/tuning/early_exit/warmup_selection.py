@@ -18,10 +18,8 @@ WARMED_UP = Reason("warmed up", sentence="The trial has done its warm-up and wai
 class WarmupSelectionRule(BarrierRule):
     """A barrier at the end of warm-up, and a second one later for those that went on.
 
-    A trial whose whole training is no longer than its warm-up finishes there: it is not ranked, it has nothing left
-    to save, and its result competes as any other. The paper selects once and keeps a quarter. In a grid of several
-    batch sizes the large ones have done few steps by then and look worse than they end (docs/early-exit-study.md), so
-    we keep more at first and compare once more.
+    The paper selects once and keeps a quarter. In a grid of several batch sizes the large ones have done few steps by
+    then and look worse than they end (docs/early-exit-study.md), so we keep more at first and compare once more.
     """
 
     name = "warmup_selection"
@@ -36,6 +34,7 @@ class WarmupSelectionRule(BarrierRule):
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
         """Return the end of warm-up and the second selection, where there is something left to save."""
+        # Such a trial finishes at its warm-up's end: it is not ranked, and its result competes as any other.
         if candidate.warmup_steps >= candidate.planned_steps:
             return ()
         first = candidate.warmup_steps

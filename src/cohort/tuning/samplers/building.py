@@ -24,7 +24,7 @@ SAMPLERS = Registry(
 )
 
 
-# draws for which the constraints of a space that cannot be listed are worked out before anything runs
+# Draws for which the constraints of a space that cannot be listed are worked out before anything runs.
 _TRIED = 500
 
 
@@ -73,11 +73,13 @@ def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> in
     size, is_grid = space.size_bound(), sampler_kind(sampler).takes_whole_space
     if not space.constraints:
         return size or 0 if is_grid else trials if size is None else min(size, trials)
+    # Small enough to list: an exact count, as constraints may leave little of the product.
     if size is not None and size <= MOST_POINTS:
         found = sum(1 for _ in space.configurations())
         return found if is_grid else min(found, trials)
     if not is_grid:
         _try_constraints(space.constrained())
+    # Too many to list: whether there is any configuration at all is what a task is refused for.
     proposed = build_sampler(sampler, space, trials=trials).propose(1)
     return trials if proposed else 0
 

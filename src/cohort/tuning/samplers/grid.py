@@ -14,6 +14,7 @@ class GridSampler(Sampler):
     """Every configuration of the space once, in grid order."""
 
     def __init__(self, space: SearchSpace) -> None:
+        # Listed at once, so that a range without values is refused before anything runs.
         self._proposals = enumerate(tuple(space.configurations()))
 
     def propose(self, num: int) -> tuple[Proposal, ...]:

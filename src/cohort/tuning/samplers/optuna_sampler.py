@@ -36,7 +36,8 @@ class OptunaSampler(Sampler):
         InputError: optuna is not installed, or ``trials`` is not positive.
     """
 
-    # Draws thrown away as repeats, or for a constraint, before the rest of a small space is listed instead.
+    # Draws thrown away as repeats, or for a constraint, before the rest of a small space is listed instead. TPE that
+    # has learned repeats itself: the limit is reached often near the end of a small space.
     _MOST_REPEATS = 50
     _MOST_EVEN_DRAWS = 5_000
     _LARGEST_LISTED_SPACE = 100_000
@@ -60,6 +61,7 @@ class OptunaSampler(Sampler):
         self._told: dict[int, tuple[int, float]] = {}
         self._columns = _columns(space)
         self._distributions = self._build_distributions()
+        # Optuna minimises here: a maximised metric is told with its sign turned.
         self._sign = -1.0 if budget.maximize else 1.0
         self._sampler = make(self._optuna, derive_seed("sampler", name, budget.seed) % 2**32)
         self._study: Any = None
@@ -67,7 +69,7 @@ class OptunaSampler(Sampler):
     def propose(self, num: int) -> tuple[Proposal, ...]:
         """Ask Optuna for up to ``num`` configurations that were not proposed before."""
         proposals: list[Proposal] = []
-        # a run asks after every step whether a trial has ended: building costs 13 ms with 60 trials
+        # A run asks after every step whether a trial has ended: building costs 13 ms with 60 trials
         if num > 0:
             self._study = self._build_study()
         while len(proposals) < num and self._num_proposed < self._trials:
@@ -75,6 +77,7 @@ class OptunaSampler(Sampler):
             if drawn is None:
                 break
             asked, configuration = drawn
+            # By what results, not by the draws: two draws may resolve to one configuration (conditions, multiples).
             self._seen.add(configuration_key(configuration))
             self._asked[self._num_proposed] = asked
             proposals.append(Proposal(trial_id=self._num_proposed, configuration=configuration))
@@ -97,6 +100,7 @@ class OptunaSampler(Sampler):
             asked, configuration = self._ask()
             if configuration_key(configuration) not in self._seen and self._space.allows(configuration):
                 return asked, configuration
+            # Told as failed, or Optuna would keep it as running and lie about its result (constant liar).
             self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
         columns = self._listable_columns()
         if columns is None or math.prod(map(len, columns.values())) > self._LARGEST_LISTED_SPACE:
@@ -135,6 +139,7 @@ class OptunaSampler(Sampler):
             if name in self._distributions and self._space.is_active(name, draws):
                 draws.update(self._draws({name: _suggest(asked, name, self._distributions[name])}))
 
+        # Drawn parameters in declared order first: another order would give other draws for the same seed.
         for name in (*self._distributions, *self._space.parameters):
             choose(name)
         return asked, self._space.resolve(draws)
@@ -173,12 +178,8 @@ class OptunaSampler(Sampler):
         return built
 
     def _build_study(self) -> Any:
-        """Return a study that holds what is known now: Optuna's own cannot take a result back for a later one.
-
-        TPE asks only which trials are better than which, so their values are their places: deeper first, then by
-        value. That is how Optuna orders pruned trials, and BOHB (Falkner et al., 2018, section 3.3) learns from the
-        deepest comparison alike.
-        """
+        """Return a study of all results so far, ordered by depth and value."""
+        # Built again each time: a study of Optuna cannot replace a result by a later one of the same trial.
         optuna = self._optuna
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -186,6 +187,8 @@ class OptunaSampler(Sampler):
             study = optuna.create_study(sampler=self._sampler)
         finally:
             optuna.logging.set_verbosity(verbosity)
+        # TPE only asks which trials are better than which, so a value is its place: deeper first, then by value. Optuna
+        # orders pruned trials so, and BOHB (Falkner et al. 2018, section 3.3) learns from the deepest comparison.
         places = {told: float(place) for place, told in enumerate(sorted(set(self._told.values())))}
         running = optuna.trial.TrialState.RUNNING
         for trial_id, asked in self._asked.items():

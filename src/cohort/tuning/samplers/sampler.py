@@ -34,7 +34,7 @@ class Sampler(ABC):
     def tell(self, trial_id: int, value: float | None, *, depth: int = 0) -> None:
         """Report what a trial has reached so far; a later report of the same trial takes the place of the earlier.
 
-        A trial that ended early is told as well: leaving it out would hide that its region is poor.
+        A trial that ended early is reported as well: leaving it out would hide that its region is poor.
 
         Args:
             trial_id: Of a proposal.
