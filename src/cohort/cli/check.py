@@ -36,9 +36,10 @@ def check(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Validate a task, its model and every row, and show three rows with the trained part marked. Nothing is trained.
+    """Check a task, its model and every row. Nothing is trained.
 
-    Any key of the task file can be set on the command line, as for `cohort tune`.
+    Three rows are shown with the trained part marked. Any key of the task file can be set on the command line, as
+    for `cohort tune`.
     """
     with exits(as_json=as_json, debug=debug):
         if resolved:

@@ -30,7 +30,7 @@ _GpuOption = Annotated[
 
 
 def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show what this machine has, what Cohort will use, and which kernels run.
+    """Show this machine, and what Cohort will use of it.
 
     The lines from "backend" on name the kernels: Triton on a GPU, torch elsewhere, and where tile sizes come from.
     """

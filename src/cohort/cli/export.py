@@ -30,7 +30,7 @@ def export(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write an adapter of a run in PEFT's format, or merge it into the base model.
+    """Export an adapter, or merge it into the base model.
 
     Unfinished runs use the best checkpoint so far and say so.
     """

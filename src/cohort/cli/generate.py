@@ -17,18 +17,21 @@ def generate(
     run_dir: RunDirArgument,
     prompt: Annotated[list[str], typer.Option("--prompt", help="A prompt to answer; can be repeated.")],
     trial: TrialOption = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Longest answer.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer.")] = 64,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")] = 0.0,
-    top_p: Annotated[float, typer.Option("--top-p", min=1e-6, max=1.0, help="Sample from this share of mass.")] = 1.0,
+    top_p: Annotated[
+        float,
+        typer.Option("--top-p", min=1e-6, max=1.0, help="Sample from the likeliest tokens up to this probability."),
+    ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the sampling.")] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Use the prompt as it is, without a template.")] = False,
     base: Annotated[bool, typer.Option("--base", help="Use the base model without the adapter.")] = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Answer prompts with an adapter of a run, rendered like its training rows.
+    """Answer prompts with an adapter of a run.
 
-    Unfinished runs use the best checkpoint so far and say so.
+    Prompts are rendered like the training rows. Unfinished runs use the best checkpoint so far and say so.
     """
     with exits(as_json=as_json, debug=debug):
         from cohort.runs.directory import RunDirectory

@@ -16,6 +16,7 @@ __all__ = [
     "JsonOption",
     "QueueDirOption",
     "RunDirArgument",
+    "RunOrQueueArgument",
     "TaskArgument",
     "TrialOption",
     "report_so_far",
@@ -24,6 +25,9 @@ __all__ = [
 TaskArgument = Annotated[Path, typer.Argument(metavar="TASK.yaml", help="The task file.", show_default=False)]
 RunDirArgument = Annotated[
     Path, typer.Argument(metavar="RUN_DIR", help="The run's directory: the -o of `cohort tune`.", show_default=False)
+]
+RunOrQueueArgument = Annotated[
+    Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run or of a queue.", show_default=False)
 ]
 QueueDirOption = Annotated[
     Path, typer.Option("-o", "--output", metavar="DIR", help="The queue's directory; each task's run is in DIR/TASK.")

@@ -59,7 +59,7 @@ def plan(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show where and when each task would run, and how long it takes at worst. Nothing is trained."""
+    """Predict where and when tasks would run, and how long at worst. Nothing is trained."""
     with exits(as_json=as_json, debug=debug):
         from cohort.core.errors import InputError, Problem
         from cohort.planning.cluster_choice import choose_cluster

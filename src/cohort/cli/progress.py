@@ -118,28 +118,14 @@ def _bar(trial: TrialProgress) -> Text:
     return Text.assemble(("━" * filled, STYLES[trial.status]), ("━" * (_BAR_WIDTH - filled), "dim"))
 
 
-# Trials that train come first, so that they stay on the screen when there are more than it shows.
-_ORDER = (
-    TrialStatus.RUNNING,
-    TrialStatus.COMPLETED,
-    TrialStatus.PARKED,
-    TrialStatus.STOPPED,
-    TrialStatus.FAILED,
-    TrialStatus.WAITING,
-)
-
-
 def _tables(progress: RunProgress) -> list[Text | Table]:
     if not progress.trials:
         return []
     parameters = [trial.parameters for trial in progress.trials]
-    names, best = varied_names(parameters), progress.best
+    names, best, order = varied_names(parameters), progress.best, list(STYLES)
     ordered = sorted(
         progress.trials,
-        key=lambda trial: (
-            _ORDER.index(trial.status),
-            trial.best_order or (float("inf"), trial.trial_id),
-        ),
+        key=lambda trial: (order.index(trial.status), trial.best_order or (float("inf"), trial.trial_id)),
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("trial", "", "train loss", progress.metric_label, "state", "configuration"):

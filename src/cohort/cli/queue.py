@@ -68,7 +68,7 @@ def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = Fals
 
 def build_queue_app() -> typer.Typer:
     app = typer.Typer(
-        help="Add tasks to a queue, remove and list them, whether or not the queue is running.",
+        help="Add, remove and list the tasks of a queue, running or not.",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

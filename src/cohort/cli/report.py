@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunDirArgument
+from cohort.cli.options import DebugOption, JsonOption, RunOrQueueArgument
 
 __all__ = ["report"]
 
 
-def report(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
+def report(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """Write report.html, which opens offline.
 
     It shows a run's loss curves, early exits, hyperparameters, slots and price, or a queue's plan and what happened.

@@ -8,18 +8,18 @@ from typing import NoReturn
 import typer
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunDirArgument
+from cohort.cli.options import DebugOption, JsonOption, RunOrQueueArgument
 
 __all__ = ["resume"]
 
 
 def resume(
-    context: typer.Context, run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False
+    context: typer.Context, run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: DebugOption = False
 ) -> None:
-    """Continue a run or a queue after Ctrl-C, a kill or a reboot, also on another machine.
+    """Continue a run or a queue after any stop.
 
-    A finished run shows its result. If inputs have moved, name them: --model_name_or_path PATH, --dataset.train PATH,
-    --dataset.validation PATH.
+    This works after Ctrl-C, a kill or a reboot, also on another machine. A finished run shows its result. If inputs
+    have moved, name them: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH.
     """
     with exits(as_json=as_json, debug=debug, resume=run_dir):
         from cohort.task_queue.operations import find_queue

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunDirArgument
+from cohort.cli.options import DebugOption, JsonOption, RunOrQueueArgument
 
 __all__ = ["status"]
 
 
-def status(run_dir: RunDirArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show the state of a run, with its trials, best first, and the time left; or the tasks of a queue."""
+def status(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Show the state of a run or a queue."""
     with exits(as_json=as_json, debug=debug):
         from cohort.task_queue.operations import find_queue
 

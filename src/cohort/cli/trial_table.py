@@ -24,12 +24,14 @@ __all__ = [
     "wide_console",
 ]
 
+# In the order of the live table: trials that train come first, so that they stay on the screen when there are more
+# than it shows.
 STYLES = {
     TrialStatus.RUNNING: "cyan",
     TrialStatus.COMPLETED: "green",
+    TrialStatus.PARKED: "magenta",
     TrialStatus.STOPPED: "yellow",
     TrialStatus.FAILED: "red",
-    TrialStatus.PARKED: "magenta",
     TrialStatus.WAITING: "dim",
 }
 

@@ -23,8 +23,9 @@ def tune(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Train all configurations of a task together, stop the weak ones early, and keep the best adapter.
+    """Find the best adapter for a task.
 
+    All configurations train together on one frozen model; the weak ones stop early.
     Any key of the task file can be set on the command line: --training.seed 3, --search.space.r "[8, 16]".
     """
     run_directory = output if output is not None else Path("runs") / task.stem
