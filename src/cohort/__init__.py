@@ -6,6 +6,7 @@ Names are imported when they are first used, so that ``import cohort`` costs nex
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING
 
 from cohort.version import __version__
@@ -48,34 +49,21 @@ _HOMES = {
     "resume": ("cohort.engine.tune", "resume"),
     "tune": ("cohort.engine.tune", "tune"),
 }
-# lower layers are public as well: `cohort.adapters.AdapterBank` works after `import cohort`
-_LAYERS = (
-    "adapters",
-    "cluster",
-    "data",
-    "engine",
-    "integrations",
-    "kernels",
-    "models",
-    "planning",
-    "runs",
-    "scheduling",
-    "serving",
-    "task_queue",
-    "tasks",
-    "training",
-    "tuning",
-)
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         module, attribute = _HOMES[name]
         return getattr(importlib.import_module(module), attribute)
-    if name in _LAYERS:
+    # layers are public as well: `cohort.adapters.AdapterBank` works after `import cohort`
+    if name in _layers():
         return importlib.import_module(f"cohort.{name}")
     raise AttributeError(f"module 'cohort' has no attribute {name!r}; public names: {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_LAYERS})
+    return sorted({*__all__, *_layers()})
+
+
+def _layers() -> set[str]:
+    return {entry.name for entry in pkgutil.iter_modules(__path__) if entry.ispkg}

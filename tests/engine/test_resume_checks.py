@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +9,9 @@ import pytest
 
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
-from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.machine.machine import cpu_name
 from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
-from cohort.runs.facts import InputFacts, RunFacts
-from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 
@@ -59,116 +54,3 @@ def test_settings_of_rules_that_are_not_active_may_come_and_go(preparation: Prep
     before["early_exit"]["select_fraction"] = 0.9
     with pytest.raises(InputError, match=r"early_exit\.select_fraction: found 0\.5; allowed: 0\.9"):
         require_same_task(before, task, path=tmp_path / "task.yaml")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Inputs with a validation file of its own, of which only some rows are used."""
-    folder = write_inputs(tmp_path / "inputs")
-    write_rows(folder / "validation.jsonl", count=10)
-    return folder
-
-
-def prepared(folder: Path) -> Preparation:
-    dataset = {"validation": "validation.jsonl", "max_train_samples": 12}
-    return prepare(tiny_task(folder, dataset=dataset), clock=SystemClock())
-
-
-def changed_rows(path: Path) -> None:
-    """Write one more word into every row, so that those that are used are among them."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    key = next(name for name, value in rows[0].items() if isinstance(value, str))
-    path.write_text("".join(json.dumps({**row, key: f"{row[key]} again"}) + "\n" for row in rows))
-
-
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_only_the_file_that_changed_is_named_with_rows_and_size_of_it(folder: Path, split: str) -> None:
-    before, path = prepared(folder).facts, folder / f"{split}.jsonl"
-    then = f"{len(path.read_text().splitlines())} rows read in {path.stat().st_size:,} bytes (SHA-256 "
-    changed_rows(path)
-    with pytest.raises(InputError) as caught:
-        require_same_inputs(before, prepared(folder))
-    (problem,) = caught.value.problems
-    assert str(problem.where) == f"dataset.{split}: {path}"
-    assert f"rows read in {path.stat().st_size:,} bytes (SHA-256 " in problem.found
-    assert problem.allowed.startswith(then)
-    assert f"--dataset.{split} PATH" in problem.hint
-    assert not re.search("[0-9a-f]{13}", problem.found + problem.allowed)
-
-
-def test_both_files_are_named_where_both_changed(folder: Path) -> None:
-    before = prepared(folder).facts
-    for name in ("train", "validation"):
-        changed_rows(folder / f"{name}.jsonl")
-    with pytest.raises(InputError) as caught:
-        require_same_inputs(before, prepared(folder))
-    assert [str(problem.where).partition(":")[0] for problem in caught.value.problems] == [
-        "dataset.train",
-        "dataset.validation",
-    ]
-
-
-def test_spaces_and_empty_lines_are_no_other_rows(folder: Path) -> None:
-    before = prepared(folder)
-    path = folder / "validation.jsonl"
-    path.write_text("\n\n".join(f"  {line} " for line in path.read_text().splitlines()))
-    now = prepared(folder)
-    assert now.facts.inputs.validation_fingerprint != before.facts.inputs.validation_fingerprint
-    require_same_inputs(before.facts, now)
-    assert rewritten_note(before.facts.inputs, now.facts.inputs) == (
-        "dataset.validation changed since the run began; the rows it uses are the same"
-    )
-    assert rewritten_note(now.facts.inputs, now.facts.inputs) is None
-
-
-def other_rows(inputs: InputFacts) -> InputFacts:
-    """Return a record of other rows in the same files."""
-    assert inputs.train_input is not None
-    assert inputs.validation_input is not None
-    return replace(
-        inputs,
-        train_input=replace(inputs.train_input, rows_hash="other"),
-        validation_input=replace(inputs.validation_input, rows_hash="other"),
-    )
-
-
-def test_another_tokenizer_is_named_and_no_file(folder: Path) -> None:
-    now = prepared(folder)
-    inputs = replace(
-        other_rows(now.facts.inputs),
-        tokenizer_hash="0" * 64,
-        train_fingerprint="other",
-        validation_fingerprint="other",
-    )
-    facts = replace(now.facts, inputs=inputs)
-    with pytest.raises(InputError) as caught:
-        require_same_inputs(facts, now)
-    (problem,) = caught.value.problems
-    assert str(problem.where) == f"model_name_or_path: {folder / 'model'}"
-    assert problem.found.startswith("the tokenizer or its chat template changed")
-
-
-def test_other_tokens_of_the_same_file_are_refused(folder: Path) -> None:
-    now = prepared(folder)
-    read = other_rows(now.facts.inputs).train_input
-    inputs = replace(now.facts.inputs, train_fingerprint="other", train_input=read)
-    with pytest.raises(InputError, match=r"dataset\.train: .*neither the file nor the tokenizer did"):
-        require_same_inputs(replace(now.facts, inputs=inputs), now)
-
-
-def of_an_older_version(facts: RunFacts) -> RunFacts:
-    """Return a record that has one hash of everything that shaped the rows."""
-    return replace(facts, inputs=replace(facts.inputs, train_input=None, validation_input=None, tokenizer_hash=None))
-
-
-def test_an_older_record_accepts_the_same_rows_and_does_not_say_which_file_changed(folder: Path) -> None:
-    began = prepared(folder)
-    before = of_an_older_version(began.facts)
-    require_same_inputs(before, began)
-    assert rewritten_note(before.inputs, began.facts.inputs) is None
-    changed_rows(folder / "validation.jsonl")
-    with pytest.raises(InputError, match="the training rows, the validation rows or both changed") as caught:
-        require_same_inputs(before, prepared(folder))
-    assert len(caught.value.problems) == 1
-    with pytest.raises(InputError, match="other tokens of the same files"):
-        require_same_inputs(replace(before, inputs=replace(before.inputs, train_fingerprint="other")), began)

@@ -1,6 +1,6 @@
-"""A run goes on only with what it began with: task, rows, weights and kind of device; a difference is named.
+"""A run continues only with what it began with: task, rows, weights and kind of device; a difference is named.
 
-Another processor or other versions of what computes only change the last bits: they are told, not refused.
+Another processor or other versions of what computes only change the last bits: they give a warning, not an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.engine.changed_rows import MEND_PLACE, row_problems, short
+from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
 from cohort.engine.prepare.preparation import Preparation
 from cohort.runs.facts import MachineFacts, RunFacts
 from cohort.tasks.paths import PATH_KEYS
@@ -20,13 +20,11 @@ from cohort.tasks.task_file import TaskFile
 
 __all__ = ["require_same_inputs", "require_same_task", "surroundings_warning"]
 
-_MEND = "Restore it as it was, or start a new run with `cohort tune`."
-# what lies there is compared, not where it lies
+_RESTORE = "Restore it as it was, or start a new run with `cohort tune`."
+# these say where inputs are: what is there is compared, so that a run can move with its inputs
 _PLACES = tuple(".".join(map(str, key)) for key in PATH_KEYS)
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
-
-
 # settings that change no number; a run of a version that did not have them has no value for them
 _MAY_CHANGE = ("memory",)
 
@@ -37,16 +35,16 @@ def require_same_task(
     *,
     path: Path,
     since: str = "as when the run began",
-    hint: str = _MEND,
+    hint: str = _RESTORE,
 ) -> None:
     """Refuse a task that is no longer what the run began with.
 
     Args:
-        before: The task as the run record holds it.
-        task: The task in the run directory, as it is now.
+        before: The task as it was recorded.
+        task: The task as it is now.
         path: Its file, for messages.
-        since: What recorded it, in words.
-        hint: What to do about a key that differs.
+        since: When it was recorded, for messages.
+        hint: How to fix a key that differs.
 
     Raises:
         InputError: every key that differs, with both values.
@@ -80,7 +78,7 @@ def _has_no_effect(key: str, task: TaskFile) -> bool:
 
 
 def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
-    """Refuse to go on with other data, weights or kind of device than the run began with.
+    """Refuse to continue with other data, weights or kind of device than the run began with.
 
     Raises:
         InputError: what differs, all of it.
@@ -93,7 +91,7 @@ def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
                 where=Place(key=("model_name_or_path",), text=task.model_name_or_path),
                 found=f"the base model's weights or configuration changed: {short(now.inputs.model_hash)}",
                 allowed=f"{short(facts.inputs.model_hash)}, as when the run began",
-                hint=MEND_PLACE.format(key="model_name_or_path"),
+                hint=RESTORE_OR_POINT_TO.format(key="model_name_or_path"),
             )
         )
     if _kind(facts.machine.device) != _kind(now.machine.device):
@@ -102,7 +100,7 @@ def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
                 where=Place(key=("num_gpus",)),
                 found=f"the device changed: {_shown(now.machine.device)}",
                 allowed=f"{_shown(facts.machine.device)}, as when the run began",
-                hint=_MEND,
+                hint=_RESTORE,
             )
         )
     if problems:
@@ -110,12 +108,12 @@ def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
 
 
 def _are_places(*values: Any) -> bool:
-    """Whether values say where something is, and none is a share of the training rows."""
+    # a number is a share of the training rows, which is part of the task
     return all(isinstance(value, str | list) for value in values)
 
 
 def surroundings_warning(before: MachineFacts, now: MachineFacts) -> str | None:
-    """Return what of the machine and its packages is no longer as when the run began; None when nothing is.
+    """Return which packages and device changed since the run began; None if none did.
 
     Args:
         before: From the run record.
@@ -129,7 +127,7 @@ def surroundings_warning(before: MachineFacts, now: MachineFacts) -> str | None:
 
 
 def _kind(device: str | None) -> str:
-    """Return ``cpu`` of ``cpu (its name)``."""
+    # the fact is "cpu (its name)"
     return str(device).partition(" (")[0]
 
 
@@ -142,10 +140,6 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
             yield f"{prefix}{key}", old, new
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else "nothing" if value is None else json.dumps(value)
-
-
 def _shown(value: Any) -> str:
-    text = _plain(value)
+    text = value if isinstance(value, str) else "nothing" if value is None else json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
