@@ -1,0 +1,134 @@
+"""Tasks that join an executor, alone or not: what a failed beginning, a stop and an end leave."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.core.clock import ManualClock, SystemClock
+from cohort.core.errors import RunStateError
+from cohort.engine.prepare.preparation import Preparation, prepare
+from cohort.engine.run_start import begun_run, new_directory
+from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.step_costs import StepRecorder
+from cohort.engine.train.task_run import TaskRun
+from cohort.engine.train.task_session import TaskSession
+from cohort.runs.facts import RunState
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+from tests.engine.train.fakes import Notes
+
+SHORT = {"training": {"max_steps": 2}, "search": {"space": {"learning_rate": [1e-3]}}, "lora": {"r": 2}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("tiny"))
+
+
+def prepared(folder: Path) -> Preparation:
+    return prepare(tiny_task(folder, **SHORT), clock=SystemClock())
+
+
+@contextlib.contextmanager
+def opened(preparation: Preparation, path: Path, *, clock: Any = None) -> Iterator[OpenRun]:
+    clock = clock or SystemClock()
+    with (
+        new_directory(path, preparation.task) as directory,
+        begun_run(preparation, directory, watcher=Notes(), options=RunOptions(), clock=clock) as run,
+    ):
+        yield run
+
+
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[StepRecorder]:
+    """Return the recorders whose costs are kept from now on."""
+    found: list[StepRecorder] = []
+    monkeypatch.setattr(StepRecorder, "keep", lambda self: found.append(self))
+    return found
+
+
+def test_a_lone_task_is_finished_and_leaves_its_step_costs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorders, preparation = kept(monkeypatch), prepared(folder)
+    session = TaskSession(preparation, clock=SystemClock())
+    with opened(preparation, tmp_path / "run") as run:
+        session.join(preparation, run)
+        session.run()
+        facts = run.store.reader.facts()
+    assert facts.state is RunState.DONE
+    assert facts.base_metrics is not None
+    assert (tmp_path / "run" / "best" / "adapter_model.safetensors").is_file()
+    assert len(recorders) == 1
+
+
+def test_what_one_of_two_tasks_cannot_finish_is_passed_on_and_no_step_is_taken_for_its_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorders, preparations = kept(monkeypatch), [prepared(folder) for _ in range(2)]
+    session = TaskSession(preparations[0], clock=SystemClock())
+    failed: dict[str, str] = {}
+
+    def finish(member: TaskRun) -> None:
+        try:
+            session.finish(member)
+        except RunStateError as error:
+            failed[member.run.directory.root.name] = str(error)
+
+    with contextlib.ExitStack() as runs:
+        for number, preparation in enumerate(preparations):
+            session.join(preparation, runs.enter_context(opened(preparation, tmp_path / str(number))))
+        broken = next(iter(session._members.values()))
+
+        def no_adapter(*, was_alone: bool) -> None:
+            raise RunStateError("no best adapter")
+
+        monkeypatch.setattr(broken, "finish", no_adapter)
+        session.run(finish=finish)
+    assert failed == {"0": "no best adapter"}
+    assert (tmp_path / "1" / "best" / "adapter_model.safetensors").is_file()
+    assert recorders == []
+
+
+def test_a_task_that_cannot_begin_leaves_the_session_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preparation = prepared(folder)
+    session = TaskSession(preparation, clock=SystemClock())
+    closed: list[TaskRun] = []
+    close = TaskRun.close_trackers
+
+    def fail(self: TaskRun) -> None:
+        raise RuntimeError("the device is on fire")
+
+    def close_and_tell(self: TaskRun) -> None:
+        closed.append(self)
+        close(self)
+
+    monkeypatch.setattr(TaskRun, "close_trackers", close_and_tell)
+    with monkeypatch.context() as broken:
+        broken.setattr(TaskRun, "measure_base", fail)
+        with opened(preparation, tmp_path / "broken") as run, pytest.raises(RuntimeError, match="on fire"):
+            session.join(preparation, run)
+    assert len(closed) == 1
+    preparation = prepared(folder)
+    with opened(preparation, tmp_path / "run") as run:
+        session.join(preparation, run)
+        session.run()
+        assert run.store.reader.facts().state is RunState.DONE
+
+
+def test_a_stop_saves_and_says_so_and_the_slots_can_be_used_again(folder: Path, tmp_path: Path) -> None:
+    preparation = prepared(folder)
+    session = TaskSession(preparation, clock=ManualClock())
+    with opened(preparation, tmp_path / "run", clock=ManualClock()) as run:
+        session.join(preparation, run)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(welcome=lambda: signal.raise_signal(signal.SIGINT))
+        assert run.store.reader.facts().state is RunState.INTERRUPTED
+    session.vacate()
+    assert session._executor.resident == ()
