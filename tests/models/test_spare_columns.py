@@ -11,7 +11,7 @@ from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice
 from cohort.models import spare_columns
 from cohort.models.decoder import Decoder
-from cohort.models.spare_columns import make_room
+from cohort.models.spare_columns import reserve_spare_columns
 from cohort.models.weight_formats.plain import FrozenLinear
 from cohort.models.weights import load_decoder
 from tests.kernels.dense_head import DenseHead
@@ -52,29 +52,29 @@ def test_weights_of_another_format_are_left_as_they_are(decoder: Decoder) -> Non
     others = [DenseHead(torch.zeros(HIDDEN, HIDDEN)) for _ in decoder.layers]
     for layer, other in zip(decoder.layers, others, strict=True):
         layer.linears[1].frozen = other
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert [layer.linears[1].frozen for layer in decoder.layers] == others
 
 
 def test_a_small_bank_and_a_long_pass_get_columns_and_a_larger_bank_gives_them_back(decoder: Decoder) -> None:
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2047)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2047)
     assert columns(decoder) == [0] * 8
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0, 64, 0, 0] * 2
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=100)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=100)
     assert columns(decoder) == [0, 64, 0, 0] * 2
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=80, num_rows=100)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=80, num_rows=100)
     assert columns(decoder) == [0] * 8
 
 
 def test_a_linear_that_the_bank_leaves_alone_gets_none(decoder: Decoder) -> None:
     without = [name for name in decoder.linears if "layers.1." not in name or "o_proj" not in name]
-    make_room(decoder, adapted=without, num_rank_rows=64, num_rows=2048)
+    reserve_spare_columns(decoder, adapted=without, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0, 64, 0, 0] + [0] * 4
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0, 64, 0, 0] * 2
     # the next bank on the same model adapts q and v alone
-    make_room(
+    reserve_spare_columns(
         decoder, adapted=[n for n in decoder.linears if "q_proj" in n or "v_proj" in n], num_rank_rows=64, num_rows=9
     )
     assert columns(decoder) == [0] * 8
@@ -82,14 +82,14 @@ def test_a_linear_that_the_bank_leaves_alone_gets_none(decoder: Decoder) -> None
 
 def test_nothing_moves_once_a_graph_has_recorded_where_it_is(decoder: Decoder) -> None:
     decoder.is_recorded = True
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0] * 8
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.bfloat16), ("cuda", torch.float32)])
 def test_only_sixteen_bits_on_a_gpu_get_columns(decoder: Decoder, device: str, dtype: torch.dtype) -> None:
     decoder.device, decoder.dtype = torch.device(device), dtype
-    make_room(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
+    reserve_spare_columns(decoder, adapted=decoder.linears, num_rank_rows=64, num_rows=2048)
     assert columns(decoder) == [0] * 8
 
 

@@ -72,7 +72,7 @@ class PackedLinear:
         self._column_starts = starts[:-1]
 
     def input_room(self, like: Tensor, lora: LoraContext | None) -> PaddedRows | None:
-        """Return rows for whoever makes the input of a pass whose product is to be augmented; None: any input will do.
+        """Return rows to write the input into where the product will be augmented; None where any input will do.
 
         ``like`` is any tensor of the pass.
         """

@@ -100,7 +100,7 @@ def _packed_forward(layer: Any, x: Tensor, *arguments: Any, **options: Any) -> T
     x_TK = x.reshape(num_rows, x.shape[-1])
     padding = (0, 0, 0, -rank % _RANK_TILE)
     part = LoraPart(
-        # PEFT keeps factors in float32 beside a bf16 model; products run in the stream's dtype
+        # PEFT keeps factors in float32 with a bf16 model; products run in the stream's dtype
         a_RK=F.pad(a_rK.to(x.dtype), padding),
         b_RN=F.pad(b_Nr.to(x.dtype).t().contiguous(), padding),
     )

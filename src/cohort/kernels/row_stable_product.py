@@ -1,4 +1,4 @@
-"""A product whose rows have the same bits whatever rows are beside them, on a CPU.
+"""A product in which a row's bits do not depend on the other rows, on a CPU.
 
 Shapes:  T rows · N inner width · K output width
 """

@@ -1,4 +1,4 @@
-"""Which frozen weights get columns to spare, for the augmented products of a bank of few rank rows."""
+"""Which frozen weights get columns to spare, for the augmented products of a bank with few rank rows."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from cohort.kernels.packed_linear.choice.tiles import TermPlace, choose_tiles
 from cohort.kernels.packed_linear.frozen_product import can_reserve
 from cohort.models.decoder import Decoder
 
-__all__ = ["make_room"]
+__all__ = ["reserve_spare_columns"]
 
 
-def make_room(decoder: Decoder, *, adapted: Collection[str], num_rank_rows: int, num_rows: int) -> None:
-    """Give those linears of ``decoder`` columns to spare whose product is to be augmented in a pass of ``num_rows``
-    rows with a bank of ``num_rank_rows``, and take them back where the bank is too large or leaves them alone: a
-    product over a weight with columns to spare is 1 to 5 % slower.
+def reserve_spare_columns(decoder: Decoder, *, adapted: Collection[str], num_rank_rows: int, num_rows: int) -> None:
+    """Give columns to spare to the linears whose product will be augmented in a pass, and take them back later.
 
-    To be called before a pass that is launched kernel by kernel; all but the first such call change nothing. Weights
-    move one at a time, and none once a CUDA graph has recorded where they are: passes then take them as they are.
+    They are taken back where the bank is too large or leaves a linear alone: a product over a weight with columns to
+    spare is 1 to 5 % slower. Call it before a pass that is launched kernel by kernel; all but the first such call
+    change nothing. Weights move one at a time, and none once a CUDA graph has recorded where they are.
 
     Args:
-        decoder: Whose weights move.
+        decoder: The decoder whose weights move.
         adapted: Linears that the bank adapts, by full module path.
-        num_rank_rows: Of the bank.
-        num_rows: Of the pass.
+        num_rank_rows: Rank rows of the bank.
+        num_rows: Rows of the pass.
     """
     device = decoder.device
     if decoder.is_recorded or device.type != "cuda" or decoder.dtype.itemsize != 2:
@@ -45,7 +44,7 @@ def make_room(decoder: Decoder, *, adapted: Collection[str], num_rank_rows: int,
 
 
 def _columns(linear: PackedLinear, *, gpu: str, num_rank_rows: int, num_rows: int) -> int | None:
-    """Return how many columns to spare the linear's weight is to have; None: as many as it has."""
+    """Return how many columns to spare the linear's weight should have; None leaves it as it is."""
     if len(linear.parts) > 1:
         return None
     frozen = linear.frozen

@@ -26,6 +26,8 @@ from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
 
 __all__ = ["WeightDtype", "check_checkpoint", "freeze_weights", "load_decoder", "load_tokenizer"]
 
+_SAME_MODEL = "Use the config.json and the weights of one and the same model."
+
 
 class WeightDtype(Enum):
     """In what the frozen model computes. ``AUTO``: float32 on a CPU, bfloat16 on a GPU."""
@@ -171,10 +173,18 @@ def _match(
     folder: Path,
     weight_format: WeightFormat,
 ) -> dict[str, StoredTensor]:
-    """Return where each tensor of the layout is stored; raise all that is missing, mis-shaped or not understood."""
+    """Return where each tensor of the layout is stored.
+
+    Raises:
+        InputError: all that is missing, mis-shaped or not understood.
+    """
     problems = list(files.problems)
     tensors = _with_model_prefix(files.tensors)
     wanted = {piece.key: piece.shape for fused in layout for piece in fused.pieces}
+
+    def refuse(key: str, found: str, allowed: str, hint: str = _SAME_MODEL) -> None:
+        problems.append(Problem(where=f"{tensors[key].file}: {key}", found=found, allowed=allowed, hint=hint))
+
     for key, shape in wanted.items():
         stored = tensors.get(key)
         if stored is None:
@@ -182,24 +192,16 @@ def _match(
             if not files.problems:
                 problems.append(_missing(key, shape, folder=folder, tensors=tensors))
         elif stored.shape != shape:
-            problems.append(
-                Problem(
-                    where=f"{stored.file}: {key}",
-                    found=f"shape {list(stored.shape)}",
-                    allowed=f"shape {list(shape)}, as config.json says",
-                    hint="Use the config.json and the weights of one and the same model.",
-                )
-            )
+            refuse(key, f"shape {list(stored.shape)}", f"shape {list(shape)}, as config.json says")
         elif stored.dtype not in weight_format.stored_dtypes:
-            problems.append(
-                Problem(
-                    where=f"{stored.file}: {key}",
-                    found=f"dtype {stored.dtype}",
-                    allowed=", ".join(weight_format.stored_dtypes),
-                    hint="Use the unquantised checkpoint of this model.",
-                )
-            )
-    problems.extend(_not_understood(tensors, wanted=wanted, config=config))
+            allowed = ", ".join(weight_format.stored_dtypes)
+            refuse(key, f"dtype {stored.dtype}", allowed, "Use the unquantised checkpoint of this model.")
+    for key in tensors:
+        # tensors inside the layers that this architecture does not compute with: ignoring them would be wrong
+        match = re.match(r"model\.layers\.(\d+)\.", key)
+        if match and int(match[1]) < config.num_layers and key not in wanted and "rotary_emb." not in key:
+            found = f"a tensor that {config.architecture} with this config.json does not use"
+            refuse(key, found, "the tensors of its layers")
     if problems:
         raise InputError(problems)
     return {key: tensors[key] for key in wanted}
@@ -220,26 +222,6 @@ def _missing(key: str, shape: tuple[int, ...], *, folder: Path, tensors: Mapping
         allowed=f"a tensor of shape {list(shape)}",
         hint="Fetch all weight files of the model again.",
     )
-
-
-def _not_understood(
-    tensors: Mapping[str, StoredTensor], *, wanted: Mapping[str, tuple[int, ...]], config: DecoderConfig
-) -> list[Problem]:
-    """Tensors inside the layers that this architecture does not compute with: ignoring them would be wrong."""
-    problems = []
-    for key, stored in tensors.items():
-        match = re.match(r"model\.layers\.(\d+)\.", key)
-        if match is None or int(match[1]) >= config.num_layers or key in wanted or "rotary_emb." in key:
-            continue
-        problems.append(
-            Problem(
-                where=f"{stored.file}: {key}",
-                found=f"a tensor that {config.architecture} with this config.json does not use",
-                allowed="the tensors of its layers",
-                hint="Use the config.json and the weights of one and the same model.",
-            )
-        )
-    return problems
 
 
 def _read(

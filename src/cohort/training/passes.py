@@ -21,7 +21,7 @@ from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear import SlotTable
 from cohort.models.decoder import Decoder
-from cohort.models.spare_columns import make_room
+from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.captured_pass import CapturedPasses, StagedReplay
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.objectives.objective import Objective
@@ -120,7 +120,9 @@ class Passes:
             return self.objective.terms(replayed, samples)
         batch, lora = staged.stream
         bank = self._bank
-        make_room(self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows)
+        reserve_spare_columns(
+            self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows
+        )
         present = {entry.slot: divisors[entry.slot] for entry in entries}
         size = pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
         with self._memory.observe(PassKind.TRAIN, size) as observed:

@@ -23,7 +23,7 @@ class TensorBoardTracker:
 
     Args:
         writer: ``SummaryWriter`` of torch.utils.tensorboard or tensorboardX.
-        hparams: The ``hparams`` function beside it, which makes the plugin's three summaries.
+        hparams: The ``hparams`` function of the same package, which makes the plugin's three summaries.
     """
 
     def __init__(

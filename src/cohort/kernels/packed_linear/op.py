@@ -79,8 +79,8 @@ def packed_linear(
 def input_room(
     like: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: LaunchTables | None
 ) -> PaddedRows | None:
-    """Return empty rows [T, K] with room behind them, for whoever makes the input of a linear whose product is to be
-    augmented; None where it is not, and any input will do.
+    """Return empty rows [T, K] with room behind them, to write the input of a linear into whose product will be
+    augmented; None where it will not, and any input will do.
 
     Args:
         like: Any tensor of the pass: gives dtype, device and with them the backend.

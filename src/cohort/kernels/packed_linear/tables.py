@@ -67,7 +67,7 @@ class SlotTable:
 
     @cached_property
     def end_of_rank_rows(self) -> int:
-        """The row after the last rank row of any slot: factors have at least so many rows."""
+        """The row after the last rank row of any slot: factors have at least that many rows."""
         ends = (start + rank for start, rank in zip(self.row_starts, self.ranks, strict=True) if rank)
         return max(ends, default=0)
 

@@ -69,8 +69,7 @@ def room_for(
     tables: LaunchTables,
     tiles: TileChoice | None = None,
 ) -> PaddedRows | None:
-    """Return empty rows, [T, K] and room behind them, for whoever makes the input of a linear; None where its product
-    is not augmented.
+    """Return empty rows [T, K] with room behind them, for a linear's input; None where its product is not augmented.
 
     Args:
         like: Gives dtype and device.

@@ -1,4 +1,4 @@
-"""The fused path on a GPU: two passes over the feed-forward width beside the frozen products.
+"""The fused path on a GPU: two passes over the feed-forward width, besides the frozen products.
 
 Forward: shrink of x, frozen gate-and-up product G, activation with the down shrink, expand of down and its frozen
 product on top. Backward: output side of down, frozen D = dY W_down, one pass that turns D into dG and leaves every

@@ -23,9 +23,7 @@ class FrozenLinear:
     """
 
     def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None, *, in_features: int | None = None) -> None:
-        """Wrap a weight [N, K]; one of more columns than ``in_features`` has the others to spare (their content never
-        matters).
-        """
+        """Wrap a weight [N, K]. Columns beyond ``in_features`` are columns to spare, whose content never matters."""
         if weight_NK.requires_grad or (bias_N is not None and bias_N.requires_grad):
             raise ValueError("a frozen weight must not require a gradient")
         self._wide_NX = weight_NK
@@ -43,7 +41,7 @@ class FrozenLinear:
     @property
     def num_bytes(self) -> int:
         """Bytes of weight, columns to spare and bias."""
-        return _num_bytes(self._wide_NX) + (0 if self._bias_N is None else _num_bytes(self._bias_N))
+        return self._wide_NX.nbytes + (0 if self._bias_N is None else self._bias_N.nbytes)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,8 +72,9 @@ class FrozenLinear:
 
     @torch.no_grad()
     def reserve_columns(self, count: int) -> None:
-        """Lay the weight out with ``count`` columns to spare; it moves unless it has as many. No one may know its
-        address from before.
+        """Lay the weight out with ``count`` columns to spare; it moves unless it has that many.
+
+        An address taken before, as a CUDA graph takes it, is then wrong.
         """
         num_out, num_in = self._weight_NK.shape
         if count == self._wide_NX.shape[1] - num_in:
@@ -101,10 +100,6 @@ class FrozenLinear:
     @torch.no_grad()
     def add_grad_input(self, dy_TN: Tensor, dx_TK: Tensor) -> None:
         dx_TK.addmm_(dy_TN, self._weight_NK)
-
-
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 PLAIN = WeightFormat(

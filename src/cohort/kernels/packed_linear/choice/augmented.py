@@ -3,8 +3,8 @@
 ``[X, sS] [W, B^T]^T = X W^T + s S B^T`` where a row of sS is zero outside its own slot's rank rows. Y is written once
 and never read back, for C / K more multiplications.
 
-It needs room on both sides: whoever makes X makes it as the first columns of a wider buffer (:class:`PaddedRows`), and
-the frozen weight has columns to spare (:mod:`cohort.models.spare_columns`). B is copied into them in every pass (a few
+It needs room on both sides: X is made as the first columns of a wider buffer (:class:`PaddedRows`), and the frozen
+weight has columns to spare (:mod:`cohort.models.spare_columns`). B is copied into them in every pass (a few
 microseconds, against a copy that an optimizer, an insertion or a second bank could leave stale). What is not finite in
 B enters as zero and is reported instead, and S of the slot's own rows becomes NaN: 0 x NaN would otherwise reach every
 other slot.
@@ -37,7 +37,7 @@ class PaddedRows:
     Attributes:
         buffer_TX: The whole, [T, K + C or more].
         width: K.
-        num_columns: C; columns beyond ``width + num_columns`` are padding that nobody reads.
+        num_columns: C; columns beyond ``width + num_columns`` are padding that is never read.
     """
 
     buffer_TX: Tensor

@@ -180,7 +180,7 @@ def expand(
 
 
 def _filling(tiles: TileChoice, *, width: int, rank_pass: RankPass, device: torch.device) -> TileChoice:
-    """Return the tiles of the weight gradients for a launch of so many chunks."""
+    """Return the tiles of the weight gradients for the number of chunks of a launch."""
     return filling_tiles(
         tiles, width=width, num_chunks=rank_pass.num_chunks, least_programs=3 * num_multiprocessors(device) // 2
     )

@@ -1,4 +1,4 @@
-"""What an augmented product reads beside X and W: B copied behind W, and S spread over the columns behind X.
+"""What an augmented product reads besides X and W: B copied behind W, and S spread over the columns behind X.
 
 Shapes:  T rows · N output width · C rank rows of the bank in use, a multiple of 16 · r true rank, BR its padded class
          F blocks of output columns, each with its own flags

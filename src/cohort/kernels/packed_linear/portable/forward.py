@@ -161,7 +161,7 @@ def shrink_kernel(
     FLAGS_UP: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, SPLITS). Write ``S_p = (s) drop_p(X) A_p^T`` of each part p. SPREAD > 0 also spreads S of the one
-    part there is over so many columns behind X.
+    part there is over that many columns behind X.
 
     With SPLITS each program takes a share of K and leaves it in ``shares`` [PARTS * SPLITS, T, columns], float32 and
     part-major; the last of a tile adds them up. All parts read the same columns of X; APART, grid (tiles, SPLITS,
@@ -216,7 +216,7 @@ def sum_partials_kernel(
     FLAGS: tl.constexpr, FLAGS_UP: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles, PARTS, rows of a tile / ROWS). ``out[p] = (s *) sum over p's partials``, always in their order.
-    SPREAD > 0 also spreads the sum of the one part there is over so many columns behind X.
+    SPREAD > 0 also spreads the sum of the one part there is over that many columns behind X.
     """
     tile = tl.program_id(0)
     part = tl.program_id(1)

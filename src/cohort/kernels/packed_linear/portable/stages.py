@@ -1,7 +1,7 @@
 """Sums over several programs without a launch of their own: the program that arrives last adds up what all have left.
 
-Programs leave float32 parts in memory and count themselves; whoever counts last reads the parts in their own order,
-so the bits do not depend on who that was, and puts the counter back to zero for the next launch.
+Programs leave float32 parts in memory and count themselves. The last one to count reads the parts in their own order,
+so the bits do not depend on which program that was, and puts the counter back to zero for the next launch.
 
 Shapes:  R rank rows of the bank · r true rank, BR its padded class · N width of a gradient
 """
@@ -74,7 +74,7 @@ def sum_parts(sums, partial, sink, parts, cols, col_ok, part_start, stride_sink,
     entry = sums + (partial + 1) * _ENTRY_WIDTH
     first, count, rank_row, rank = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
     step, kind = tl.load(entry + 6).to(tl.int64) * part_width, tl.load(entry + 7)
-    # tiles of offsets beside running scalars: tiles of pointers would take twice the registers of all that runs before
+    # tiles of offsets and running scalars: tiles of pointers would take twice the registers of all that runs before
     ranks = tl.arange(0, 16)
     part_offsets = ranks[:, None] * part_width + (part_start + cols)[None, :]
     sink_offsets = ranks[:, None] * stride_sink + cols[None, :]
