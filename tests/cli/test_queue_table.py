@@ -60,7 +60,7 @@ def test_the_status_of_a_task_that_waits_says_for_what_and_until_when(
     assert "waits for  the next plan" in late
     assert re.search(r"state +beginning on gpu 0", beginning)
     assert code == 2
-    assert "the queue beside it" in err
+    assert "the queue it belongs to" in err
 
 
 PROGRESS = QueueProgress(

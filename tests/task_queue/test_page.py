@@ -88,7 +88,7 @@ def test_the_legend_says_what_is_drawn(queue: Path) -> None:
         "failed",
         "done",
         "still running",
-        "nobody worked the queue off: left out",
+        "no process ran the queue: left out",
         *STATES,
     ]
     assert page.count('class="mark on-bar"') == 4

@@ -1,4 +1,4 @@
-"""What a sweep cost, against training every candidate in full."""
+"""What a sweep cost, compared with training every candidate in full."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ __all__ = ["ComputeSaved", "compute_saved"]
 class ComputeSaved:
     """Counts so far, and the same for the full grid: every candidate trained to its last step, never evaluated.
 
-    Leaving evaluation out of the full grid only, never out of ours, keeps the comparison from flattering us.
-
     Attributes:
-        cost_tokens: What the sweep cost in tokens of training: trained ones plus evaluated ones at their lower cost.
         planned_tokens: The full grid's tokens; trials whose plan gave none are estimated from their own steps, or from
             the others' mean where they have not begun.
     """
 
+    # the full grid counts no evaluation although a user would evaluate it too: the comparison must not flatter us
     num_trials: int
     trained_steps: int
     planned_steps: int
@@ -34,7 +32,7 @@ class ComputeSaved:
 
     @property
     def cost_tokens(self) -> float:
-        """Tokens of training that the sweep cost."""
+        """What the sweep cost in tokens of training: trained ones, plus evaluated ones at their lower cost."""
         return self.trained_tokens + EVALUATION_TOKEN_COST * self.evaluation_tokens
 
     @property
@@ -58,6 +56,7 @@ def _planned_tokens(trials: Sequence[TrialRecord]) -> int:
             per_trial[trial.trial_id] = trial.tokens / trial.steps_done * trial.planned_steps
     if not per_trial:
         return 0
+    # a trial that has not begun and whose plan gave no tokens is taken as one of average length
     mean = sum(per_trial.values()) / len(per_trial)
     return round(sum(per_trial.get(trial.trial_id, mean) for trial in trials))
 

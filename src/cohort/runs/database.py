@@ -14,7 +14,7 @@ from cohort.runs.schema import APPLICATION_ID, READABLE_VERSIONS
 
 __all__ = ["Database", "database_errors_named", "open_database"]
 
-# SQLite's words for a file that may well be whole
+# SQLite says this of a file that may be whole, so that it must not be replaced by an older copy
 _OUT_OF_REACH = ("readonly database", "unable to open", "disk I/O error")
 # how long another process may hold the file before a read or write gives up
 _PATIENCE_SECONDS = 30.0
@@ -54,7 +54,7 @@ def _hint_for_damage(path: Path) -> str:
 
 
 class Database:
-    """An open database of a run; readers and the one writer are made of it."""
+    """An open database of a run, which its reader and its writer share."""
 
     def __init__(self, connection: sqlite3.Connection, *, path: Path) -> None:
         self.path = path
@@ -78,6 +78,7 @@ class Database:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Make all reads inside the block see one moment of the run, whatever another process writes meanwhile."""
+        # SQLite has no nested transactions; the outer snapshot covers the inner one
         if self.connection.in_transaction:
             yield
             return
@@ -158,7 +159,7 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
         return connection
     except sqlite3.OperationalError:
         connection.close()
-        # a WAL database in a folder that we may not write to: readable as it is, as long as no log waits beside it
+        # a WAL database in a folder that we may not write to: it is readable as it is unless a log waits next to it
         waiting = Path(f"{path}-wal")
         if waiting.exists() and waiting.stat().st_size:
             raise

@@ -1,4 +1,4 @@
-"""Copies of a run's database beside its checkpoints, and going back to one when the database itself is damaged."""
+"""Copies of a run's database, one with each checkpoint, and going back to one when the database is damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cohort.runs.directory import RunDirectory
 
 __all__ = ["copy_database", "is_good_copy", "repair_database", "replace_database"]
 
-# SQLite's own files beside a database: they belong to the one database they were made for
+# SQLite keeps these files next to a database; they fit only the database that they were made for
 _COMPANIONS = ("-wal", "-shm")
 
 
@@ -35,12 +35,10 @@ def copy_database(directory: RunDirectory, *, position: int) -> Path:
 
 
 def repair_database(directory: RunDirectory) -> str | None:
-    """Put the newest good copy in the place of a database that cannot be used; call it with the lock held.
-
-    The damaged file is kept as ``run.db.damaged``. A replacement that a kill interrupted is finished first.
+    """Replace a database that cannot be used by its newest good copy; call it with the lock held.
 
     Returns:
-        What was wrong and what was done, in one line; None when the database is fine.
+        What was wrong and what was done, in one line; None when the database is good.
 
     Raises:
         StorageFullError: the disk is full, which is no damage.
@@ -57,6 +55,7 @@ def repair_database(directory: RunDirectory) -> str | None:
         problem = error
     for copy in sorted((directory.root / "checkpoints").glob("[0-9]*.db"), reverse=True):
         if is_good_copy(copy):
+            # kept for inspection: what it holds is not ours to delete
             if database.exists():
                 database.replace(database.with_name(f"{database.name}.damaged"))
             replace_database(directory, copy)
@@ -65,7 +64,7 @@ def repair_database(directory: RunDirectory) -> str | None:
 
 
 def is_good_copy(copy: Path) -> bool:
-    """Tell whether a copy is whole: it is used as it is or not at all."""
+    """Return whether a copy is whole."""
     try:
         with closing(open_database(copy, read_only=True)) as database:
             return bool(database.one("PRAGMA quick_check(1)") == "ok")
@@ -74,15 +73,14 @@ def is_good_copy(copy: Path) -> bool:
 
 
 def replace_database(directory: RunDirectory, copy: Path) -> None:
-    """Put ``copy`` in the place of the database, without SQLite's files of the one before; call it with the lock held.
-
-    The database and its write-ahead log cannot go in one step: without its log it is older than any copy, and beside
-    another's log it is damaged. So the copy is written beside first, whole, and as long as it lies there
-    :func:`repair_database` goes on with the other steps, whenever this process was killed.
+    """Replace the database by ``copy``, without SQLite's files of the old one; call it with the lock held.
 
     Raises:
         StorageFullError: the disk is full; the database is as it was.
     """
+    # The database and its write-ahead log cannot be replaced in one step: without its log the old database is older
+    # than any copy, and with the old log the new one is damaged. So the copy is first written whole under a third name.
+    # While that file exists, repair_database() does the other steps, at whatever point this process was killed
     write_bytes(_replacement(directory), copy.read_bytes())
     _finish_replacement(directory)
 
@@ -92,17 +90,18 @@ def _replacement(directory: RunDirectory) -> Path:
 
 
 def _finish_replacement(directory: RunDirectory) -> None:
-    """Put the database that is to take the other's place there; nothing when there is none."""
+    """Finish a replacement that was begun, if there is one."""
     replacement = _replacement(directory)
     if not replacement.exists():
         return
+    # before the rename: the new database must never be opened with the old log
     for companion in _COMPANIONS:
         Path(f"{directory.database}{companion}").unlink(missing_ok=True)
     replacement.replace(directory.database)
 
 
 def _is_damage(error: RunStateError) -> bool:
-    """Whether the file itself is at fault: what cannot be reached or written now is whole, and a copy is older."""
+    """Return whether the file is at fault. One that cannot be reached now is whole, and newer than its copies."""
     cause = error.__cause__
     if isinstance(error, StorageFullError):
         return False

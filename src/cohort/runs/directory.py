@@ -1,4 +1,4 @@
-"""Where everything of one run lies, and who may start one there."""
+"""The paths of one run, and the checks before a run is made or opened there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cohort.runs.lock import RunLock
 __all__ = ["QUEUE_DATABASE", "RunDirectory", "choose_name"]
 
 QUEUE_DATABASE = "queue.db"
-"""What tells the directory of a queue, whose tasks have run directories in it."""
+"""The directory of a queue holds this file; the run directories of its tasks lie in it."""
 _LOCK_NAME = ".lock"
 _DATABASE_NAME = "run.db"
 _MOST_SHOWN = 5
@@ -28,7 +28,7 @@ class RunDirectory:
     def find_problem(cls, root: str | Path) -> Problem | None:
         """Return why a new run cannot be made in ``root``, if it cannot; change nothing.
 
-        An empty directory will do, and one with nothing but the remains of a run that was killed before it began.
+        A directory may be empty, or hold only what a run left that was killed before it began.
         """
         path = Path(root)
         if path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -90,7 +90,7 @@ class RunDirectory:
                 raise InputError(directory._is_queue())
             found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
             parent = directory.root.absolute().parent
-            waits = f", or see `cohort status {parent}`, the queue beside it" * (parent / QUEUE_DATABASE).is_file()
+            waits = f", or see `cohort status {parent}`, the queue it belongs to" * (parent / QUEUE_DATABASE).is_file()
             raise InputError(
                 Problem(
                     where=str(root),
@@ -102,8 +102,9 @@ class RunDirectory:
         return directory
 
     def holds_run(self) -> bool:
-        """Tell whether a run was started here."""
-        # the task is written first: with the lock file beside it, it is a run that was killed before its first step
+        """Return whether a run was started here."""
+        # the task is written first: a task and a lock file are a run that was killed before its first step, while a
+        # task alone may be a file that the user put there
         return self.database.is_file() or (self.task_file.is_file() and (self.root / _LOCK_NAME).exists())
 
     def lock(self) -> RunLock:
@@ -111,7 +112,7 @@ class RunDirectory:
         return RunLock(self.root / _LOCK_NAME)
 
     def clean_up(self) -> None:
-        """Mend what a killed process left half done; call it with the lock held, before anything else.
+        """Finish or undo what a killed process left half done; call it with the lock held, before anything else.
 
         Raises:
             RunStateError: a trial's directory cannot be read.
@@ -181,12 +182,12 @@ class RunDirectory:
         return self.root / "tensorboard"
 
     def _is_queue(self) -> Problem:
-        """Return what is wrong when the directory of a queue is taken for that of a run."""
+        """Return the problem of a user who names the directory of a queue where a run is expected."""
         runs = sorted(str(entry) for entry in self.root.iterdir() if entry.is_dir() and RunDirectory(entry).holds_run())
         shown = ", ".join(runs[:_MOST_SHOWN]) + (f" and {len(runs) - _MOST_SHOWN} more" * (len(runs) > _MOST_SHOWN))
         return Problem(
             where=str(self.root),
-            found="a queue of tasks, not the run of one",
+            found="a queue of tasks, not a run",
             allowed=f"the run of one of its tasks: {shown}" if runs else "the run of a task, but none has begun",
             hint=f"Name one task's run, such as {runs[0]}." if runs else f"See `cohort status {self.root}`.",
         )

@@ -1,4 +1,4 @@
-"""What a run's record says about the run as a whole: one typed record, and the only place that knows its stored keys.
+"""The facts of a run as one typed record, and the only place that knows the keys they are stored under.
 
 The table ``facts`` holds a row for each fact: its key, and its value as JSON. A fact that is None has no row. The key
 is the field's name unless the field says otherwise; a group of facts (:class:`MachineFacts`, ...) spreads over its own
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Self, TypedDict
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class RunState(StrEnum):
-    """What the process that last wrote to a run said about it; a killed process leaves ``RUNNING``."""
+    """What the last process of a run left it in. A killed process leaves ``RUNNING``."""
 
     RUNNING = "running"
     INTERRUPTED = "interrupted"
@@ -117,7 +117,7 @@ class TaskFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What the run began on: what changes the last bits of its numbers.
+    """The machine, packages and kernels the run began with. Others change the last bits of its numbers.
 
     Attributes:
         versions: By package.
@@ -139,7 +139,7 @@ class MachineFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class InputFacts:
-    """What the run read: rows, weights and tokenizer, known by their content.
+    """The run's inputs: rows, weights and tokenizer, known by their content.
 
     Attributes:
         data_counts: Rows and tokens, by what they are.
@@ -178,7 +178,7 @@ class SizeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFacts:
-    """What the sizes were chosen by.
+    """The memory that the sizes were chosen by.
 
     Attributes:
         of_a_pass: Whether the memory of passes was ``measured`` or ``estimated``.
@@ -198,7 +198,7 @@ class MemoryFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class PassFacts:
-    """What passes took so far, and what followed from that.
+    """The memory that passes took so far, and the sizes that were changed because of it.
 
     Attributes:
         token_budgets: Most tokens of a micro-batch, by kind of pass; a shortage lowers them.
@@ -206,7 +206,7 @@ class PassFacts:
         recomputed_above_tokens: Longer training passes are recomputed, for whatever reason.
         num_shortages: How often memory ran out.
         num_recomputed: Training passes that were recomputed.
-        num_observed: Passes whose peak was observed; the other fields are None where there was none.
+        num_observed: Passes whose peak was observed; the fields below are None where there was none.
         error_percent: Mean error of their predictions, in percent of what was observed.
         predicted_bytes, observed_bytes: The largest pass.
         largest: The passes that took most, largest first.
@@ -226,7 +226,7 @@ class PassFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """All that a run's record says beside its log. A fact that is not known, or not known yet, is None.
+    """The facts of a run: all that its record holds but the log. A fact that is not known, or not known yet, is None.
 
     Attributes:
         task_name: The run directory's name when the run began.
@@ -239,8 +239,8 @@ class RunFacts:
         search_ended: What ended the search before all trials were proposed, in words.
         are_results_written: Whether nothing is left to do.
         tracker_failures: What went wrong, by tracker.
-        run_seconds: Run time up to the last record of it; the log may be later.
-        seconds: By activity; what is neither is not in them, so that they need not add up to ``run_seconds``.
+        run_seconds: Run time when it was last recorded; rows of the log may be later.
+        seconds: By activity. Some run time belongs to none, so that their sum may be less than ``run_seconds``.
     """
 
     task_name: str | None = None
@@ -284,10 +284,8 @@ class RunFacts:
         return ObjectiveMetric(name=self.metric, maximize=self.metric_maximize, ties=ties)
 
     def listed(self) -> dict[str, JsonValue]:
-        """Return what a list of facts should show, by key in alphabetical order: what no other part of a report shows.
-
-        The largest passes are for programs, which find them in the database.
-        """
+        """Return the facts that no other part of a report shows, by key in alphabetical order."""
+        # the largest passes are twenty records for programs, which find them in the database
         hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes"}
         rows = _rows(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
@@ -337,15 +335,7 @@ def _rows(facts: Mapping[str, Any]) -> dict[str, str | None]:
     return {key: None if value is None else json.dumps(value, default=asdict) for key, value in values.items()}
 
 
-_GROUPS: dict[str, type] = {
-    "places": RunPlaces,
-    "task": TaskFacts,
-    "machine": MachineFacts,
-    "inputs": InputFacts,
-    "sizes": SizeFacts,
-    "memory": MemoryFacts,
-    "passes": PassFacts,
-}
+_GROUPS = {entry.name: type(entry.default) for entry in fields(RunFacts) if is_dataclass(entry.default)}
 
 
 def _data_problem(stored: Mapping[str, str]) -> DataProblem:
@@ -354,7 +344,7 @@ def _data_problem(stored: Mapping[str, str]) -> DataProblem:
     return DataProblem(where=stored["where"], found=stored["found"], allowed=stored["allowed"], hint=hint)
 
 
-# what JSON has no type of its own for, by key
+# JSON has no tuples, enumerations and records: these keys need a conversion
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "metric_ties": TieRule,
     "state": RunState,

@@ -17,7 +17,7 @@ from cohort.core.errors import RunStateError
 
 __all__ = ["RunLock"]
 
-# whoever only looks (:meth:`RunLock.holder`) has the lock for some microseconds
+# RunLock.holder() takes a shared lock for some microseconds: a writer that meets it tries again instead of failing
 _LOOKS = 3
 _LOOK_SECONDS = 0.02
 
@@ -34,11 +34,10 @@ def _lock(descriptor: int) -> None:
 
 
 class RunLock:
-    """Held from :meth:`acquire` (or ``with``) to :meth:`release`; the kernel releases it when the process dies.
+    """Held from :meth:`acquire` (or ``with``) to :meth:`release`; the kernel releases it when the process dies."""
 
-    The file says who holds it, for the message of whoever comes second; the lock itself is ``flock``, so that a file
-    left by a killed process is no obstacle.
-    """
+    # the lock is `flock` and not the file: a file that a killed process left behind keeps no one out. Its text only
+    # names the holder in the message that a second process prints
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,6 +67,7 @@ class RunLock:
                 f"the file system of {self._path.parent} cannot lock files ({error.strerror}); "
                 "choose a run directory on a local disk"
             ) from error
+        # written after the lock is taken, so that the text is always that of the holder
         who = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -88,7 +88,7 @@ class RunLock:
         self._descriptor = None
 
     def holder(self) -> str | None:
-        """Return who holds the lock now (``process 12 on host since ...``); None when nobody does."""
+        """Return who holds the lock now (``process 12 on host since ...``); None when no process does."""
         if self._descriptor is not None:
             return self._holder(self._descriptor)
         try:

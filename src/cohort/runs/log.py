@@ -1,4 +1,4 @@
-"""A run's log: steps, evaluations, failures and decisions, each a row of its table, and the stays in slots beside them.
+"""A run's log: steps, evaluations, failures and decisions, each a row of its table; and the stays of trials in slots.
 
 The columns of a table are the fields of its record, so that a row is written and read by one rule.
 """
@@ -32,7 +32,7 @@ LOG_TABLES = (*_TABLES.values(), "trials")
 
 
 def number(value: float | None) -> float:
-    """Return what the database keeps of a number: NaN is null there."""
+    """Return a number as it was before the database turned NaN into NULL."""
     return math.nan if value is None else float(value)
 
 
@@ -146,6 +146,7 @@ class RunLog:
                 LoggedEvent(position=position, seconds=seconds, event=event)
                 for position, seconds, event in self._logged(kind, clause, arguments)
             ]
+        # each kind has a table of its own; the position joins them to one order
         return sorted(found, key=lambda entry: entry.position)
 
     def residencies(self) -> list[ResidencyRecord]:

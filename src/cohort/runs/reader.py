@@ -56,6 +56,7 @@ class RunReader:
 
     def run_seconds(self) -> float:
         """Return the run time up to the last thing recorded."""
+        # a killed process recorded no run time at its end, but its log has the time of each row
         logged = self._database.one("SELECT coalesce(max(seconds), 0) FROM log")
         return max(float(logged), self.facts().run_seconds)
 
@@ -75,7 +76,7 @@ class RunReader:
     def trials(self) -> list[TrialRecord]:
         """Return every trial with how far it came, by trial id."""
         rows = self._database.rows
-        # SQLite defines the bare column as that of the row with the maximum
+        # SQLite takes the bare column `loss` from the row with the largest step
         steps = rows("SELECT trial_id, max(step), sum(num_tokens), loss FROM steps GROUP BY trial_id")
         progress = {trial_id: (done, tokens, number(loss)) for trial_id, done, tokens, loss in steps}
         resident = {row[0] for row in rows("SELECT trial_id FROM residencies WHERE stop_position IS NULL")}
@@ -83,6 +84,7 @@ class RunReader:
         evaluation_tokens: Counter[int] = Counter()
         for record in evaluations.values():
             evaluation_tokens[record.trial_id] += record.num_tokens
+        # the study decides what is best: at equal values, by rules that the evaluations alone do not tell
         best, standing = self._verdicts()
         records = []
         for trial_id, parameters, planned_steps, planned_tokens, seed in rows(
@@ -150,5 +152,5 @@ def _status(decision: Decision | None, *, resident: bool, steps_done: int) -> tu
         return (TrialStatus.FAILED if failed else TrialStatus.STOPPED), str(decision.reason), decision.message
     if resident:
         return TrialStatus.RUNNING, "", ""
-    # out of its slot with work behind it: its state is kept somewhere, whether by a rule or for want of a slot
+    # a trial that has trained and is in no slot is parked: a rule took it out, or a run with fewer slots did
     return (TrialStatus.PARKED if steps_done else TrialStatus.WAITING), "", ""

@@ -1,4 +1,4 @@
-"""What the run store holds, as immutable records. NaN and Inf survive storage bit-independent: NaN is NaN again."""
+"""What the run store holds, as immutable records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 
 
 class TrialStatus(StrEnum):
-    """Where a trial stands; follows from its decisions and whether it is resident."""
+    """Where a trial stands. It follows from the decisions about it and from whether it is resident."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -43,7 +43,7 @@ class NewTrial:
     Attributes:
         parameters: Every hyperparameter by its task-file name (``learning_rate``, ``r``, ``batch_size``, ...).
         planned_steps: Optimizer steps of its full training.
-        planned_tokens: Tokens of its full training, prompts included; None where that is not known.
+        planned_tokens: Tokens of its full training, prompts included; None where the plan gives none.
         seed: The trial's own seed.
     """
 
@@ -60,7 +60,7 @@ class TrialRecord:
 
     Attributes:
         reason: Why it stopped, in the words of the decision; empty while it may go on.
-        message: The error of a failed trial.
+        message: The error of a failed trial; else empty.
         tokens: Tokens trained so far.
         evaluation_tokens: Tokens evaluated so far.
         last_loss: Loss of the last step; None before the first.
@@ -89,7 +89,7 @@ class TrialRecord:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether the trial has ended."""
         return self.status in (TrialStatus.STOPPED, TrialStatus.COMPLETED, TrialStatus.FAILED)
 
 

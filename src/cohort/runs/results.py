@@ -1,4 +1,4 @@
-"""The outcome of a run: trials ranked, the best one, what it cost."""
+"""The outcome of a run: its trials ranked, the best one, and what it cost."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class RankedTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResults:
-    """All that a run came to.
+    """The outcome of a run.
 
     Attributes:
         ranked: Every trial, best first; trials without a finite evaluation last.
         best: The run's result: what the run recorded as its best, else the first of ``ranked`` that has a value.
         base_value: The task's metric of the model without an adapter; None where it was not measured.
-        default_value: The same for the default hyperparameters: measured apart (fact ``default_metrics``), else the
-            best value of ``default_trial``, which a rule may have stopped early.
-        default_trial: The trial with the default hyperparameters, where ``default_value`` is its own.
-        facts: What the record says of the run as a whole.
+        default_value: The same for the default hyperparameters: recorded at the end of a run whose default trial did
+            all its steps, else the best value of ``default_trial``, which a rule may have stopped early.
+        default_trial: The trial with the default hyperparameters, where ``default_value`` is its best so far.
+        facts: The run's record.
     """
 
     metric: ObjectiveMetric
@@ -100,6 +100,7 @@ def read_results(reader: RunReader) -> RunResults:
     metric = facts.objective_metric
     by_id = {trial.trial_id: trial for trial in trials}
     ordered = best_first(trials, metric=metric)
+    # the run's own choice comes first: best/ holds that adapter
     best = None if facts.best_trial_id is None else by_id.get(facts.best_trial_id)
     if best is None and ordered and ordered[0].best_value is not None:
         best = ordered[0]

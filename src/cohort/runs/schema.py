@@ -15,11 +15,11 @@ __all__ = ["APPLICATION_ID", "READABLE_VERSIONS", "SCHEMA_VERSION", "create_tabl
 # 2: data problems have a `hint` where version 1 wrote `mend`; nothing else differs
 SCHEMA_VERSION = 2
 READABLE_VERSIONS = (1, SCHEMA_VERSION)
-# "COHO": tells our databases from others
+# "COHO": other programs' databases have another id
 APPLICATION_ID = 0x434F484F
 
-# Each row of the log takes one position; the view `log` is the log itself. SQLite keeps NaN as NULL, so loss columns
-# are nullable and NULL reads as NaN. Positions grow but may have gaps where a re-applied event was already there.
+# Each row of the log takes one position; the view `log` is the log itself. Positions grow, with gaps where an event was
+# sent again. SQLite keeps NaN as NULL: the columns of losses are nullable, and NULL is read as NaN.
 _TABLES = """
 CREATE TABLE facts (
     key TEXT PRIMARY KEY,
@@ -118,6 +118,7 @@ def create_tables(path: Path, *, facts: Mapping[str, str | None]) -> None:
     """
     if path.exists():
         raise RunStateError(f"{path} already exists; resume that run or choose another directory")
+    # made under another name and renamed: a killed process leaves no database without tables
     with (
         atomic_file(path) as partial,
         storage_full_named(path),

@@ -1,4 +1,4 @@
-"""What ``cohort status`` shows: where a run stands, as data. The command line draws it."""
+"""Where a run stands, as data: what ``cohort status`` prints."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RunStatus:
         stopped_reasons: Stopped trials by reason.
         resident: (slot, trial id) of the trials being trained, by slot.
         tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
-        seconds_left: About, if no trial were stopped early but by the selection; None when it cannot be said yet, 0
-            when done.
+        seconds_left: An estimate that expects no early exit but the selection; None before there is a rate, 0 when
+            done.
     """
 
     state: str
@@ -54,6 +54,7 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
     compute, task = results.compute, results.facts.task
     if not compute.planned_steps:
         return None
+    # older runs did not record how many tokens a trial would take
     mean = compute.planned_tokens / compute.planned_steps
     ahead = (entry.trial for entry in results.ranked if not entry.trial.is_over)
     return seconds_left(
@@ -74,7 +75,7 @@ def _seconds_left(results: RunResults, *, tokens_per_second: float | None) -> fl
 
 
 def read_status(directory: RunDirectory) -> RunStatus:
-    """Read where the run in ``directory`` stands; disturbs no process that runs it.
+    """Read where the run in ``directory`` stands; the process that trains it is not disturbed.
 
     Raises:
         RunStateError: the run's database cannot be read.
@@ -88,6 +89,7 @@ def read_status(directory: RunDirectory) -> RunStatus:
             sorted((stay.slot, stay.trial_id) for stay in reader.log.residencies() if stay.stop_position is None)
         )
     rate = tokens / window if window > 0 and tokens else None
+    # a killed process leaves the state `running` behind: the lock tells whether one is alive
     done = results.facts.state is RunState.DONE
     counts = Counter(entry.trial.status for entry in results.ranked)
     return RunStatus(

@@ -1,7 +1,7 @@
-"""The one owner of a run's database: what happened, what was decided, in the order it happened.
+"""The writer of a run's database: what happened and what was decided, in the order it happened.
 
-A log position numbers every trial, event and decision. Appending is transactional and idempotent: what is already there
-by (trial, step, kind) is kept as it is, so that a resumed run may send its last steps again.
+A log position numbers every trial, event and decision. Appending is transactional and idempotent: an entry that is
+there already, by (trial, step, kind), stays as it is, so that a resumed run may send its last steps again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RunStore:
 
     @classmethod
     def resume(cls, path: Path, *, clock: Clock | None = None) -> RunStore:
-        """Open the database of a run to go on with it; stays in slots that a kill left open end where the log ends.
+        """Open the database of a run that is to continue.
 
         Raises:
             RunStateError: the file is absent, damaged, not a run's, or of another version.
@@ -61,6 +61,7 @@ class RunStore:
         store = cls(open_database(path, read_only=False), clock=clock or SystemClock())
         with store._database.transaction():
             store._upgrade()
+            # a killed process left its stays in slots open: they end where the log ends
             store._execute(
                 "UPDATE residencies SET stop_position = max(?, start_position), stop_seconds = max(?, start_seconds) "
                 "WHERE stop_position IS NULL",
@@ -81,19 +82,19 @@ class RunStore:
         return self._database.path
 
     def _upgrade(self) -> None:
-        """Bring the record of a run that the version before began to the form of this one."""
+        """Bring the record of a run of the version before to the form of this one."""
         if self._database.one("PRAGMA user_version") != SCHEMA_VERSION:
             self._write_facts({"inputs": self.reader.facts().inputs})
             self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @property
     def seconds(self) -> float:
-        """Run time now: seconds that processes of this run have lived, stops not counted."""
+        """Run time now: the seconds that processes of this run have lived."""
         return self._seconds_before + self._clock.monotonic() - self._opened_at
 
     @property
     def position(self) -> int:
-        """The last position given out; 0 when there was none. What was skipped as known leaves a gap."""
+        """The last position given out; 0 when there was none."""
         return self._position
 
     def add_trials(self, trials: Sequence[NewTrial]) -> int:
@@ -165,6 +166,7 @@ class RunStore:
 
     def _write_facts(self, facts: FactUpdates) -> None:
         rows = stored_facts(facts)
+        # a fact that is None has no row, so that a group never keeps a value of the one it replaces
         self._database.connection.executemany("DELETE FROM facts WHERE key = ?", [(key,) for key in rows])
         self._database.connection.executemany(
             "INSERT INTO facts (key, value) VALUES (?, ?)", [row for row in rows.items() if row[1] is not None]
@@ -181,6 +183,7 @@ class RunStore:
         Call it after the file itself is in place and flushed: a recorded checkpoint is always there.
         """
         record = CheckpointRecord(position=self._position, seconds=self.seconds, file_name=file_name, checksum=checksum)
+        # flushed here only: a power cut may lose later steps, but a resume goes back to the checkpoint anyway
         with database_errors_named(self.path):
             self._execute("PRAGMA synchronous = FULL")
         try:
@@ -201,10 +204,8 @@ class RunStore:
             )
 
     def truncate_after(self, position: int) -> tuple[LoggedEvent | LoggedDecision, ...]:
-        """Drop everything after ``position`` and return the dropped events and decisions in order, for replay.
-
-        Run time does not go back: what was dropped was still paid for.
-        """
+        """Drop everything after ``position`` and return the dropped events and decisions in order, for replay."""
+        # run time does not go back: the dropped steps were paid for
         self._seconds_before = max(self.reader.run_seconds(), self.seconds)
         self._opened_at = self._clock.monotonic()
         dropped = tuple(self.reader.log.entries(after=position))
@@ -224,7 +225,8 @@ class RunStore:
         return dropped
 
     def close(self) -> None:
-        """Record the run time and close; the log is folded into the one file. Harmless when closed already."""
+        """Record the run time and close. Harmless when closed already."""
         if not self._database.is_closed:
             self.set_facts(run_seconds=self.seconds)
+            # closing folds the write-ahead log into the one file, so that a plain copy of it is whole
             self._database.close()

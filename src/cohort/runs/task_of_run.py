@@ -1,7 +1,7 @@
-"""The task of a run directory, wherever the run and its inputs are now.
+"""The task of a run directory, with its inputs where they are now.
 
-What a run began with is known by content. Where it lies may change: a run directory can be copied to another machine,
-and its inputs are then found at the same place relative to it, or where the user says.
+A run knows its inputs by their content, so that they may move: a run directory can be copied to another machine. Its
+inputs are then found at the same place relative to it, or where the user says.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["load_run_task", "read_run_task"]
 
 
 def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[str] = ()) -> TaskFile:
-    """Return the task of a run that is to go on, its inputs where they are now.
+    """Return the task of a run that is to continue, with its inputs where they are now.
 
     Args:
-        directory: Of the run.
-        facts: Of the run record; empty where there is none yet.
+        directory: The run's directory.
+        facts: The run's record; empty where there is none yet.
         places: Command-line arguments that say where inputs are, e.g. ``["--dataset.train", "rows.jsonl"]``.
 
     Raises:
@@ -54,11 +54,12 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
 
 
 def read_run_task(directory: RunDirectory, *, facts: RunFacts) -> TaskFile:
-    """Return the task of a run whose adapters are to be used: only the base model is looked for.
+    """Return the task of a run whose adapters are to be used.
 
     Raises:
         InputError: the base model is nowhere to be found.
     """
+    # using an adapter needs no rows, so a run whose data are gone can still be exported
     plain = _plain(directory)
     model = plain.get("model_name_or_path")
     if not isinstance(model, str):
@@ -70,7 +71,7 @@ def read_run_task(directory: RunDirectory, *, facts: RunFacts) -> TaskFile:
 
 
 def _plain(directory: RunDirectory) -> dict[str, Any]:
-    """Return the task file as plain data; nothing where it is no task, which reading it as one will say."""
+    """Return the task file as plain data; nothing where it is no task, which load_task() reports."""
     try:
         text = directory.task_file.read_text(encoding="utf-8")
         document = parse_yaml(text, where=Place(file=str(directory.task_file)))
@@ -90,7 +91,7 @@ def _paths(plain: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str | list[str]]
 
 def _located(path: str, *, directory: RunDirectory, facts: RunFacts) -> str | None:
     """Return where an input is now: where it was, or at the same place relative to the run directory; else None."""
-    # a resolved task has absolute paths; what is none is a hub id
+    # a resolved task has absolute paths; anything else is a hub id
     if not Path(path).is_absolute() or Path(path).exists():
         return path
     before = facts.places.run_directory
@@ -104,7 +105,7 @@ def _missing(name: str, path: str, *, directory: RunDirectory) -> Problem:
     return Problem(
         where=Place(file=str(directory.task_file), text=name),
         found=f"{path!r}, which does not exist, nor does it at the same place relative to the run directory",
-        allowed="what the run began with, wherever it is now",
+        allowed="the input that the run began with, at its present place",
         hint=f"Say where: cohort resume {directory.root} --{name} PATH",
     )
 

@@ -1,4 +1,4 @@
-"""What a task came to, for those who call from Python."""
+"""The result of a task, for callers from Python."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ class TaskResult:
     """The outcome of one task.
 
     Attributes:
-        name: Of the task.
-        run_directory: Everything that was written.
+        name: The task's name.
+        run_directory: Holds everything that was written.
         adapter_directory: The best adapter, as PEFT and vLLM load it.
         best_trial: Row of ``trials`` that it comes from.
-        metrics: Measured on the validation rows: ``loss`` and further metrics of the best adapter.
+        metrics: The best adapter's ``loss`` and further metrics on the validation rows.
         base_value: The task's metric of the model without an adapter.
-        trials: The trials table, best first; each row has rank, trial, status, reason, parameters, steps, tokens,
-            best_step, best_value, eval_loss, metrics and why it has its rank.
+        trials: The trials table, best first, as ``--json`` prints it (``FILE_COLUMNS`` of :mod:`cohort.runs.tables`).
         seconds: Run time.
         report: The HTML report.
     """
@@ -45,21 +44,21 @@ class TaskResult:
 
 
 class TasksFailedError(CohortError):
-    """Some of several tasks failed; the others are done.
+    """Some of several tasks failed; the results of the others are here.
 
     Attributes:
-        results: By task name, what is done.
-        failures: By task name, what went wrong.
+        results: The tasks that are done, by name.
+        failures: The errors of the others, by name.
     """
 
     def __init__(self, *, results: Mapping[str, TaskResult], failures: Mapping[str, CohortError]) -> None:
         self.results, self.failures = dict(results), dict(failures)
-        told = "; ".join(f"{name}: {error}" for name, error in failures.items())
-        super().__init__(f"{len(failures)} of {len(failures) + len(results)} tasks failed ({told})")
+        listed = "; ".join(f"{name}: {error}" for name, error in failures.items())
+        super().__init__(f"{len(failures)} of {len(failures) + len(results)} tasks failed ({listed})")
 
 
 def read_task_result(run_directory: Path, *, name: str) -> TaskResult:
-    """Return what a finished run came to.
+    """Return the result of a finished run.
 
     Raises:
         InputError: there is no run in ``run_directory``.

@@ -68,5 +68,5 @@ def test_pauses_and_ends_are_marked_and_named() -> None:
     assert "pauses left out" in drawing
     legend = gantt_legend([f"task {n}" for n in range(30)], endings=[("plus", "failed")], pauses=True)
     assert "failed</li>" in legend
-    assert "nobody worked the queue off: left out" in legend
+    assert "no process ran the queue: left out" in legend
     assert "and 6 more" in legend

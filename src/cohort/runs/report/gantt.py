@@ -1,7 +1,4 @@
-"""Which task holds which GPU when: a row a GPU, planned bars, and actual ones below them where there are any.
-
-Planned bars of several plans may want the same GPU at the same time: they stand one below the other then.
-"""
+"""Tasks over time: a row for each GPU with planned bars, and the actual bars below them where there are any."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from cohort.core.units import format_duration
-from cohort.runs.report.svg import Axis, Frame, linear_axis, mark, text
+from cohort.runs.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
 
 __all__ = ["Pause", "TaskBar", "gantt_drawing", "gantt_legend"]
 
@@ -30,12 +27,11 @@ _CHARACTER = 6.2
 
 @dataclass(frozen=True, kw_only=True)
 class TaskBar:
-    """A task on some GPUs for a while. Seconds from the start of the plan or the queue.
+    """A task on some GPUs for a while. Seconds count from the start of the plan or the queue.
 
     Attributes:
-        task: Its name.
-        gpu_ids: What it holds.
-        start_seconds, end_seconds: From when to when.
+        task: The task's name.
+        gpu_ids: The GPUs it holds.
         note: More for the tooltip, such as ``exited early``.
         ending: Shape of the mark at its end (:func:`~cohort.runs.report.svg.mark`); empty for none.
     """
@@ -50,7 +46,7 @@ class TaskBar:
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """Time that is left out of the drawing: at which second, and how long it was."""
+    """Time that is left out of the drawing."""
 
     at_seconds: float
     seconds: float
@@ -69,20 +65,21 @@ def gantt_drawing(
     """Return the drawing; empty where nothing is planned and nothing ran.
 
     Args:
-        planned: What a plan says.
+        planned: The bars of a plan.
         gpu_ids: All devices, from the top.
-        actual: What happened instead; then each device has two rows.
+        actual: The bars of what happened, drawn below those of the plan.
         tasks: Names in the order of their colours; those of the bars by default.
-        device: What a row is: GPU or worker.
-        happened: What ``actual`` is called: ``actual``, or ``simulated``.
-        pauses: Times that no bar's seconds count.
+        device: The word for a row: GPU or worker.
+        happened: The word for ``actual``: ``actual`` or ``simulated``.
+        pauses: Times that are left out of all seconds.
     """
     bars = [*planned, *actual]
     if not bars or not gpu_ids:
         return ""
     names = list(tasks if tasks is not None else dict.fromkeys(bar.task for bar in bars))
     end = max(bar.end_seconds for bar in bars)
-    unit, divisor = ("seconds", 1.0) if end < 180 else ("minutes", 60.0) if end < 10800 else ("hours", 3600.0)
+    unit, divisor = time_unit(end)
+    # bars of several plans may want the same GPU at the same time: they then stand one below the other
     lanes = _lanes_of(planned, tolerance=_SAME_LANE_SHARE * end) if actual else {}
     count = 1 + max(lanes.values(), default=0)
     wanted = (count + 1 + _GAP) * _LANE if actual else _ROW
@@ -91,7 +88,7 @@ def gantt_drawing(
         width=_WIDTH,
         height=row_height * len(gpu_ids) + 52,
         x=linear_axis(0.0, max(end, 1e-9) / divisor, count=10),
-        y=_rows(gpu_ids),
+        y=rows_axis(gpu_ids),
         x_label=f"{unit} from the start" + (", pauses left out" if pauses else ""),
         y_label=device,
     )
@@ -123,7 +120,7 @@ def gantt_legend(
     endings: Sequence[tuple[str, str]] = (),
     pauses: bool = False,
 ) -> str:
-    """Return a list that says what colours, bars and marks mean.
+    """Return the legend of colours, bars and marks.
 
     Args:
         tasks: Names in the order of their colours.
@@ -135,7 +132,7 @@ def gantt_legend(
     items = [(_swatch(grey, pale=kind == "planned"), words) for kind, words in kinds]
     items += [(f'<g class="bar t{grey}">{mark(shape, 0, 0, classes="")}</g>', words) for shape, words in endings]
     if pauses:
-        items.append(('<path d="M0 -8V8" class="pause"/>', "nobody worked the queue off: left out"))
+        items.append(('<path d="M0 -8V8" class="pause"/>', "no process ran the queue: left out"))
     items += [(_swatch(index % NUM_TONES), name) for index, name in enumerate(tasks[:_MOST_NAMED])]
     shown = [
         f'<li><svg viewBox="-8 -8 16 16" aria-hidden="true">{sign}</svg>{escape(words)}</li>' for sign, words in items
@@ -172,18 +169,10 @@ def _part_of_row(lane: int, num_planned: int) -> tuple[float, float]:
 def _pause(pause: Pause, frame: Frame, *, x: float) -> str:
     at, top = frame.at(x, frame.y.high)
     _, base = frame.at(x, frame.y.low)
-    told = format_duration(pause.seconds)
-    title = f"nobody worked the queue off for {told}, which is left out"
-    label = text(at, top - 3, f"pause of {told}", classes="tick", anchor="end" if at > frame.width / 2 else "start")
+    length = format_duration(pause.seconds)
+    title = f"no process ran the queue for {length}, which is left out"
+    label = text(at, top - 3, f"pause of {length}", classes="tick", anchor="end" if at > frame.width / 2 else "start")
     return f'<g><title>{escape(title)}</title><path d="M{at:.1f} {top:.1f}V{base:.1f}" class="pause"/>{label}</g>'
-
-
-def _rows(gpu_ids: Sequence[int]) -> Axis:
-    """One row a device, the first on top; labels thinned where rows are low."""
-    stride = max(1, len(gpu_ids) // 32)
-    count = len(gpu_ids)
-    ticks = tuple((1 - (row + 0.5) / count, str(gpu)) for row, gpu in enumerate(gpu_ids) if row % stride == 0)
-    return Axis(ticks=ticks, low=0.0, high=float(count))
 
 
 def _neighbours(rows: Sequence[int], *, joined: bool) -> list[list[int]]:

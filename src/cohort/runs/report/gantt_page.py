@@ -1,4 +1,4 @@
-"""The HTML page that draws which task held which GPU when: planned bars, actual bars, and tables below."""
+"""The HTML page of tasks over time: planned bars, actual bars, and tables below."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def planned_against_actual_page(
         planned: The first plan of each task.
         actual: Stretches in which tasks ran; a task that went on after a failure has several.
         gpu_ids: All devices.
-        states: Of every task by name, in the order of the table: a word, then more after a colon where there is any.
-        title: Of the page.
-        device: What a row is: GPU or worker.
+        states: The state of every task by name, in the order of the table: a word, then details after a colon.
+        title: The page's title.
+        device: The word for a row: GPU or worker.
         endings: (shape, in words) of the marks at the ends of ``actual``.
-        pauses: Times that no bar's seconds count.
+        pauses: Times that are left out of all seconds.
     """
     ends = [max((bar.end_seconds for bar in bars), default=0.0) for bars in (planned, actual)]
     counts = Counter(state.partition(":")[0] for state in states.values())
@@ -47,7 +47,7 @@ def planned_against_actual_page(
     ]
     if pauses:
         stopped = sum(pause.seconds for pause in pauses)
-        cards.append((format_duration(stopped), "nobody worked the queue off: left out of all other times"))
+        cards.append((format_duration(stopped), "no process ran the queue: left out of all other times"))
     rows = []
     for name, state in states.items():
         mine = [[bar for bar in bars if bar.task == name] for bars in (planned, actual)]

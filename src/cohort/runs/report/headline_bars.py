@@ -1,4 +1,4 @@
-"""The cards on top of the report: the best value in bars beside base model, worst and default; the price; the time."""
+"""The cards on top of the report: bars of the best value, the base model, the worst and the default; price; time."""
 
 from __future__ import annotations
 
@@ -67,10 +67,7 @@ def _best_card(trial: TrialRecord, *, results: RunResults) -> dict[str, Any]:
 
 
 def _comparison(results: RunResults) -> Sequence[_Bar]:
-    """Return a bar each for the base model, the worst, the default and the best trial, as far as they are known.
-
-    What a rule stopped early says so: its value is not that of its full training.
-    """
+    """Return a bar each for the base model, the worst, the default and the best trial, as far as they are known."""
     worst = results.worst
     bars = [
         ("base model", results.base_value),
@@ -79,7 +76,7 @@ def _comparison(results: RunResults) -> Sequence[_Bar]:
         ("best", results.best.best_value if results.best else None),
     ]
     known = [(label, value) for label, value in bars if value is not None and math.isfinite(value)]
-    # one outlier must not flatten the other bars; the numbers beside them are exact
+    # one outlier must not flatten the other bars; the numbers next to them are exact
     longest = max((abs(value) for label, value in known if not label.startswith("worst")), default=0.0) or 1.0
     return [
         _Bar(
@@ -95,6 +92,7 @@ def _comparison(results: RunResults) -> Sequence[_Bar]:
 def _stopped(trial: TrialRecord | None) -> str:
     if trial is None or not trial.is_over or trial.status is TrialStatus.COMPLETED:
         return ""
+    # marked, because its value is not what its full training would have given
     return f" at {100 * trial.steps_done // trial.planned_steps} % {_EARLY}"
 
 

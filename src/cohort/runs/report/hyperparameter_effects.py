@@ -1,4 +1,4 @@
-"""What each hyperparameter did: the best value of every trial against the hyperparameter's value."""
+"""The effect of each hyperparameter: the best value of every trial against the hyperparameter's value."""
 
 from __future__ import annotations
 
@@ -54,17 +54,18 @@ def _groups(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> di
     varied = {}
     for name in dict.fromkeys(name for trial in trials for name in trial.parameters):
         values = [json.dumps(trial.parameters.get(name)) for trial in trials]
-        # numbering values by first occurrence makes one-to-one parameters look alike
+        # numbered by first occurrence, hyperparameters whose values go one to one have the same numbers
         numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
         if len(numbers) > 1:
             varied[name] = [numbers[value] for value in values]
-    # a record that disagrees with its task is shown as it is
+    # where the trials do not have the multiple that the task writes, both are shown
     tied = {name: other for name, other in followed.items() if name in varied and varied[name] == varied.get(other)}
     return {name: [other for other in varied if tied.get(other) == name] for name in varied if name not in tied}
 
 
 def _value_axis(values: Sequence[float]) -> Axis:
-    """Clipped at the far side, so that one bad trial does not flatten all others."""
+    """Return the axis of best values."""
+    # clipped at three quartile ranges: one bad trial would flatten the marks of all others
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     quarter, three = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]

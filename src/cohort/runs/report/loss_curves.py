@@ -19,10 +19,8 @@ _WIDTH, _HEIGHT = 560.0, 330.0
 
 
 def exponential_average(curve: Curve, *, weight: float) -> list[tuple[int, float]]:
-    """Return the running average ``a * loss + (1 - a) * average``, begun at the first loss; NaN stays NaN.
-
-    ``weight`` is the a of the early-exit rules, so that the curve is the one they read.
-    """
+    """Return the running average ``a * loss + (1 - a) * average``, begun at the first loss; NaN stays NaN."""
+    # with the weight of the early-exit rules, the curve is the one that they read
     averaged: list[tuple[int, float]] = []
     average = math.nan
     for step, loss in curve:
@@ -41,7 +39,7 @@ def thinned(curve: Curve, *, limit: int = MAX_POINTS) -> list[tuple[int, float]]
 
 
 def _loss_axis(curves: Mapping[int, Curve]) -> Axis:
-    """From the lowest loss to just above where trials began; what diverges leaves through the top."""
+    """Return an axis from the lowest loss to just above where trials began; a diverging curve leaves at the top."""
     finite = sorted(loss for curve in curves.values() for _, loss in curve if math.isfinite(loss))
     if not finite:
         return linear_axis(0.0, 1.0)

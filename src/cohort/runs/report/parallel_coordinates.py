@@ -1,4 +1,4 @@
-"""Every trial as one line through its hyperparameters to its result."""
+"""Parallel coordinates: every trial as one line through its hyperparameters to its result."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def parallel_coordinates(
     lines = []
     for trial in sorted(ranked, key=lambda trial: (trial.trial_id == best_id, -costs[trial.trial_id])):
         places = [column.place(trial.parameters.get(column.name)) for column in columns] + [results[trial.trial_id]]
-        # curves that leave each axis level are told apart more easily than straight lines
+        # curves that leave each axis at a right angle are easier to tell apart than straight lines
         path = f"M{xs[0]:.1f} {_y(places[0]):.1f}"
         for (x0, p0), (x1, p1) in zip(zip(xs, places, strict=True), zip(xs[1:], places[1:], strict=True), strict=False):
             middle = (x0 + x1) / 2

@@ -1,4 +1,4 @@
-"""What the recorded task says of a run's hyperparameters: which are searched, and which follow another."""
+"""Which hyperparameters of a run are searched, and which are multiples of another, by its recorded task."""
 
 from __future__ import annotations
 
@@ -21,23 +21,14 @@ def _task_section(facts: RunFacts, *keys: str) -> Mapping[str, JsonValue]:
 
 
 def searched_names(facts: RunFacts) -> tuple[str, ...]:
-    """Return the keys of the task's ``search.space`` in the order written; none where no task is recorded.
-
-    Args:
-        facts: Of the run record.
-    """
+    """Return the keys of the task's ``search.space`` in the order written; none where no task is recorded."""
     return tuple(_task_section(facts, "search", "space"))
 
 
 def followed_parameters(facts: RunFacts) -> dict[str, str]:
-    """Return for each hyperparameter that the task writes as a multiple of another (``lora_alpha: 2r``) that other.
-
-    Values of a few trials cannot tell: any two hyperparameters that never repeat a value look as if one followed the
-    other. Where no task is recorded, nothing is said to follow.
-
-    Args:
-        facts: Of the run record.
-    """
+    """Return the base of each hyperparameter that the task writes as a multiple of another (``lora_alpha: 2r``)."""
+    # read from the task and not from the trials: in a few trials, any two hyperparameters that never repeat a value
+    # look as if one were a multiple of the other
     space, lora = _task_section(facts, "search", "space"), _task_section(facts, "lora")
     followed = {}
     for name, kind in SEARCHABLE.items():

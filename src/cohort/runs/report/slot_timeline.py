@@ -8,19 +8,12 @@ from html import escape
 from cohort.core.units import format_duration
 from cohort.runs.records import ResidencyRecord, TrialRecord
 from cohort.runs.report.outcomes import outcome_of, trial_group
-from cohort.runs.report.svg import Axis, Frame, linear_axis, mark, text
+from cohort.runs.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
 
 __all__ = ["slot_timeline"]
 
 _WIDTH = 1140.0
 _MAX_ROW, _MIN_ROW, _MAX_HEIGHT = 26.0, 7.0, 620.0
-
-
-def _slot_axis(slots: Sequence[int]) -> Axis:
-    """One row a slot, the first on top; labels thinned where rows are low."""
-    stride = max(1, len(slots) // 32)
-    ticks = tuple((1 - (row + 0.5) / len(slots), str(slot)) for row, slot in enumerate(slots) if row % stride == 0)
-    return Axis(ticks=ticks, low=0.0, high=float(len(slots)))
 
 
 def slot_timeline(
@@ -30,16 +23,17 @@ def slot_timeline(
     if not stays:
         return ""
     by_id = {trial.trial_id: trial for trial in trials}
+    # only the last stay of a trial shows how the trial ended; after the others it was parked
     last_stay = {stay.trial_id: stay for stay in stays}
     slots = sorted({stay.slot for stay in stays})
     row_height = min(_MAX_ROW, max(_MIN_ROW, _MAX_HEIGHT / len(slots)))
     end = max([run_seconds, *(stay.stop_seconds or 0.0 for stay in stays)])
-    unit, divisor = ("seconds", 1.0) if end < 180 else ("minutes", 60.0) if end < 10800 else ("hours", 3600.0)
+    unit, divisor = time_unit(end)
     frame = Frame(
         width=_WIDTH,
         height=row_height * len(slots) + 52,
         x=linear_axis(0.0, max(end, 1e-9) / divisor, count=10),
-        y=_slot_axis(slots),
+        y=rows_axis(slots),
         x_label=f"run time, {unit}",
         y_label="slot",
     )

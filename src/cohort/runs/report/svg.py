@@ -9,7 +9,18 @@ from html import escape
 
 from cohort.runs.report.labels import number_label
 
-__all__ = ["Axis", "Frame", "band_axis", "linear_axis", "log_axis", "mark", "polyline", "text"]
+__all__ = [
+    "Axis",
+    "Frame",
+    "band_axis",
+    "linear_axis",
+    "log_axis",
+    "mark",
+    "polyline",
+    "rows_axis",
+    "text",
+    "time_unit",
+]
 
 
 def _at(value: float) -> str:
@@ -116,6 +127,19 @@ def band_axis(labels: Sequence[str]) -> Axis:
     """Return an axis of equal bands; the value of a label is its index."""
     ticks = tuple(((index + 0.5) / len(labels), label) for index, label in enumerate(labels))
     return Axis(ticks=ticks, low=-0.5, high=len(labels) - 0.5)
+
+
+def rows_axis(names: Sequence[int]) -> Axis:
+    """Return an axis with a row for each name, the first on top; the foot of row ``i`` is at ``n - 1 - i``."""
+    # 32 labels stay legible however many rows there are
+    stride = max(1, len(names) // 32)
+    ticks = tuple((1 - (row + 0.5) / len(names), str(name)) for row, name in enumerate(names) if row % stride == 0)
+    return Axis(ticks=ticks, low=0.0, high=float(len(names)))
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """Return the unit for a time axis that ends after ``seconds``, and its length in seconds."""
+    return ("seconds", 1.0) if seconds < 180 else ("minutes", 60.0) if seconds < 10800 else ("hours", 3600.0)
 
 
 @dataclass(frozen=True, kw_only=True)

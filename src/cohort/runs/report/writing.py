@@ -1,4 +1,4 @@
-"""The report: one HTML file that opens without a network, at any moment of a run."""
+"""The report: one HTML file that opens without a network; it can be written at any moment of a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _subtitle(results: RunResults) -> str:
     parts = [f"{len(results.ranked)} LoRA adapter{'' if len(results.ranked) == 1 else 's'}"]
     base_model = facts.places.base_model
     if base_model is not None:
-        # a local folder goes by its name here; the run facts hold the path
+        # a local folder is named without its path, which the run facts show
         parts[0] += f" on {Path(base_model).name if Path(base_model).is_absolute() else base_model}"
     if facts.state not in (None, RunState.DONE):
         parts.append(f"state when this was written: {facts.state}")
