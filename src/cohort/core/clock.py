@@ -29,15 +29,12 @@ class SystemClock:
     """The machine's own clock."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment; never goes back."""
         return time.monotonic()
 
     def now(self) -> datetime:
-        """Return the date and time in UTC."""
         return datetime.now(UTC)
 
     def sleep(self, seconds: float) -> None:
-        """Wait for ``seconds``."""
         time.sleep(seconds)
 
 
@@ -59,13 +56,10 @@ class ManualClock:
         self._elapsed += seconds
 
     def monotonic(self) -> float:
-        """Return the seconds this clock was moved by."""
         return self._elapsed
 
     def now(self) -> datetime:
-        """Return the start plus the seconds this clock was moved by."""
         return datetime.fromtimestamp(self._start + self._elapsed, tz=UTC)
 
     def sleep(self, seconds: float) -> None:
-        """Move the time forward by ``seconds``."""
         self.advance(seconds)

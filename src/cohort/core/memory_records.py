@@ -65,7 +65,6 @@ class PassPeak:
 
     @property
     def num_bytes(self) -> int:
-        """The maximum of the whole pass."""
         return max(self.forward_bytes, self.backward_bytes)
 
 

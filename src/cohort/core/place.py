@@ -43,7 +43,6 @@ class Place:
         return ": ".join(part for part in (source, dotted(self.key), self.text) if part)
 
     def below(self, *parts: str | int) -> Place:
-        """Return the place of a key in this section."""
         return replace(self, key=(*self.key, *parts))
 
     def at_key(self, *parts: str | int) -> Place:

@@ -137,12 +137,10 @@ def whole(default: int | None, description: str, *, minimum: int = 1, most: int 
 
 
 def flag(default: bool, description: str) -> Any:  # noqa: FBT001 - the default of a field, as in the others
-    """Return a field that is true or false."""
     return _field(kind=bool, default=default, allowed="true | false", description=description)
 
 
 def choice(default: str, description: str, *, options: tuple[str, ...]) -> Any:
-    """Return a field for one of some words."""
     return _field(kind=str, default=default, options=options, allowed=" | ".join(options), description=description)
 
 

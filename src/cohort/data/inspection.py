@@ -45,7 +45,6 @@ class RenderedExample:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the row."""
         return sum(span.num_tokens for span in self.spans)
 
     @property

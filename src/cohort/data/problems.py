@@ -64,16 +64,13 @@ class ProblemLog:
         self._entries: list[RowProblem] = []
 
     def add(self, kind: ProblemKind, *, where: Place | str, found: str, allowed: str, hint: str) -> None:
-        """Note one problem."""
         self.extend([RowProblem(kind=kind, problem=Problem(where=where, found=found, allowed=allowed, hint=hint))])
 
     def extend(self, entries: Iterable[RowProblem]) -> None:
-        """Note problems found elsewhere."""
         self._entries.extend(entries)
 
     @property
     def entries(self) -> tuple[RowProblem, ...]:
-        """All notes so far."""
         return tuple(self._entries)
 
     def counts(self) -> dict[str, int]:

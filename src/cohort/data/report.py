@@ -88,7 +88,6 @@ class DataReport:
     validation_input: SplitInput
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
         return asdict(self)
 
     @classmethod

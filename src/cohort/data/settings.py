@@ -142,7 +142,6 @@ class DatasetSettings:
             raise InputError(problems)
 
     def key(self, *names: str) -> Place:
-        """Return the place of a key of this section."""
         return self.where.below(*names)
 
     def _refusals(self) -> Iterator[Refusal]:

@@ -83,7 +83,6 @@ class DatasetSection(_DatasetKeys):
         validation: FilesOrShare
 
     def settings(self, **others: Any) -> DatasetSettings:
-        """Return the section as the data layer reads it."""
         names = ("train", "validation", *setting_fields(DatasetSettings))
         return DatasetSettings(**{name: getattr(self, name) for name in names}, **others)
 

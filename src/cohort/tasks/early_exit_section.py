@@ -52,7 +52,6 @@ class EarlyExitSection(_RuleKeys):
     """When trials end early; ``early_exit: none`` means ``rule: none``."""
 
     def settings(self) -> EarlyExitSettings:
-        """Return the section as the decisions read it."""
         return EarlyExitSettings(**self.model_dump())
 
     @classmethod

@@ -75,7 +75,6 @@ class Registered:
 
 
 def chosen(registry: Registry[Any], *, description: str) -> Any:
-    """Return a field for the name of a registered choice."""
     # Cohort's own names only: this is called while Cohort is imported, when no other package may be searched for.
     allowed = " | ".join(entry.name for entry in registry.built_in())
     return setting(registry.default, allowed=allowed, description=description)

@@ -83,7 +83,6 @@ class ValueKind:
 
     @property
     def allowed(self) -> str:
-        """Its values in words."""
         return self.field.allowed
 
     @property

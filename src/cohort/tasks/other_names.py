@@ -105,7 +105,6 @@ def checkpointing_word(value: object) -> object:
 
 
 def _section(data: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
-    """Return the mapping that holds a key."""
     section = data if len(path) == 1 else data.get(str(path[0]))
     return section if isinstance(section, dict) else None
 

@@ -152,7 +152,6 @@ class TaskFile(Section):
         return replace(problem, where=replace(self._origin.where(key), text=place.text))
 
     def dataset_settings(self) -> DatasetSettings:
-        """Return the ``dataset`` section as the data layer reads it."""
         return self.dataset.settings(seed=self.training.seed, where=Place(file=self._origin.name, key=("dataset",)))
 
     def evaluation_settings(self) -> EvaluationSettings:
@@ -161,7 +160,6 @@ class TaskFile(Section):
         return EvaluationSettings(**{name: getattr(self.evaluation, name) for name in names})
 
     def early_exit_settings(self) -> EarlyExitSettings:
-        """Return the ``early_exit`` section as the decisions read it."""
         return self.early_exit.settings()
 
     def searchable_defaults(self) -> dict[str, Any]:
