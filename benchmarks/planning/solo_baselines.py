@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, PackPlan
+from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackPlan, jobs_in_order
 
 __all__ = ["max_gpu_plan", "min_gpu_plan"]
 
@@ -29,20 +29,11 @@ def max_gpu_plan(problem: PackingProblem) -> PackPlan:
 
 def _plan_alone(problem: PackingProblem, *, choose: Callable[[Sequence[int]], int], policy: str) -> PackPlan:
     problem.check_plannable()
-    free_from = [0.0] * problem.num_gpus
-    jobs = []
+    packs = []
     for trial in problem.trials:
         degree = choose(_degrees_of(trial, problem))
-        gpus = sorted(range(problem.num_gpus), key=lambda gpu: (free_from[gpu], gpu))[:degree]
-        start = max(free_from[gpu] for gpu in gpus)
-        end = start + problem.seconds([trial], num_gpus=degree)
-        for gpu in gpus:
-            free_from[gpu] = end
-        jobs.append(
-            PackJob(trial_ids=(trial.trial_id,), gpu_ids=tuple(sorted(gpus)), start_seconds=start, end_seconds=end)
-        )
-    jobs.sort(key=lambda job: (job.start_seconds, job.gpu_ids))
-    return PackPlan(jobs=tuple(jobs), num_gpus=problem.num_gpus, policy=policy)
+        packs.append(([trial], degree, problem.seconds([trial], num_gpus=degree)))
+    return PackPlan(jobs=jobs_in_order(packs, num_gpus=problem.num_gpus), num_gpus=problem.num_gpus, policy=policy)
 
 
 def _degrees_of(trial: PackableTrial, problem: PackingProblem) -> list[int]:

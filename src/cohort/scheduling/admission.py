@@ -74,7 +74,7 @@ def find_inadmissible(requests: Sequence[Request], *, capacity: Capacity) -> tup
         Problem(
             where=f"trial {request.trial_id}: r",
             found=str(request.r),
-            allowed=f"at most {capacity.rank_rows}, the rank rows that fit beside the base model",
+            allowed=f"at most {capacity.rank_rows}, the rank rows that fit next to the base model",
             hint="Choose a smaller r, or a machine with more memory.",
         )
         for request in requests
@@ -108,6 +108,7 @@ def admit(
 
     Source: ALTO A.3; priorities after PLoRA and mLoRA's preemptive queue.
     """
+    # Refused before anything is chosen: a trial that never fits would wait for ever, and the others would hide it.
     problems = find_inadmissible(runnable, capacity=capacity)
     if problems:
         raise InputError(problems)
@@ -124,13 +125,16 @@ def admit(
         inside.append(request)
         admitted.append(request)
 
+    # First the slots that trials of a batch size left: steps of equal batch sizes keep a pack uniform (ALTO A.3).
     for batch_size in vacated_batch_sizes:
         for request in waiting:
+            # Only among trials of the first task in order: uniform packs must not let a later task overtake.
             if (request.priority, request.arrival) != (waiting[0].priority, waiting[0].arrival):
                 break
             if request.batch_size == batch_size and _fits(request, inside, capacity):
                 take(request)
                 break
+    # Greedy, skipping what does not fit: a small trial behind a large one uses room that would stay empty.
     for request in list(waiting):
         victims = _victims(request, inside, capacity)
         if victims is None:
@@ -147,8 +151,10 @@ def admit(
 
 def _fits(request: Request, inside: Sequence[Request], capacity: Capacity) -> bool:
     together = [*inside, request]
+    # Slots and rank rows are room in the bank, hard limits; tokens are a target, for a step is split to fit memory.
     if len(together) > capacity.num_slots or sum(other.r for other in together) > capacity.rank_rows:
         return False
+    # Alone any trial fits, or a batch larger than the target would never train.
     return not inside or sum(other.tokens_per_step for other in together) <= capacity.tokens_per_step
 
 

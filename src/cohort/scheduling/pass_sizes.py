@@ -1,4 +1,4 @@
-"""How many tokens a training pass has, and which passes are recomputed, within the memory beside the base model.
+"""The tokens of a training pass, and which passes are recomputed, in the memory that the base model leaves.
 
 None is recomputed that fits. Passes become smaller first, which costs nothing while they still fill the machine; only a
 row that fits in no pass with everything kept, or passes that would be uselessly small, are recomputed.
@@ -26,18 +26,18 @@ __all__ = [
 ]
 
 LEAST_TOKENS = 64
-# on a GPU: what stays free, for fragments and estimates that are too low
+# On a GPU: what stays free, for fragments and estimates that are too low
 MARGIN_SHARE = 0.08
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryNeeds:
-    """What passes take beside base model and bank.
+    """The bytes of passes, in addition to base model and bank.
 
     Attributes:
-        pass_bytes: Peak of a micro-batch of so many tokens, the largest evaluation that goes with it included.
+        pass_bytes: Peak by tokens of a micro-batch, the largest evaluation that goes with it included.
         recomputed_bytes: The same where layers are recomputed; None where that is not known.
-        graph_bytes: What recorded passes of at most so many tokens hold for good.
+        graph_bytes: What recorded passes hold for good, by the tokens of the largest of them.
         reserve_bytes: What the allocator holds beyond its own peak.
         margin_share: Of the memory, that stays free.
     """
@@ -70,7 +70,8 @@ class PassSizes:
 
     @property
     def evaluation_tokens(self) -> int:
-        """Most tokens of an evaluation, which keeps no activations: twice those of a pass that keeps them."""
+        """Most tokens of an evaluation."""
+        # An evaluation keeps no activations, so twice the tokens of a pass that keeps them take no more.
         return max(self.tokens, 2 * self.kept_tokens)
 
 
@@ -103,27 +104,30 @@ def choose_pass_sizes(
 
     def tokens_of(num_bytes: Callable[[int], float], sizes: Sequence[int]) -> int:
         """Of ``sizes`` the most with which all adapters fit, else the last, or so few that the least do."""
+        # Large passes first, as long as all adapters fit with them; then smaller ones until the least adapters do.
         tokens = next((size for size in sizes if room - num_bytes(size) >= wanted_bytes), sizes[-1])
         while tokens > LEAST_TOKENS and room - num_bytes(tokens) < least_bytes:
             tokens //= 2
         return tokens
 
     if mode is GradientCheckpointing.ALWAYS and recomputed is not None:
-        # such passes are never recorded
+        # Recomputed passes are never recorded as graphs, so no graph takes memory here.
         tokens = tokens_of(recomputed, sizes)
         return PassSizes(tokens=tokens, keep_tokens=0, num_bytes=math.ceil(recomputed(max(tokens, longest_row))))
     tokens = tokens_of(lambda count: kept(count) + needs.graph_bytes(min(most_recorded, count)), sizes)
+    # Smaller passes cost nothing while they still fill the machine; below `least_split` recomputing is cheaper.
     is_small = tokens < min(least_split, sizes[-1])
     largest = kept(max(tokens, longest_row))
     fits = largest + least_bytes <= room and not is_small
     if mode is not GradientCheckpointing.AUTO or recomputed is None or fits:
         keep_tokens = 0 if mode is GradientCheckpointing.ALWAYS else None
         return PassSizes(tokens=tokens, keep_tokens=keep_tokens, num_bytes=math.ceil(largest))
+    # Recomputed passes may be as large as the largest size again, but never smaller than those that keep everything.
     wider = max(tokens, tokens_of(recomputed, sizes[-1:])) if is_small else tokens
     num_bytes = recomputed(max(wider, longest_row))
     if kept(tokens) + least_bytes <= room:
         num_bytes = max(num_bytes, kept(tokens))
-    # whatever fits beside them anyway keeps its activations
+    # Passes that fit into that peak with their activations need not be recomputed.
     keep_tokens = largest_that_fits(lambda count: kept(count) <= num_bytes, at_most=max(wider, longest_row))
     return PassSizes(tokens=wider, keep_tokens=keep_tokens, num_bytes=math.ceil(num_bytes))
 
@@ -137,12 +141,12 @@ def row_too_long(
     source: str,
     mode: GradientCheckpointing,
 ) -> Problem | None:
-    """Return what is wrong where the longest row does not fit; None where not even a short one does.
+    """Return a problem if the longest row does not fit but shorter ones do; else None.
 
     Args:
         needs: What passes take; None where that is not known.
         passes: As they were chosen.
-        left: Bytes for passes beside the base model and an adapter of the largest rank.
+        left: Bytes for passes that the base model and an adapter of the largest rank leave.
         longest_row, source: Its tokens, and its file and line.
         mode: When passes are recomputed.
     """
@@ -151,6 +155,7 @@ def row_too_long(
     recomputes = passes.keep_tokens is not None and needs.recomputed_bytes is not None
     takes = needs.recomputed_bytes if recomputes and needs.recomputed_bytes is not None else needs.pass_bytes
     fitting = largest_that_fits(lambda tokens: takes(tokens) <= left, at_most=longest_row)
+    # Rows are not the problem where not even a short one fits, nor where the longest does.
     if fitting < LEAST_TOKENS or fitting == longest_row:
         return None
     first = "Set memory.gradient_checkpointing: auto, set" if mode is GradientCheckpointing.NEVER else "Set"

@@ -135,6 +135,7 @@ def plan_evaluation_rows(
         later_steps = candidate.planned_steps - candidate.warmup_steps
         train_tokens += workload.tokens_per_step * (candidate.warmup_steps + kept_share * later_steps)
         num_evaluations += num_warmup + kept_share * num_later
+    # All trials use the same rows: with different ones their losses could not be ranked.
     cost_per_row = EVALUATION_TOKEN_COST * num_evaluations * mean_tokens_per_row / train_tokens
     # The bound gives way before the rows do: with fewer than `min_rows` the ranks of trials would be noise.
     wanted = min(settings.max_examples, num_available)

@@ -160,6 +160,7 @@ def is_numeric(parameter: Parameter) -> bool:
 
 def range_problems(parameter: Range) -> Iterator[tuple[str, str, str]]:
     """Yield what is wrong with a range in itself: what was found, what is allowed, the hint."""
+    # Yielded, not raised: the space reports the problems of all its parameters at once.
     bounds = f"min {parameter.min}, max {parameter.max}"
     if not (math.isfinite(parameter.min) and math.isfinite(parameter.max)) or parameter.min > parameter.max:
         yield bounds, "finite numbers with min <= max", "Exchange or correct them."

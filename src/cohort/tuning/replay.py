@@ -125,6 +125,7 @@ def replay_curves(
     Raises:
         ValueError: a trial goes on beyond its record.
     """
+    # A real study, not a model of it: what is tried on curves is what a run does.
     by_id = {curve.candidate.trial_id: curve for curve in curves}
     study = Study([curve.candidate for curve in curves], settings, metric=metric)
     while not study.is_finished:

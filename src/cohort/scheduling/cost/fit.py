@@ -76,6 +76,7 @@ def fit_step_cost(
     """
     least = 1 if prior else 3
     if held_out is None:
+        # With a prior and few steps every one is worth more in the fit than as a judge of it.
         splits = prior is None or len(samples) >= 8
         held_out = samples[3::4] if splits else ()
         samples = [sample for index, sample in enumerate(samples) if index % 4 != 3] if splits else samples
@@ -104,6 +105,7 @@ def _places(samples: Sequence[StepSample], knees: Sequence[float], prior: StepCo
         return sorted(set(knees))
     if prior is not None:
         return sorted({knee.at_tokens for knee in prior.knees})
+    # Without a prior the knees are unknown; at the quartiles each piece has steps to be fitted on.
     quartiles = np.quantile([sample.num_tokens for sample in samples], [0.25, 0.5, 0.75])
     return sorted({float(value) for value in quartiles})
 
@@ -112,9 +114,11 @@ def _fit_work(samples: Sequence[StepSample], places: Sequence[float], prior: Ste
     """Fit the convex part."""
     seconds = np.array([sample.seconds for sample in samples])
     features = np.array([_features(sample.pack, knees=places) for sample in samples])
+    # Relative errors: divided by its seconds, a step of 10 ms counts as much as one of 1 s.
     rows, wanted = features / seconds[:, None], np.ones(len(samples))
     if prior is not None:
         plain = replace(prior, launches=None)
+        # The median, so that a single slow step does not move the scale.
         scale = statistics.median(sample.seconds / plain.step_seconds(sample.pack) for sample in samples)
         guess = scale * _values(plain, places)
         # a coefficient that the prior has none of may become a tenth of the step at no more than the same price
@@ -153,6 +157,7 @@ def _fit_regimes(
         floor = _fit_floor([sample for sample in samples if id(sample) in waits], launched)
         work = _fit_work(working, places, prior)
         both = replace(work, launches=floor)
+        # Rounds may alternate between two assignments: the best one is kept, not the last.
         error = statistics.fmean(errors_percent(both, samples))
         if error < best_error:
             best, best_error = both, error

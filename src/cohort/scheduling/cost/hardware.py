@@ -47,6 +47,7 @@ def _gpu(name: str, gigabytes: float, teraflops: float, terabytes_per_second: fl
     )
 
 
+# Name, gigabytes, teraflops (dense bf16), terabytes a second, gigabytes a second to other GPUs.
 KNOWN_GPUS: Mapping[str, Hardware] = {
     gpu.name: gpu
     for gpu in (
@@ -71,12 +72,14 @@ KNOWN_GPUS: Mapping[str, Hardware] = {
 def known_gpu(device_name: str) -> Hardware | None:
     """Return the GPU that a driver's name such as ``NVIDIA H100 80GB HBM3`` means; None when it is not known."""
     words = re.sub(r"[^a-z0-9]+", " ", device_name.lower())
+    # All parts of a name must occur: `H100` is in the driver's name of an H100-PCIe as well, and the longer name wins.
     found = [gpu for name, gpu in KNOWN_GPUS.items() if all(_is_named(part, words) for part in name.lower().split("-"))]
     return max(found, key=lambda gpu: len(gpu.name), default=None)
 
 
 def _is_named(part: str, words: str) -> bool:
-    """Tell whether ``words`` have ``part``, drivers writing ``RTX 4090``; an L40 is no L4."""
+    """Return whether ``words`` contain ``part``."""
+    # Drivers write `RTX 4090` where users write RTX4090; without the look-arounds an L40 would be taken for an L4.
     return re.search(rf"(?<!\d){re.sub(r'(?<=[a-z])(?=[0-9])', ' ?', part)}(?!\d)", words) is not None
 
 
@@ -105,8 +108,9 @@ def parse_hardware(text: str, *, where: str) -> HardwareChoice:
         where: How messages name the option.
 
     Raises:
-        InputError: not of that form, none of the known GPUs, or none of them at all.
+        InputError: the text has another form, names no known GPU, or asks for no GPUs.
     """
+    # Compared without punctuation and case: users write h100-pcie, H100 PCIe and H100PCIE.
     match = _FORM.fullmatch(text.strip())
     known = {_plain(name): gpu for name, gpu in KNOWN_GPUS.items()}
     plain = _plain(match.group(3)) if match else _plain(text)

@@ -104,6 +104,7 @@ class LaunchFloor:
         """Return the least seconds of a step."""
         if num_tokens < self.from_tokens:
             return 0.0
+        # Each pass launches its kernels again.
         passes = math.ceil(num_tokens / self.tokens_per_pass)
         return passes * self.seconds_per_pass + num_sequences * self.seconds_per_sequence
 
@@ -133,6 +134,7 @@ class StepCost:
             self.seconds_per_square,
             *(knee.seconds_per_token for knee in self.knees),
         ]
+        # Planners minimise this sum exactly, which needs it convex and increasing in the pack.
         if min(coefficients) < 0:
             raise ValueError(f"no coefficient may be negative, but this is {self}")
 
@@ -151,16 +153,19 @@ class StepCost:
         if not pack:
             return 0.0
         tokens = sum(work.num_tokens for work in pack)
+        # A GPU hides small steps behind the reads of the frozen weights; tokens beyond a knee cost their full price.
         beyond = sum(knee.seconds_per_token * max(0.0, tokens - knee.at_tokens) for knee in self.knees)
         seconds = self.fixed_seconds + sum(self.own_seconds(work) for work in pack) + beyond
         if self.launches is None:
             return seconds
         sequences = sum(work.num_sequences for work in pack)
+        # Launches and work overlap: the step takes the longer of the two.
         return max(seconds, self.launches.seconds(num_tokens=tokens, num_sequences=sequences))
 
 
 def pack_seconds(cost: StepCost, pack: Sequence[TrialWork]) -> float:
     """Return the seconds until the last member ends: step by step, each phase with the members that still train."""
+    # Members that end leave the pack, so between two ends every step costs the same.
     ends = sorted({0, *(work.num_steps for work in pack)})
     return sum(
         (until - since) * cost.step_seconds([work for work in pack if work.num_steps >= until])
@@ -197,16 +202,15 @@ class Interconnect:
 
 
 def derive_cost(cost: StepCost, *, num_gpus: int, interconnect: Interconnect) -> StepCost:
-    """Return analytic coefficients for ``num_gpus``: work is divided, the fixed part is not, collectives come on top.
-
-    A ring all-reduce of n bytes over d GPUs sends 2 (d - 1) / d * n bytes from each.
-    """
+    """Return analytic coefficients for ``num_gpus``: work is divided, the fixed part is not, collectives are added."""
     assert num_gpus >= 1, "a pack runs on at least one GPU"
     if num_gpus == 1:
         return cost
+    # A ring all-reduce of n bytes over d GPUs sends 2 (d - 1) / d * n bytes from each.
     traffic = 2 * (num_gpus - 1) / num_gpus * interconnect.bytes_per_token * interconnect.collectives_per_step
     return StepCost(
         fixed_seconds=cost.fixed_seconds + interconnect.seconds_per_collective * interconnect.collectives_per_step,
+        # Not divided, like the fixed part.
         seconds_per_adapter=cost.seconds_per_adapter,
         seconds_per_sequence=cost.seconds_per_sequence / num_gpus,
         seconds_per_rank_row=cost.seconds_per_rank_row / num_gpus,

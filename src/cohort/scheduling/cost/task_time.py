@@ -63,6 +63,7 @@ def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: S
         admitted = set(admission.admitted)
         resident += [request for request in waiting if request.trial_id in admitted]
         waiting = [request for request in waiting if request.trial_id not in admitted]
+        # No trial enters or leaves before the next end, so all steps until then cost the same.
         steps = min(left[request.trial_id] for request in resident)
         seconds += steps * cost.step_seconds([works[request.trial_id] for request in resident])
         num_steps += steps
@@ -87,6 +88,7 @@ def evaluation_seconds(
     seconds = 0.0
     for trial_id, evaluation in evaluations.items():
         passes = max(1, -(-round(evaluation.num_tokens) // token_budget))
+        # All passes are taken as equally full.
         each = TrialWork(
             r=works[trial_id].r,
             num_tokens=evaluation.num_tokens / passes,

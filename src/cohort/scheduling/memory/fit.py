@@ -3,7 +3,7 @@
     M_hat(pass) = max(forward, backward)
     each = k0 + k1 rows + k2 rank entries + k3 trained rows + k4 logits + k5 sequences + k6 sum len^2
 
-The highest point of a pass is either at the loss head, where one chunk of logits stands beside all activations, or at
+The highest point of a pass is either at the loss head, where one chunk of logits is held with all activations, or at
 the beginning of the backward pass. Each is a sum of products of sizes, the maximum of both is not: so they are measured
 and fitted apart. No coefficient is negative. Kernels that keep different things are regimes with lines of their own.
 
@@ -37,7 +37,7 @@ TERMS = ("fixed", "num_rows", "rank_entries", "num_trained", "head_bytes", "num_
 
 # kind of pass, regime, whether layers were recomputed
 _Key = tuple[PassKind, str, bool]
-# a term that does not make the fit better by this share of what is left is none: fewer terms predict better
+# A term is left out unless it improves the fit by this share of the residual: fewer terms predict better.
 _WORTH = 1e-3
 # measured passes that a fit remembers of each kind and regime; the newest
 _MOST_SAMPLES = 96
@@ -49,6 +49,7 @@ def nonnegative_least_squares(design: NDArray[np.float64], target: NDArray[np.fl
     By trying every set of columns, which is exact and quick for the few columns there are: the best x is the plain
     least-squares solution of some set, the one whose entries are all positive and whose residual is the least.
     """
+    # Not scipy's nnls, which keeps every term that improves the fit at all: see _WORTH.
     num_columns = design.shape[1]
     best = np.zeros(num_columns)
     least = float(target @ target)
@@ -102,6 +103,8 @@ class PassModel:
             KeyError: no pass of this kind was measured.
         """
         lines = self.lines.get((kind, size.regime, size.recomputed))
+        # A regime that was never measured is predicted by the most expensive one: too small a pass only costs time,
+        # too large a one runs out of memory.
         known = [lines] if lines else self._lines_of(kind, recomputed=size.recomputed)
         known = known or self._lines_of(kind, recomputed=False)
         if not known:
@@ -125,6 +128,7 @@ class PassModel:
         for peak in (*self.samples, *peaks):
             newest.setdefault(_key(peak), []).append(peak)
         model = fit_passes([peak for kept in newest.values() for peak in kept[-_MOST_SAMPLES:]])
+        # The fit minimises the mean error, so some passes took more than it says; none of those may be predicted lower.
         worst = max((peak.num_bytes / model.predict(peak.kind, peak.size) for peak in peaks), default=1.0)
         return PassModel(lines=model.lines, samples=model.samples, correction=max(self.correction, worst))
 
@@ -179,9 +183,9 @@ def _fit_line(sizes: Sequence[PassSize], measured: NDArray[np.float64], scale: N
 def largest_that_fits(fits: Callable[[int], bool], *, at_most: int) -> int:
     """Return the largest size in ``1 .. at_most`` for which ``fits`` holds, by binary search; 0 when none does.
 
-    ``fits`` is asked about ``log2(at_most)`` sizes, smallest first until one fails, so that a probe that must run out
-    of memory to answer does so as seldom as can be.
+    ``fits`` is asked about ``log2(at_most)`` sizes, smallest first until one fails.
     """
+    # Doubling from below: a probe that answers by running out of memory does so as seldom as can be.
     low, high = 0, 1
     while high <= at_most and fits(high):
         low, high = high, high * 2

@@ -42,6 +42,7 @@ def pack_samples(
     greedy = first_fit_decreasing(samples, capacity=capacity, multiple=multiple)
     if limits.work_limit == 0 or len(greedy) <= 1:
         return greedy
+    # No packing has fewer bins than all tokens would fill; padding may need more.
     fewest = math.ceil(sum(sample.length for sample in samples) / capacity)
     best = greedy
     for num_bins in range(fewest, len(greedy)):
@@ -49,6 +50,8 @@ def pack_samples(
         if found is not None:
             best = found
             break
+    # The last micro-batch takes samples of the next batch, so what it has free is not lost. Nothing is gained where it
+    # is as empty as the other bins allow.
     emptiest = max(0, sum(sample.length for sample in samples) - (len(best) - 1) * capacity)
     if padded_tokens(best[-1], multiple) > emptiest:
         found = _solve(
@@ -66,6 +69,7 @@ def first_fit_decreasing(samples: Sequence[PipelineSample], *, capacity: int, mu
         ValueError: a sample alone is longer than ``capacity``.
     """
     bins: Bins = []
+    # Longest first: first-fit decreasing needs at most 11/9 of the fewest bins.
     for sample in sorted(samples, key=lambda sample: (-sample.length, sample)):
         if padded_tokens([sample], multiple) > capacity:
             raise ValueError(f"a sample of {sample.length} tokens does not fit in a micro-batch of {capacity}")
@@ -92,6 +96,7 @@ def _solve(
     hint: Bins | None = None,
 ) -> Bins | None:
     """Return the samples in ``num_bins`` bins with the last one as empty as found; None where none was found."""
+    # Equal samples of one adapter are counted: naming each would give the solver as many symmetric answers.
     kinds = Counter((sample.adapter, sample.length) for sample in samples)
     model = cp_model.CpModel()
     counts = {
@@ -118,6 +123,7 @@ def _solve(
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
+    # Work, not seconds: the same samples must make the same micro-batches on every machine.
     solver.parameters.max_deterministic_time = work_limit
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None

@@ -68,6 +68,7 @@ class MicroBatch:
 
 def padded_tokens(samples: Sequence[PipelineSample], multiple: int) -> int:
     """Return the tokens of ``samples`` in one micro-batch, each adapter's share padded to ``multiple``."""
+    # Each adapter's share is padded by itself: its rows are a segment of their own in the kernels.
     shares: Counter[int] = Counter()
     for sample in samples:
         shares[sample.adapter] += sample.length
@@ -84,6 +85,7 @@ def find_bubbles(schedule: Sequence[MicroBatch], *, stages: int, start: int = 0,
         for sample in schedule[place].samples:
             broken += sample.batch != here.setdefault(sample.adapter, sample.batch)
             here[sample.adapter] = max(here[sample.adapter], sample.batch)
+        # Micro-batches less than `stages` apart are in the pipeline at the same time.
         for before in range(max(0, place - stages + 1), place):
             early = {s.adapter for s in schedule[before].samples if s.batch < here.get(s.adapter, -1)}
             broken += len(early)
@@ -106,7 +108,7 @@ def with_no_ops(schedule: Sequence[MicroBatch], *, stages: int) -> tuple[MicroBa
         )
         out += [MicroBatch()] * max(0, earliest - len(out))
         for sample in micro_batch.samples:
-            # what is older than the batch before cannot be nearer
+            # Batches of an adapter run in order, so only its latest ones can be too near.
             mine = last.setdefault(sample.adapter, {})
             mine[sample.batch] = len(out)
             for batch in [batch for batch in mine if batch < sample.batch - 1]:
@@ -119,6 +121,7 @@ def find_schedule_faults(
     schedule: Sequence[MicroBatch], adapters: Sequence[AdapterBatches], *, capacity: int, multiple: int, stages: int
 ) -> tuple[str, ...]:
     """Return everything that is wrong with a schedule, in words; written apart from what makes schedules."""
+    # Shares no function with the scheduler: a mistake in a common one would hide itself here.
     faults = []
     wanted = Counter(s for adapter in adapters for j in range(len(adapter.lengths)) for s in adapter.samples(j))
     found = Counter(sample for micro_batch in schedule for sample in micro_batch.samples)

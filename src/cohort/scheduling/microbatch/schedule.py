@@ -65,7 +65,7 @@ def group_adapters(adapters: Sequence[AdapterBatches], *, settings: MicroBatchSe
     """Return groups of adapters, in their order of execution.
 
     Sorted by mean length, head and tail are paired, as long as the micro-batches of the other groups are enough to
-    stand between two batches of each; what is left stays alone.
+    stand between two batches of each; the rest stays alone.
     """
     order = sorted(adapters, key=lambda adapter: (adapter.mean_length, adapter.adapter))
     if settings.stages == 1:
@@ -77,6 +77,7 @@ def group_adapters(adapters: Sequence[AdapterBatches], *, settings: MicroBatchSe
     def micro_batches(group: Sequence[int]) -> int:
         return math.ceil(sum(tokens[adapter] for adapter in group) / settings.capacity)
 
+    # Short rows with long ones: LoRAFusion's head-tail pairing (4.2.2).
     groups: list[tuple[int, ...]] = [(adapter.adapter,) for adapter in order]
     head, tail = 0, len(order) - 1
     while head < tail:
@@ -139,11 +140,10 @@ def _pack(job: tuple[list[PipelineSample], MicroBatchSettings]) -> list[list[Pip
 def _merge(packed: list[Bins], settings: MicroBatchSettings) -> None:
     """Fill each unit's last micro-batch from the next unit's last one, where capacity and the lemma allow.
 
-    A sample moves only where no earlier batch of its adapter is too near (a no-op could not separate two batches in one
-    micro-batch). A micro-batch that is emptied brings others nearer to each other, by one and only around it: the lemma
-    is counted again over the flattened list, as far as the stages reach on both sides, and a move that breaks it more
-    often is taken back.
+    A move that breaks the lemma more often than before is taken back.
     """
+    # A micro-batch that is emptied brings others nearer to each other, by one and only around it: so the lemma is
+    # counted as far as the stages reach on both sides, not over the whole schedule.
     for index in range(len(packed) - 1):
         unit, following = packed[index], packed[index + 1]
         before = _last(packed[:index], unit[:-1], count=settings.stages)
@@ -156,6 +156,7 @@ def _merge(packed: list[Bins], settings: MicroBatchSettings) -> None:
         for sample in sorted(following[-1], key=lambda sample: -sample.length):
             if padded_tokens([*unit[-1], sample], settings.multiple) > settings.capacity:
                 continue
+            # No no-op could separate two batches of one adapter within a micro-batch.
             if not _may_join(sample, [*before, unit[-1]][-settings.stages :]):
                 continue
             broken = bubbles()
@@ -232,10 +233,11 @@ def pipeline_seconds(
         schedule: Micro-batches; a no-op costs what ``seconds_of(0)`` says.
         stages: Of the pipeline.
         multiple: Padding of each adapter's tokens.
-        seconds_of: Forward and backward of a micro-batch of so many tokens over all stages.
+        seconds_of: Forward and backward of a micro-batch over all stages, by its tokens.
     """
     if not schedule:
         return 0.0
+    # Each micro-batch leaves the last stage one time after the one before; the longest sets the pace of filling it.
     each = [seconds_of(micro_batch.tokens(multiple)) / stages for micro_batch in schedule]
     return sum(each) + (stages - 1) * max(each)
 
@@ -261,6 +263,7 @@ def choose_schedule(
         tried = replace(settings, capacity=capacity)
         paired = group_adapters(adapters, settings=tried)
         alone = tuple((adapter.adapter,) for adapter in adapters)
+        # Which of the two is better depends on the lengths.
         for groups in dict.fromkeys((paired, alone)):
             schedule = schedule_micro_batches(adapters, settings=tried, groups=groups)
             seconds = pipeline_seconds(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, TrialType
+from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, TrialType, jobs_in_order
 
 __all__ = ["balance_jobs"]
 
@@ -70,7 +70,8 @@ class _Balancing:
         while (change := self._find(ends)) is not None:
             self.jobs = self._changed(change)
             ends = self._ends(self.jobs)
-        return self._placed()
+        packs = ((job.trials, job.gpu_ids, job.seconds) for job in self.jobs)
+        return jobs_in_order(packs, num_gpus=self.problem.num_gpus)
 
     def _ends(self, jobs: Sequence[_Job]) -> list[float]:
         """Return when each GPU is free for good."""
@@ -85,6 +86,7 @@ class _Balancing:
         """Return the first change that shortens the sorted ends."""
         makespan = max(ends)
         before = sorted(ends, reverse=True)
+        # Only moves away from the GPUs that end last can shorten the plan.
         latest = {gpu for gpu, end in enumerate(ends) if end >= makespan * (1 - 1e-12)}
         for change in self._changes(ends, latest):
             if self.evaluations_left <= 0:
@@ -98,6 +100,7 @@ class _Balancing:
             grown -= self.jobs[change.target].seconds if change.target < len(self.jobs) else 0.0
             if max(ends[gpu] for gpu in change.gpu_ids) + grown >= makespan * (1 - LEAST_GAIN):
                 continue
+            # All sorted ends, not the makespan alone: several GPUs may end last, and one move helps one of them.
             after = sorted(self._ends(self._changed(change)), reverse=True)
             if _is_shorter(after, before):
                 return change
@@ -106,6 +109,7 @@ class _Balancing:
     def _changes(self, ends: Sequence[float], latest: set[int]) -> Iterator[_Change]:
         sources = [place for place, job in enumerate(self.jobs) if latest & set(job.gpu_ids)]
         targets = [place for place, job in enumerate(self.jobs) if not latest & set(job.gpu_ids)]
+        # Where there is most room first, so that the first improvement found is likely a large one.
         targets.sort(key=lambda place: (max(ends[gpu] for gpu in self.jobs[place].gpu_ids), place))
         for place in reversed(sources):
             source = self.jobs[place]
@@ -149,6 +153,7 @@ class _Balancing:
             yield _Change(source=place, target=other, gpu_ids=target.gpu_ids, left=back, joined=joined)
 
     def _one_of_each(self, trials: Sequence[PackableTrial]) -> list[PackableTrial]:
+        # Trials of equal type are interchangeable: the others would be the same change again.
         return list({self.types[trial.trial_id]: trial for trial in trials}.values())
 
     def _changed(self, change: _Change) -> list[_Job]:
@@ -164,23 +169,6 @@ class _Balancing:
     def _job(self, trials: Sequence[PackableTrial], gpu_ids: tuple[int, ...]) -> _Job:
         seconds = self.problem.seconds(trials, num_gpus=len(gpu_ids)) if trials else 0.0
         return _Job(trials=list(trials), gpu_ids=gpu_ids, seconds=seconds)
-
-    def _placed(self) -> tuple[PackJob, ...]:
-        free = [0.0] * self.problem.num_gpus
-        placed = []
-        for job in self.jobs:
-            start = max(free[gpu] for gpu in job.gpu_ids)
-            for gpu in job.gpu_ids:
-                free[gpu] = start + job.seconds
-            placed.append(
-                PackJob(
-                    trial_ids=tuple(sorted(trial.trial_id for trial in job.trials)),
-                    gpu_ids=job.gpu_ids,
-                    start_seconds=start,
-                    end_seconds=start + job.seconds,
-                )
-            )
-        return tuple(sorted(placed, key=lambda job: (job.start_seconds, job.gpu_ids)))
 
 
 def _is_shorter(after: Sequence[float], before: Sequence[float]) -> bool:

@@ -78,6 +78,7 @@ def best_pack(
     """
     limits = limits or PackLimits()
     cost = problem.cost.by_num_gpus[num_gpus]
+    # What cannot stand in any pack would only add variables.
     types = [type_ for type_, count in available.items() if count > 0 and _fits_alone(type_, num_gpus, problem)]
     types = [type_ for type_ in types if _seconds([(type_, 1)], cost) <= at_most_seconds]
     if not types:
@@ -92,6 +93,7 @@ def best_pack(
     is_proven = False
     solves = 0
     for _ in range(limits.most_guesses):
+        # Dinkelbach: the ratio of the pack found becomes the next guess, until no pack is better than the guess.
         found, is_proven = program.solve(best, limits)
         solves += 1
         if found is None or not program.is_better(found, best):
@@ -154,6 +156,7 @@ class _Program:
         self.room = problem.room_bytes[num_gpus] - problem.activation_bytes
         per_token = problem.activation_bytes_per_token
         if problem.token_budget is not None:
+            # Larger steps are split into micro-batches of the budget, so activations do not grow with the pack.
             self.room -= per_token * problem.token_budget
             per_token = 0.0
         states = [dict(type_.state_bytes)[num_gpus] for type_ in types]
@@ -184,6 +187,7 @@ class _Program:
                 for count, type_, most in zip(self.counts, self.types, self.available, strict=True)
                 if type_.work.num_steps >= until
             ]
+            # The fixed part of a step is paid once a phase, if any member still trains.
             used = self.model.new_bool_var("")
             for count, _, most in active:
                 self.model.add(count <= most * used)
@@ -195,12 +199,14 @@ class _Program:
                 start = round(knee.at_tokens / self.scale)
                 slope = round(knee.seconds_per_token * self.scale * (until - since) / unit)
                 if start < most_tokens and slope:
+                    # Only a lower bound: seconds are minimised, so the variable comes to rest on max(0, tokens - knee).
                     beyond = self.model.new_int_var(0, most_tokens - start, "")
                     self.model.add(beyond >= tokens - start)
                     seconds.append(slope * beyond)
         self.seconds = sum(seconds)
         if math.isfinite(self.limit):
             self.model.add(self.seconds <= int(self.limit / unit))
+        # The empty pack has weight 0 and no seconds, a ratio of nothing.
         self.model.add(sum(self.counts) >= 1)
 
     def _limit_bytes(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from cohort.scheduling.packing.prices import PricedPack
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, TrialType
+from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, TrialType, jobs_in_order
 
 __all__ = ["cover_jobs"]
 
@@ -39,6 +39,7 @@ def cover_jobs(
         waiting.setdefault(TrialType.of(trial), []).append(trial)
     demand = {type_: len(trials) for type_, trials in waiting.items()}
     covered = {type_ for pack in allowed for type_, _ in pack.counts}
+    # Short packs alone may not hold every trial (some are longer than the limit by themselves).
     if covered != set(demand):
         return None
     chosen = _cover(allowed, demand, most_branches=most_branches)
@@ -57,9 +58,12 @@ def _cover(packs: Sequence[PricedPack], demand: dict[TrialType, int], *, most_br
             members[place[type_], column] = count
     found = milp(
         [pack.num_gpus * pack.seconds for pack in packs],
+        # At least, not exactly: covering a trial twice and dropping it later keeps the program feasible and quick.
         constraints=LinearConstraint(members, lb=list(demand.values()), ub=np.inf),
         integrality=np.ones(len(packs)),
         bounds=Bounds(0, max(demand.values())),
+        # Branches, not seconds, limit it: the same packs make the same cover on every machine. Some presolves of HiGHS
+        # print a debugging line, which would spoil --json; without one it is no slower here (docs/decisions/0012).
         options={"mip_rel_gap": GAP, "node_limit": most_branches, "presolve": False},
     )
     if found.x is None:
@@ -73,7 +77,7 @@ def _trimmed(
     problem: PackingProblem,
     waiting: dict[TrialType, list[PackableTrial]],
 ) -> list[tuple[PricedPack, list[PackableTrial]]]:
-    """Return the packs with members, each trial in one: what is covered twice leaves where that saves most."""
+    """Return the packs with members, each trial in one; a trial covered twice leaves the pack where that saves most."""
     counts = [Counter(dict(pack.counts)) for pack in chosen]
     held = sum(counts, Counter())
     example = {type_: trials[0] for type_, trials in waiting.items()}
@@ -100,20 +104,6 @@ def _trimmed(
 def _place(packs: Sequence[tuple[int, list[PackableTrial]]], problem: PackingProblem) -> tuple[PackJob, ...]:
     """Return jobs, the longest packs first, each on the GPUs that are free earliest."""
     timed = [(problem.seconds(members, num_gpus=degree), degree, members) for degree, members in packs]
+    # Wide packs first, then long ones: a wide pack placed late waits for several GPUs and leaves them idle.
     timed.sort(key=lambda entry: (-entry[1], -entry[0], entry[2][0].trial_id))
-    free = [0.0] * problem.num_gpus
-    jobs = []
-    for seconds, degree, members in timed:
-        gpus = sorted(range(problem.num_gpus), key=lambda gpu: (free[gpu], gpu))[:degree]
-        start = max(free[gpu] for gpu in gpus)
-        for gpu in gpus:
-            free[gpu] = start + seconds
-        jobs.append(
-            PackJob(
-                trial_ids=tuple(sorted(trial.trial_id for trial in members)),
-                gpu_ids=tuple(sorted(gpus)),
-                start_seconds=start,
-                end_seconds=start + seconds,
-            )
-        )
-    return tuple(sorted(jobs, key=lambda job: (job.start_seconds, job.gpu_ids)))
+    return jobs_in_order(((members, degree, seconds) for seconds, degree, members in timed), num_gpus=problem.num_gpus)

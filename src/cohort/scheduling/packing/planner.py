@@ -3,14 +3,14 @@
 The job planner is PLoRA's: whenever GPUs are free in simulated time, DTM chooses packs for them; then time moves on to
 the next completion. Several plans are made and the shortest is kept:
 
-- with PLoRA's weights (rank * tokens), and with fair prices in GPU-seconds (see pack_prices);
+- with PLoRA's weights (rank * tokens), and with fair prices in GPU-seconds (prices.py);
 - without a deadline, and with deadlines a little above the prices' total per GPU: no pack may end later, so that the
   last packs are as long as the time that is left. This removes most of the tail that PLoRA App. D bounds.
 
-Before these, a plan is made of whole packs out of those that the fair prices come from (pack_cover): where it is within
+Before these, a plan is made of whole packs out of those that the fair prices come from (cover.py): where it is within
 a few percent of their total it is the plan, and nothing else is tried.
 
-Each plan's last ends are then evened out (pack_balancing).
+Each plan's last ends are then evened out (balancing.py).
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def plan_packs(problem: PackingProblem, *, settings: PackingSettings = DEFAULTS)
     attempts = _Attempts(problem=problem, settings=settings, fair=fair.by_type, num_solves=fair.num_solves)
     attempts.num_unproven = fair.num_unproven
     longest = _longest_alone(problem)
+    # No plan ends before its longest trial, nor (nearly) before all GPU-seconds are used up.
     goal = max(fair.total / problem.num_gpus, longest)
     for share in settings.cover_shares:
         attempts.cover(fair.packs, at_most_seconds=max(longest, share * goal))
@@ -87,6 +88,7 @@ def plan_packs(problem: PackingProblem, *, settings: PackingSettings = DEFAULTS)
     reachable = max(goal, min(attempts.least_area / problem.num_gpus, (1 + settings.most_rounding) * goal))
     if attempts.jobs and attempts.best.makespan_seconds <= (1 + settings.good_enough) * reachable:
         return attempts.best
+    # A cover that is good enough saves the hundreds of integer programs of the search below.
     attempts.add("fair prices", fair.by_type)
     attempts.add("rank weights", rank_weights(problem))
     kinds = (("uniform prices", uniform_prices(problem)), ("fair prices", fair.by_type))
@@ -96,6 +98,7 @@ def plan_packs(problem: PackingProblem, *, settings: PackingSettings = DEFAULTS)
         reached = attempts.best.makespan_seconds / goal
         if reached <= (1 + settings.good_enough) * reachable / goal or attempts.num_solves >= settings.most_solves:
             break
+        # Bisection between the last deadline that failed and the best end so far.
         if factor >= reached:
             factor = (missed + reached) / 2
         named = ((f"{name}, deadline {factor:.3f}", prices) for name, prices in kinds)
@@ -132,6 +135,7 @@ class _Attempts:
             self._take("cover", jobs)
 
     def _take(self, policy: str, jobs: tuple[PackJob, ...]) -> None:
+        # Balanced before it is compared: the ends of an unbalanced plan say little about what it can become.
         jobs = balance_jobs(jobs, self.problem, most_evaluations=self.settings.most_balancing)
         if not self.jobs or _end(jobs) < _end(self.jobs):
             self.jobs, self.policy = jobs, policy
@@ -196,6 +200,7 @@ def _plan_jobs(
             break
         left = deadline - now
         room = left * problem.num_gpus - sum((end - now) * len(gpus) for end, gpus in busy)
+        # No pack undercuts fair prices, so this deadline is lost already; the search would go on for long.
         if sum(fair[type_] * count for type_, count in available.items()) > room * (1 + SLACK):
             return None
         for choice in search.choose(len(free), available, at_most_seconds=left):
@@ -211,6 +216,7 @@ def _plan_jobs(
             return None
         now, released = heapq.heappop(busy)
         free += released
+        # GPUs that become free at the same moment are planned together: a wide pack may need them all.
         while busy and busy[0][0] <= now * (1 + 1e-12):
             free += heapq.heappop(busy)[1]
         free.sort()

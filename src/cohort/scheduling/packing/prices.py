@@ -93,9 +93,11 @@ def fair_prices(
                 continue
             solves, unproven = solves + pack.num_solves, unproven + (not pack.is_proven)
             highest = max(highest, pack.ratio / degree)
+            # Such a degree's packs are dear at any prices near these; each look costs several integer programs.
             if pack.ratio / degree < DEAR:
                 looked_at.discard(degree)
             packs.append(PricedPack(counts=pack.counts, num_gpus=degree, seconds=pack.seconds))
+        # No pack is worth more than its GPU-seconds by more than the tolerance: the prices are fair.
         if highest <= 1 + tolerance:
             break
         duals = _duals(packs, place, demand=list(counts.values()))
@@ -111,6 +113,7 @@ def _duals(packs: Sequence[PricedPack], place: Mapping[TrialType, int], *, deman
     for column, pack in enumerate(packs):
         for type_, count in pack.counts:
             members[place[type_], column] = count
+    # Cost of a pack is the GPU time it holds; the duals are then prices of trials in GPU-seconds.
     costs = [pack.num_gpus * pack.seconds for pack in packs]
     master = linprog(costs, A_ub=-members, b_ub=-np.array(demand, dtype=float), method="highs")
     return [-float(dual) for dual in master.ineqlin.marginals]

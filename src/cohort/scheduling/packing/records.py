@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cohort.core.errors import InputError, Problem
 from cohort.scheduling.cost.model import CostModel, TrialWork
 
-__all__ = ["PackJob", "PackPlan", "PackableTrial", "PackingProblem", "TrialType"]
+__all__ = ["PackJob", "PackPlan", "PackableTrial", "PackingProblem", "TrialType", "jobs_in_order"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class TrialType:
 
 @dataclass(frozen=True, kw_only=True)
 class PackingProblem:
-    """What is to be planned.
+    """The trials, GPUs and memory of one plan.
 
     Attributes:
         trials: All of them are trained to their end.
@@ -66,6 +66,7 @@ class PackingProblem:
         ids = [trial.trial_id for trial in self.trials]
         if len(set(ids)) != len(ids):
             raise ValueError("two trials have the same id")
+        # A floor by launches makes a step's seconds non-convex; the integer programs below rely on lower bounds alone.
         if any(cost.launches is not None for cost in self.cost.by_num_gpus.values()):
             raise ValueError("the packing planner optimises convex costs; fit one without launches")
         for trial in self.trials:
@@ -78,6 +79,7 @@ class PackingProblem:
         return tuple(
             degree
             for degree in sorted(self.cost.by_num_gpus)
+            # Powers of two, as in PLoRA 5.
             if degree <= self.num_gpus and degree & (degree - 1) == 0 and self.room_bytes.get(degree, -1.0) >= 0
         )
 
@@ -120,7 +122,7 @@ class PackingProblem:
             problems += [
                 Problem(
                     where=f"trial {trial.trial_id}: r",
-                    found=f"{trial.work.r}, whose training state fits beside the base on no number of GPUs",
+                    found=f"{trial.work.r}, whose training state fits on no number of GPUs next to the base model",
                     allowed=f"what fits on one of {self.degrees} GPUs",
                     hint="Choose a smaller r or batch_size, or GPUs with more memory.",
                 )
@@ -171,10 +173,35 @@ class PackPlan:
 
     @property
     def approximation_ratio(self) -> float:
-        """PLoRA's AR: makespan over the time the same packs would take on GPUs that are never idle.
-
-        It says nothing about other packs (it is 1 when every job runs on all GPUs); the figure to quote is makespan
-        over the lower bound over all packings.
-        """
+        """PLoRA's AR: makespan over the time the same packs would take on GPUs that are never idle."""
+        # It says nothing about other packs (it is 1 when every job runs on all GPUs); the figure to quote is makespan
+        # over the lower bound over all packings.
         area = sum(job.num_gpus * (job.end_seconds - job.start_seconds) for job in self.jobs)
         return self.num_gpus * self.makespan_seconds / area if area else 1.0
+
+
+def jobs_in_order(
+    packs: Iterable[tuple[Sequence[PackableTrial], int | Sequence[int], float]], *, num_gpus: int
+) -> tuple[PackJob, ...]:
+    """Return jobs for packs given in the order in which they take their GPUs.
+
+    Args:
+        packs: Trials, the GPUs or how many of those that are free earliest, and seconds.
+        num_gpus: GPUs there are.
+    """
+    free = [0.0] * num_gpus
+    jobs = []
+    for trials, wanted, seconds in packs:
+        gpus = wanted if not isinstance(wanted, int) else sorted(range(num_gpus), key=lambda g: (free[g], g))[:wanted]
+        start = max(free[gpu] for gpu in gpus)
+        for gpu in gpus:
+            free[gpu] = start + seconds
+        jobs.append(
+            PackJob(
+                trial_ids=tuple(sorted(trial.trial_id for trial in trials)),
+                gpu_ids=tuple(sorted(gpus)),
+                start_seconds=start,
+                end_seconds=start + seconds,
+            )
+        )
+    return tuple(sorted(jobs, key=lambda job: (job.start_seconds, job.gpu_ids)))

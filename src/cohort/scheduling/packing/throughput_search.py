@@ -110,9 +110,11 @@ class ThroughputSearch:
             return
         is_leaf = True
         for place, degree in enumerate(degree for degree in order if degree <= num_free):
+            # F never grows when trials are taken away, so free GPUs are worth at most the root's best density.
             may_prune = sum(counts) > FEW_TRIALS and best.throughput >= 0
             if may_prune and throughput + num_free * density <= best.throughput * (1 + 1e-9):
                 return
+            # The first degree is always followed to the end, so that some candidate exists when branches run out.
             if place and best.chosen + best.finishing:
                 if not best.branches_left:
                     return
@@ -132,6 +134,7 @@ class ThroughputSearch:
             best.throughput, best.chosen = throughput, so_far
 
     def _pack(self, degree: int, counts: Counts, limit: float) -> BestPack | None:
+        # Different orders of choosing reach the same rest of trials; an integer program costs far more than a lookup.
         key = (degree, counts, limit)
         if key not in self._packs:
             found = best_pack(

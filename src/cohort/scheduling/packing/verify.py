@@ -64,6 +64,7 @@ def find_pack_faults(plan: PackPlan, problem: PackingProblem) -> tuple[str, ...]
     faults = []
     by_id = {trial.trial_id: trial for trial in problem.trials}
     placed = Counter(trial_id for job in plan.jobs for trial_id in job.trial_ids)
+    # Faults of single packs mean nothing while trials are lost or doubled.
     if placed != Counter(by_id.keys()):
         missing, extra = sorted(by_id.keys() - placed.keys()), sorted((placed - Counter(by_id.keys())).elements())
         return (f"trials {missing} are in no pack, and trials {extra} are unknown or in several",)
@@ -124,11 +125,13 @@ def packing_lower_bound(problem: PackingProblem, *, most_rounds: int = 200) -> P
         for degree, program in pricing.items():
             pack, bound = program.best(prices / (1 + PRICE_TOLERANCE))
             multiple = max(multiple, (1 + PRICE_TOLERANCE) * (1 + bound / smallest[degree]))
+            # A pack that was added once gains nothing more: only the tolerance of the program offers it again.
             if pack is not None and bound > TOLERANCE * smallest[degree] and (degree, tuple(pack)) not in priced:
                 priced.add((degree, tuple(pack)))
                 columns.append(pack)
                 costs.append(degree * kinds.seconds(pack, num_gpus=degree))
                 has_grown = True
+        # Every round gives a valid bound (Farley); later prices may give a weaker one.
         area = max(area, float(prices @ np.array(kinds.counts)) / multiple / problem.num_gpus)
         is_tight = multiple <= 1 + 2 * PRICE_TOLERANCE
         if is_tight or not has_grown:
@@ -236,6 +239,7 @@ class _Pricing:
             constraints=self.constraints,
             integrality=self.integrality,
             bounds=self.bounds,
+            # The gap is accounted for: the bound used is the solver's own, not the value of the pack it found.
             options={"mip_rel_gap": 1e-4, "presolve": False},
         )
         bound = max(0.0, -float(found.mip_dual_bound))

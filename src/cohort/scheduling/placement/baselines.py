@@ -103,6 +103,7 @@ def best_list_plan(
     Raises:
         InputError: a task fits no GPUs there are.
     """
+    # The best of them is a start for the solver, and a plan that it is never allowed to fall behind.
     plans = [list_plan(tasks, cluster, policy=policy, running=running) for policy in ListPolicy]
     return min(plans, key=lambda plan: level_makespans(plan.placements))
 
@@ -116,19 +117,9 @@ def schedule_in_order(
     are not filled by later tasks.
     """
     free_from = dict.fromkeys(cluster.gpu_ids, 0.0)
-    placements = []
+    placements = [held.placement() for held in running]
     for held in running:
-        for gpu in held.gpu_ids:
-            free_from[gpu] = held.remaining_seconds
-        placements.append(
-            Placement(
-                task_id=held.task_id,
-                gpu_ids=held.gpu_ids,
-                start_seconds=0.0,
-                end_seconds=held.remaining_seconds,
-                priority=held.priority,
-            )
-        )
+        free_from |= dict.fromkeys(held.gpu_ids, held.remaining_seconds)
     times: dict[tuple[int, ...], list[float]] = {}
     for task in order:
         chosen: tuple[float, int, TaskOption, Sequence[int]] | None = None
@@ -138,6 +129,7 @@ def schedule_in_order(
             for option in task.options:
                 if option.num_gpus <= len(gpus):
                     end = max(task.arrival_seconds, frees[option.num_gpus - 1]) + option.seconds
+                    # Fewest GPUs among equal ends: the others are free for the next task.
                     if chosen is None or (end, option.num_gpus) < chosen[:2]:
                         chosen = (end, option.num_gpus, option, gpus)
         assert chosen is not None, "every task was found placeable"
@@ -158,7 +150,7 @@ def _pools(task: TaskRequest, cluster: Cluster) -> Sequence[tuple[int, ...]]:
 def _earliest(task: TaskRequest, option: TaskOption, gpus: Sequence[int], free_from: Mapping[int, float]) -> Placement:
     first = heapq.nsmallest(option.num_gpus, gpus, key=lambda gpu: (free_from[gpu], gpu))
     free = max(task.arrival_seconds, *(free_from[gpu] for gpu in first))
-    # among GPUs that are free by then, those that were free last: earlier ones may still serve somebody else before
+    # Among GPUs that are free by then, those that became free last: the others can still serve a short task before.
     ready = sorted((gpu for gpu in gpus if free_from[gpu] <= free), key=lambda gpu: (-free_from[gpu], gpu))
     return Placement(
         task_id=task.task_id,

@@ -1,4 +1,4 @@
-"""Who runs, who waits, and what happens to them, as immutable records. Times are seconds of the run's own clock."""
+"""The state of a cluster and the events that change it, as immutable records, in seconds of the run's own clock."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ class ClusterState:
     @property
     def free_gpu_ids(self) -> tuple[int, ...]:
         """GPUs that no task holds."""
+        # In the cluster's order, which policies use to break ties.
         held = {gpu for task in self.active for gpu in task.gpu_ids}
         return tuple(gpu for gpu in self.cluster.gpu_ids if gpu not in held)
 
@@ -113,7 +114,7 @@ class TaskReestimated:
 
 @dataclass(frozen=True, kw_only=True)
 class GpusLost:
-    """GPUs are gone, with their tasks; ``saved_shares`` by task says what is in checkpoints (0 where left out)."""
+    """GPUs are gone, with their tasks; ``saved_shares`` gives the checkpointed share by task (0 where left out)."""
 
     at_seconds: float
     gpu_ids: tuple[int, ...]

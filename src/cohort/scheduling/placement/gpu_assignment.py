@@ -1,7 +1,7 @@
 """From a solver's coarse plan to GPUs and exact seconds.
 
-Whoever starts takes GPUs of its node that are free: a cumulative constraint promises that there are enough, so nothing
-is lost by choosing them afterwards. Then each task starts as soon as its GPUs are free in exact seconds. Coarse
+A task that starts takes GPUs of its node that are free: the cumulative constraint ensures that there are enough, so
+nothing is lost by choosing them afterwards. Then each task starts as soon as its GPUs are free in exact seconds. Coarse
 durations were rounded up, so no task ends later than planned.
 """
 
@@ -35,26 +35,16 @@ def assign_gpus(
     """Return exact placements for a coarse plan, running tasks first, by start.
 
     Args:
-        coarse: One per task; at no time do they hold more GPUs of a node than it has left beside ``running``.
+        coarse: One per task; together with ``running`` they never hold more GPUs of a node than it has.
         tasks: Options and arrivals.
         cluster: GPUs by node.
         running: Tasks that keep their GPUs.
     """
     # (coarse time until which a GPU is held, exact time from which it is free)
     free_from = dict.fromkeys(cluster.gpu_ids, 0.0)
-    placements = []
+    placements = [held.placement() for held in running]
     for held in running:
-        for gpu in held.gpu_ids:
-            free_from[gpu] = held.remaining_seconds
-        placements.append(
-            Placement(
-                task_id=held.task_id,
-                gpu_ids=held.gpu_ids,
-                start_seconds=0.0,
-                end_seconds=held.remaining_seconds,
-                priority=held.priority,
-            )
-        )
+        free_from |= dict.fromkeys(held.gpu_ids, held.remaining_seconds)
     by_id = {task.task_id: task for task in tasks}
     # exact ends never exceed coarse ones, so the GPUs that the coarse plan counts as free are among those that are
     # free earliest; a task that takes those can never start later than planned

@@ -35,8 +35,8 @@ from cohort.scheduling.placement.records import (
 
 __all__ = ["PlacementSettings", "plan_placement"]
 
-# linear relaxations cost more than they tell of few tasks: without them eleven tasks are proven in a seventieth of the
-# work, twelve with several degrees in a quarter; at seventy tasks plans come out 2 % longer without
+# Linear relaxations cost more than they say about few tasks: without them eleven tasks are proven in a seventieth of
+# the work, twelve with several degrees in a quarter; at seventy tasks plans come out 2 % longer without.
 _MOST_WITHOUT_LINEAR = 50
 
 
@@ -103,6 +103,7 @@ def plan_placement(
         InputError: a task fits no GPUs there are.
     """
     check_placeable(tasks, cluster)
+    # A list plan that meets the lower bound is optimal, and no model needs to be built.
     listed = best_list_plan(tasks, cluster, running=running)
     makespan = listed.makespan_seconds
     has_one_level = len({placement.priority for placement in listed.placements}) == 1
@@ -116,6 +117,7 @@ def plan_placement(
     if outcome is None:
         return listed
     placements = assign_gpus(outcome.coarse, tasks, cluster, running=running)
+    # Rounding up to whole units can cost more than the solver gains.
     is_better = level_makespans(placements) < level_makespans(listed.placements)
     return PlacementPlan(
         placements=placements if is_better else listed.placements,
@@ -154,13 +156,14 @@ class _PlacementModel:
         listed = best_list_plan(tasks, cluster, running=self.running)
         self.horizon = round(listed.makespan_seconds)
         if len({task.priority for task in tasks}) > 1:
-            # what is best for the urgent may push the rest beyond the list plan's end, but by no more than all of it
+            # The best plan for the urgent may push the rest beyond the list plan's end, but by no more than its length.
             self.horizon *= 2
         self.intervals: dict[str, list[cp_model.IntervalVar]] = {name: [] for name in cluster.nodes}
         self.demands: dict[str, list[cp_model.LinearExprT]] = {name: [] for name in cluster.nodes}
         self.variables = [self._add_task(task) for task in tasks]
         for held in self.running:
             self._pin(held)
+        # One constraint a node, not one a GPU: GPUs of a node are alike, and naming them would multiply the search.
         for name, gpus in cluster.nodes.items():
             self.model.add_cumulative(self.intervals[name], self.demands[name], len(gpus))
         self._hint(listed)
@@ -222,6 +225,7 @@ class _PlacementModel:
         self.model.add(sum(shares) == option.num_gpus).only_enforce_if(present)
         return _Choice(option=option, node=None, present=present, shares=tuple(shares))
 
+    # Running tasks are intervals that cannot move, so that waiting ones are planned around them.
     def _pin(self, held: RunningTask) -> None:
         size = round(held.remaining_seconds)
         for name, gpus in self.cluster.nodes.items():
@@ -239,6 +243,7 @@ class _PlacementModel:
         solver.parameters.random_seed = settings.seed
         if len(self.variables) <= _MOST_WITHOUT_LINEAR:
             solver.parameters.linearization_level = 0
+        # Deterministic work: the same question has the same plan on a busy machine.
         solver.parameters.max_deterministic_time = settings.work_limit / len(levels)
         solver.parameters.max_time_in_seconds = settings.time_limit_seconds / len(levels)
         coarse: tuple[CoarsePlacement, ...] | None = None
@@ -261,6 +266,7 @@ class _PlacementModel:
             found = round(solver.objective_value)
             bound = math.ceil(solver.best_objective_bound - 1e-6)
             gaps.append(0.0 if status == cp_model.OPTIMAL else found / max(1, bound) - 1)
+            # What the more urgent levels reached must not be given up for the next.
             self.model.add(objective <= found)
         if coarse is None:
             return None

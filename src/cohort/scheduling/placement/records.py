@@ -53,6 +53,7 @@ class TaskRequest:
     may_span_nodes: bool = False
 
     def __post_init__(self) -> None:
+        # An option without GPUs or two of one degree would be a task that the model cannot choose for.
         degrees = [option.num_gpus for option in self.options]
         if not degrees or len(set(degrees)) != len(degrees) or self.arrival_seconds < 0:
             raise ValueError(f"a task has options of different num_gpus and arrives now or later, but this is {self}")
@@ -74,6 +75,7 @@ class Cluster:
     nodes: Mapping[str, tuple[int, ...]]
 
     def __post_init__(self) -> None:
+        # Ids are global: a GPU listed on two nodes could be given away twice.
         gpus = [gpu for node in self.nodes.values() for gpu in node]
         if len(set(gpus)) != len(gpus):
             raise ValueError(f"a GPU belongs to one node, but the nodes are {dict(self.nodes)}")
@@ -101,22 +103,13 @@ class Cluster:
     def without(self, gpu_ids: Sequence[int]) -> Cluster:
         """Return the cluster that is left when GPUs are lost."""
         lost = set(gpu_ids)
+        # Nodes without GPUs go: they would be empty pools that every policy has to skip.
         left = {name: tuple(gpu for gpu in node if gpu not in lost) for name, node in self.nodes.items()}
         return Cluster(nodes={name: node for name, node in left.items() if node})
 
     def with_gpus(self, gpu_ids: Sequence[int], *, node: str) -> Cluster:
         """Return the cluster that ``gpu_ids`` of ``node`` have joined."""
         return Cluster(nodes={**self.nodes, node: (*self.nodes.get(node, ()), *gpu_ids)})
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunningTask:
-    """A task that holds GPUs now and keeps them for ``remaining_seconds`` more."""
-
-    task_id: str
-    gpu_ids: tuple[int, ...]
-    remaining_seconds: float
-    priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +128,25 @@ class Placement:
         return len(self.gpu_ids)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunningTask:
+    """A task that holds GPUs now and keeps them for ``remaining_seconds`` more."""
+
+    task_id: str
+    gpu_ids: tuple[int, ...]
+    remaining_seconds: float
+    priority: int = 0
+
+    def placement(self) -> Placement:
+        """Return the task as every plan contains it: where it is, from now to its end."""
+        end = self.remaining_seconds
+        return Placement(
+            task_id=self.task_id, gpu_ids=self.gpu_ids, start_seconds=0.0, end_seconds=end, priority=self.priority
+        )
+
+
 class SolverStatus(Enum):
-    """What is known about a plan, in the planner's own coarse time units."""
+    """How good a plan is known to be, in the planner's own coarse time units."""
 
     OPTIMAL = "optimal"
     """No plan is shorter."""
@@ -153,7 +163,7 @@ class PlacementPlan:
     Attributes:
         placements: Running tasks and waiting ones, by start.
         status: What the solver proved, in units of ``time_unit_seconds``.
-        solver_gap: Share by which the coarse makespan may exceed the best; 0 when proven, NaN when nobody looked.
+        solver_gap: Share by which the coarse makespan may exceed the best; 0 when proven, NaN without a solver.
         lower_bound_seconds: No plan for the same tasks ends before (the checker's bound, exact seconds).
         time_unit_seconds: The solver's unit; 0 for a list policy.
         policy: What made the plan: ``solver`` or the name of the list policy that was not beaten.
@@ -179,6 +189,7 @@ class PlacementPlan:
 
 def level_makespans(placements: Sequence[Placement]) -> tuple[float, ...]:
     """Return the end of all tasks at or above each priority, the most urgent first: what plans are compared by."""
+    # As a tuple, so that comparing plans puts the end of the most urgent tasks before all others.
     levels = sorted({placement.priority for placement in placements}, reverse=True)
     return tuple(max(other.end_seconds for other in placements if other.priority >= level) for level in levels)
 

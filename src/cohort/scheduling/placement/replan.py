@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 DEFAULTS = PlacementSettings()
+# the planner needs intervals of some length
 MOMENT_SECONDS = 1e-6
 
 
@@ -105,6 +106,8 @@ def replan(
     if not after.waiting:
         return Replan(state=after, plan=None, reason="nothing waits", interrupted=interrupted)
     running = running_tasks(after)
+    # An end or a new estimate brings no task: the order stands, and only the times move. Without a solver a new list
+    # plan could reorder everything for nothing.
     keeps_order = (
         isinstance(event, TaskEnded | TaskWithdrawn | TaskReestimated)
         and not evicted
@@ -146,6 +149,7 @@ def start_due(state: ClusterState, plan: PlacementPlan) -> tuple[ClusterState, t
             expected_seconds=placement.end_seconds - placement.start_seconds,
         )
         for placement in plan.placements
+        # times of a plan count from now
         if placement.task_id in waiting and placement.start_seconds <= 0
     )
     names = {task.request.task_id for task in started}
@@ -181,6 +185,7 @@ def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState,
     state = advance(state, now_seconds=event.at_seconds)
     match event:
         case TaskArrived():
+            # It is here now; the planner's times start at this moment.
             request = replace(event.request, arrival_seconds=0.0)
             known = {task.request.task_id for task in state.active}
             if request.task_id in known | {task.task_id for task in (*state.waiting, *state.stranded)}:
@@ -200,6 +205,7 @@ def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState,
             return _stop(state, task, saved_share=event.saved_share), (event.task_id,)
         case TaskReestimated():
             task = _active(state, event.task_id)
+            # From its start, as all expectations are; a negative rest means that it should have ended.
             expected = state.now_seconds - task.started_seconds + max(event.remaining_seconds, 0.0)
             changed = replace(task, expected_seconds=expected)
             return replace(state, active=tuple(changed if other is task else other for other in state.active)), ()
@@ -232,6 +238,7 @@ def _without(state: ClusterState, task_id: str) -> ClusterState:
 
 def _stop(state: ClusterState, task: ActiveTask, *, saved_share: float) -> ClusterState:
     """Return the state where ``task`` waits with the share of its work that is not saved."""
+    # Never nothing: a task that saved all its work still has to be started to end.
     left = task.request.remaining(max(1 - saved_share, 1e-6))
     return replace(_without(state, task.request.task_id), waiting=(*state.waiting, left))
 
@@ -249,6 +256,7 @@ def _make_way(state: ClusterState) -> tuple[ClusterState, tuple[str, ...]]:
     """Return the state in which less urgent tasks have given way to waiting ones that could start at once."""
     evicted: list[str] = []
     reserved: set[int] = set()
+    # The most urgent first: GPUs that it takes are reserved, so that no other task evicts for the same ones.
     for urgent in sorted(state.waiting, key=lambda task: -task.priority):
         if not any(task.request.priority < urgent.priority for task in state.active):
             break
@@ -274,6 +282,7 @@ def _victims(
         (task for task in state.active if task.request.priority < urgent.priority),
         key=lambda task: (task.request.priority, -task.started_seconds, task.request.task_id),
     )
+    # Fewest tasks over all nodes: each one that gives way loads its model again later.
     best: tuple[Sequence[ActiveTask], set[int]] | None = None
     for pool in pools:
         chosen: list[ActiveTask] = []
@@ -284,7 +293,7 @@ def _victims(
             if set(task.gpu_ids) & pool:
                 chosen.append(task)
                 gpus |= set(task.gpu_ids) & pool
-        # who is not needed after all, most urgent first, stays
+        # Tasks taken early may not be needed once a large one has been taken; the most urgent of them stay.
         for task in reversed(list(chosen)):
             if len(gpus - set(task.gpu_ids)) >= need:
                 chosen.remove(task)

@@ -67,7 +67,7 @@ class SimulationSettings:
         reestimate_share: Share of its worst case after which a task's end is known (the end of its warm-up); None when
             it is only known when it happens.
         failures_per_gpu_hour: Expected worker deaths for each GPU and hour that a task runs.
-        checkpoint_seconds: Time between checkpoints; what is not in the last one is done again.
+        checkpoint_seconds: Time between checkpoints; work since the last one is done again.
         placement: Limits of the solver; small by default, since a simulation plans at every event.
         policy: Plan by a list policy instead of the solver.
         seed: Of all draws.
@@ -185,12 +185,14 @@ class _Simulation:
 
     def schedule(self, event: ClusterEvent, *, attempt: int | None = None) -> None:
         """Let ``event`` happen at its time; one about an attempt to run a task only if that attempt still runs."""
+        # The running number breaks ties: events of the same moment happen in the order in which they were scheduled.
         heapq.heappush(self.queue, (event.at_seconds, self.num_scheduled, event, attempt))
         self.num_scheduled += 1
 
     def run(self) -> SimulationReport:
         while self.queue:
             _, _, event, attempt = heapq.heappop(self.queue)
+            # The end of a run that was evicted or lost its GPUs is still in the queue.
             if attempt is not None and not self._runs(event, attempt):
                 continue
             self._let_time_pass(event.at_seconds)
@@ -223,6 +225,7 @@ class _Simulation:
 
     def _let_time_pass(self, now: float) -> None:
         seconds = now - self.clock.monotonic()
+        # Idle GPUs before the first arrival and after the last end are no waste of the plan's.
         if self.state.active or self.state.waiting:
             self.available += seconds * self.state.cluster.num_gpus
         self.clock.advance(seconds)
@@ -255,6 +258,7 @@ class _Simulation:
         if decided.plan is None:
             return
         self.statuses[decided.plan.status] += 1
+        # Only tasks of the start are in the first plan; later ones would make the comparison unfair.
         if now == 0.0:
             self.planned_makespan = decided.plan.makespan_seconds
         self.state, started = start_due(self.state, decided.plan)
@@ -281,7 +285,7 @@ class _Simulation:
                     self.last_end = now
 
     def _start(self, task: ActiveTask) -> None:
-        """Schedule what will happen to a task that starts now: its end or its worker's death, and what is learnt."""
+        """Schedule the end of a task that starts now, or its worker's death, and the new estimate before."""
         name, now = task.request.task_id, self.clock.monotonic()
         self.attempts[name] += 1
         attempt = self.attempts[name]
@@ -304,6 +308,7 @@ class _Simulation:
 
     def _draw_share(self, task: SimulatedTask) -> float:
         shares = task.exit_shares or self.settings.exit_shares
+        # By the task's name and trial, not by order: two policies must meet the same luck.
         draws = (
             shares[derive_seed(self.settings.seed, "exit", task.request.task_id, trial) % len(shares)]
             for trial in range(task.num_trials)
@@ -315,5 +320,6 @@ class _Simulation:
         rate = self.settings.failures_per_gpu_hour * len(task.gpu_ids) / 3600
         if rate == 0:
             return math.inf
+        # In (0, 1]: the logarithm of 0 is not defined.
         uniform = (derive_seed(self.settings.seed, "death", task.request.task_id, attempt) + 1) / (1 << 63)
         return -math.log(uniform) / rate

@@ -46,6 +46,7 @@ def find_plan_faults(
     faults: list[str] = []
     expected = [task.task_id for task in tasks] + [task.task_id for task in running]
     found = [placement.task_id for placement in plan.placements]
+    # Everything below looks placements up by task: with missing ones it would only repeat this fault.
     if sorted(expected) != sorted(found):
         faults.append(f"tasks are placed {sorted(found)}, but there are {sorted(expected)}")
         return tuple(faults)
@@ -60,6 +61,7 @@ def find_plan_faults(
         if abs(placement.end_seconds - held.remaining_seconds) > slack:
             faults.append(f"{held.task_id} has {held.remaining_seconds} s left, but ends at {placement.end_seconds}")
     faults += _overlaps(plan.placements, slack=slack)
+    # A plan below the bound means that the checker or the bound is wrong, which must be seen as well.
     bound = placement_lower_bound(tasks, cluster, running=running)
     if plan.makespan_seconds < bound - slack:
         faults.append(f"the plan ends at {plan.makespan_seconds}, before its lower bound {bound}")
@@ -125,12 +127,14 @@ def placement_lower_bound(
     longest = [arrival + min(option.seconds for option in options) for arrival, options in possible if options]
     longest += [seconds for _, _, seconds in held]
     bounds = [max(longest, default=0.0)]
+    # From each arrival on: late tasks cannot use the GPU time before they came.
     for since in sorted({0.0, *(arrival for arrival, _ in possible)}):
         area = math.fsum(
             min(option.num_gpus * option.seconds for option in options)
             for arrival, options in possible
             if arrival >= since and options
         )
+        # Two tasks that each need more than half of the GPUs never run at the same time.
         exclusive = math.fsum(
             min(option.seconds for option in options)
             for arrival, options in possible

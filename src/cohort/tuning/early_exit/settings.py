@@ -57,6 +57,7 @@ class EarlyExitSettings:
                 return getattr(self.__dict__[part], name)
         raise AttributeError(f"the rule {self.__dict__.get('rule')!r} has no setting {name!r}")
 
+    # Flat, because the task file is: a key moves with its rule only inside the code.
     def as_keys(self) -> dict[str, Any]:
         """Return the rule and its settings as they stand in a task file."""
         return {"rule": self.rule, **asdict(self.common), **asdict(self.options)}

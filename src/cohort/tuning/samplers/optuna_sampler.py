@@ -57,6 +57,7 @@ class OptunaSampler(Sampler):
         self._trials = budget.trials
         self._num_proposed = 0
         self._seen: set[tuple[tuple[str, bool, Value], ...]] = set()
+        # Kept for good: a study is built again from what was asked, with the results that are known by then.
         self._asked: dict[int, Any] = {}
         self._told: dict[int, tuple[int, float]] = {}
         self._columns = _columns(space)
@@ -115,6 +116,7 @@ class OptunaSampler(Sampler):
 
     def _draw_anywhere(self) -> tuple[Any, Configuration] | None:
         """Draw evenly where a sampler that has learned only repeats itself; None when that finds nothing new either."""
+        # Seeded by the number of proposals, so that a resumed run draws the same.
         rng = random.Random(derive_seed("sampler", "anywhere", self._num_proposed))
         for _ in range(self._MOST_EVEN_DRAWS):
             params = {name: _drawn(distribution, rng) for name, distribution in self._distributions.items()}
