@@ -1,34 +1,39 @@
-"""Model cards load at the hub, and say where the adapter is from."""
+"""A model card says where an adapter is from and how to load it."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
 from cohort.engine.adapter_files.model_card import render_model_card
-from cohort.runs.facts import InputFacts, RunPlaces, TaskFacts
-from cohort.runs.results import read_results
-from tests.runs.small_run import write_small_run
+from cohort.engine.tune import tune
+from cohort.runs.reader import RunReader
+from cohort.runs.results import RunResults, read_results
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 
-def test_the_model_card_can_be_loaded_by_the_hub(tmp_path: Path) -> None:
-    _, store, _ = write_small_run(tmp_path / "run")
-    store.set_facts(inputs=InputFacts(data_hash="ab12"), task=TaskFacts(training={"weight_decay": 0.01}))
-    card = render_model_card(read_results(store.reader), trial_id=1)
-    head, front, body = card.split("---\n", 2)
-    assert head == ""
-    assert "base_model: meta-llama/Llama-3.2-1B\n" in front
-    assert "library_name: peft\n" in front
-    assert "| validation loss | 1.25 |" in body
-    assert "| learning_rate | 1e-05 |" in body
-    assert "| weight_decay | 0.01 |" in body
-    assert "| data hash | ab12 |" in body
-    # 24 is no value of that option; 32 is the next
-    assert "--max-lora-rank 32" in body
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> RunResults:
+    folder = write_inputs(tmp_path_factory.mktemp("card"))
+    tune(tiny_task(folder), folder / "run")
+    with RunReader.open(folder / "run" / "run.db") as reader:
+        return read_results(reader)
 
 
-def test_a_local_base_model_stays_out_of_the_front_matter(tmp_path: Path) -> None:
-    _, store, _ = write_small_run(tmp_path / "run")
-    store.set_facts(places=RunPlaces(base_model=str(tmp_path)))
-    card = render_model_card(read_results(store.reader), trial_id=0)
-    assert "base_model" not in card.split("---\n", 2)[1]
-    assert f'from_pretrained("{tmp_path}")' in card
+def test_a_card_has_outcome_hyperparameters_and_loading(results: RunResults) -> None:
+    best = results.ranked[0].trial
+    card = render_model_card(results, trial_id=best.trial_id)
+    front = card.partition("---\n")[2].partition("---\n")[0]
+    assert "library_name: peft" in front
+    # the hub refuses a card whose base model is a path
+    assert "base_model:" not in front
+    assert f"the result of trial {best.trial_id} in a sweep of {len(results.ranked)}" in card
+    assert f"| learning_rate | {best.parameters['learning_rate']:.6g} |" in card
+    assert "PeftModel.from_pretrained" in card
+    # the smallest value vLLM takes that holds the rank
+    assert "--max-lora-rank 8 " in card
+    assert "| model hash |" in card
+
+
+def test_a_trial_that_does_not_exist_has_no_card(results: RunResults) -> None:
+    with pytest.raises(KeyError):
+        render_model_card(results, trial_id=99)

@@ -1,0 +1,91 @@
+"""Seconds and memory of a task from its trials, without a weight read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cohort.core.errors import InputError
+from cohort.engine.estimate.task_costs import ENOUGH_PACKS, START_SECONDS, TaskCosts, cost_key
+from cohort.engine.machine.measurements import MeasuredCosts, RunCosts
+from cohort.engine.prepare.inputs import TaskInputs, read_inputs
+from cohort.scheduling.cost.hardware import KNOWN_GPUS, Hardware
+from cohort.scheduling.cost.model import CostSource, StepSample, TrialWork
+from cohort.tasks.task_file import TaskFile
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+CPU = Hardware(name="a CPU", memory_bytes=8e9, flops_per_second=4e10, bytes_per_second=1e10, is_gpu=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("costs"))
+
+
+@pytest.fixture(scope="module")
+def inputs(folder: Path) -> TaskInputs:
+    return read_inputs(tiny_task(folder))
+
+
+def costs(task: TaskFile, inputs: TaskInputs, hardware: Hardware = CPU, *runs: RunCosts) -> TaskCosts:
+    return TaskCosts(task, inputs, hardware, MeasuredCosts(runs=runs))
+
+
+def measured(count: int) -> RunCosts:
+    samples = tuple(
+        StepSample(pack=(TrialWork(r=16, num_tokens=20.0 + n, sum_squares=400.0, num_sequences=2),), seconds=2.0)
+        for n in range(count)
+    )
+    return RunCosts(samples=samples, evaluated_tokens=10, evaluation_seconds=5.0, steps=10, start_seconds=3.0,
+                    finish_seconds=7.0, other_seconds=20.0)  # fmt: skip
+
+
+def test_measured_steps_take_the_place_of_arithmetic(folder: Path, inputs: TaskInputs) -> None:
+    task = tiny_task(folder)
+    sources = []
+    for runs in ((), (measured(1),), (measured(ENOUGH_PACKS),)):
+        found = costs(task, inputs, CPU, *runs)
+        sources.append(found.time(1, found.sizes(1)).source)
+    assert sources == [CostSource.ANALYTIC, CostSource.SCALED, CostSource.MEASURED]
+
+
+def test_the_parts_of_a_run_follow_what_runs_measured(folder: Path, inputs: TaskInputs) -> None:
+    found = costs(tiny_task(folder), inputs, CPU, measured(ENOUGH_PACKS))
+    time = found.time(1, found.sizes(1))
+    assert time.start == START_SECONDS + 3.0
+    # two seconds a step between steps, and seven at the end
+    assert (time.rest - 7.0) % 2.0 == pytest.approx(0.0)
+    assert time.total == time.training + time.evaluation + time.start + time.rest
+
+
+def test_recomputing_costs_time_and_no_memory(folder: Path, inputs: TaskInputs) -> None:
+    plain = costs(tiny_task(folder), inputs)
+    always = costs(tiny_task(folder, memory={"gradient_checkpointing": "always"}), inputs)
+    sizes, recomputed = plain.sizes(1), always.sizes(1)
+    assert always.time(1, recomputed).training > plain.time(1, sizes).training
+    # two layers keep little more than what is recomputed; deeper models save the rest
+    assert always.memory_bytes(1, recomputed) <= plain.memory_bytes(1, sizes)
+
+
+def test_a_model_is_spread_over_gpus(folder: Path, inputs: TaskInputs) -> None:
+    found = costs(tiny_task(folder, num_gpus="auto"), inputs, KNOWN_GPUS["H200"])
+    sizes = found.sizes(2)
+    assert found.memory_bytes(2, sizes) < found.memory_bytes(1, sizes)
+    assert found.step_cost(2, tokens_per_pass=None)[1] is CostSource.ANALYTIC
+
+
+def test_hardware_without_room_is_refused_by_what_is_too_large(folder: Path, inputs: TaskInputs) -> None:
+    task = tiny_task(folder, num_gpus="auto")
+    tiny_gpu = Hardware(name="a GPU", memory_bytes=1e6, flops_per_second=1e12, bytes_per_second=1e11)
+    with pytest.raises(InputError, match="whose weights take"):
+        costs(task, inputs, tiny_gpu).sizes(1)
+    limited = tiny_task(folder, num_gpus="auto", memory={"limit": "1 GiB"})
+    with pytest.raises(InputError, match="and room for a pass"):
+        costs(limited, inputs, KNOWN_GPUS["H200"]).sizes(1)
+
+
+def test_costs_are_kept_by_what_they_hold_for(folder: Path, inputs: TaskInputs) -> None:
+    assert cost_key(inputs, CPU) != cost_key(inputs, KNOWN_GPUS["H200"])
+    assert cost_key(inputs, KNOWN_GPUS["H200"]).precision == "bfloat16"
+    assert cost_key(inputs, CPU) == cost_key(read_inputs(tiny_task(folder, training={"max_steps": 99})), CPU)
