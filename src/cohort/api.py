@@ -50,6 +50,7 @@ class Engine:
         problems = []
         if strategy is not None:
             problems.append(_removed("Engine: strategy", strategy, hint="Leave strategy out: each task uses one GPU."))
+        # True is an int in Python, and no number of GPUs
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
         if not is_count and total_gpus != "auto":
             problems.append(
@@ -103,6 +104,7 @@ class Engine:
         if schedule is not None:
             raise InputError(_removed("Engine.run: schedule", schedule, hint=_RUN_TASKS))
         _require_names(tasks)
+        # the name is also the run directory's, so that two of one name would write into each other's run
         files = {task.name: self._file_of(task, early_exit) for task in tasks}
         parent = Path("runs") if run_directory is None else Path(run_directory)
         alone = len(tasks) == 1 and run_directory is not None
@@ -114,6 +116,7 @@ class Engine:
                 files, parent, num_gpus=int(self._total_gpus), watcher=watcher, options=options, clock=clock
             )
             return _results_of(tasks, directories, failures)
+        # a failed task does not keep the others from their results
         failures = {}
         for name, file in files.items():
             try:
@@ -134,6 +137,7 @@ class Engine:
             options: How runs are carried out.
             clock: Measures the runs' time.
         """
+        # one executor has one device
         num_gpus = min(self._total_gpus, 1) if isinstance(self._total_gpus, int) else None
         return SharedSession(options=options, clock=clock, num_gpus=num_gpus)
 
@@ -245,6 +249,7 @@ def _require_inputs(files: Mapping[str, TaskFile], directories: Mapping[str, Pat
     problems: list[Problem] = []
     for name, file in files.items():
         occupied = RunDirectory.find_problem(directories[name])
+        # rows and configurations only: weights are loaded when the task starts
         try:
             read_inputs(file, also=() if occupied is None else (occupied,))
         except InputError as error:

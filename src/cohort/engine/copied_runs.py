@@ -20,7 +20,7 @@ __all__ = ["places_now", "settle_copy"]
 
 
 def places_now(directory: RunDirectory, task: TaskFile) -> RunPlaces:
-    """Return where a run and its base model are, and which file the database is, so that a copy can be told from it."""
+    """Return where a run and its base model are, and which file the database is."""
     return RunPlaces(
         run_directory=str(directory.root.resolve()),
         base_model=task.model_name_or_path,
@@ -29,29 +29,27 @@ def places_now(directory: RunDirectory, task: TaskFile) -> RunPlaces:
 
 
 def _database_file(directory: RunDirectory) -> tuple[str, int, int]:
+    # inode and device as well as the path: a copy may be moved to the place of the original
     found = directory.database.stat()
     return str(directory.database.resolve()), found.st_dev, found.st_ino
 
 
 def settle_copy(directory: RunDirectory, facts: RunFacts) -> str | None:
-    """Put the database of the last whole checkpoint in place where this is a copy of a run that was not stopped.
+    """Replace the database by that of the last whole checkpoint if this is a copy of a run that was training.
 
     Call it with the lock held and the database closed.
 
-    Args:
-        directory: Of the run.
-        facts: Of its database as it is.
-
     Returns:
-        What was done, in one line; None when nothing had to be.
+        What was done, in one line; None if nothing was necessary.
     """
     before = facts.places.database_file
     if before is None or facts.state is not RunState.RUNNING or before == _database_file(directory):
         return None
+    # newest first; a copy may lack the files of a checkpoint that was made while it was copied
     for copy in sorted(directory.checkpoints.glob("[0-9]*.db"), reverse=True):
         if is_good_copy(copy) and _is_whole(directory, copy.with_suffix(".json")):
             replace_database(directory, copy)
-            return f"this run was copied while it was running; going on from {copy.with_suffix('.json').name}"
+            return f"this run was copied while it was running; continuing from {copy.with_suffix('.json').name}"
     return None
 
 

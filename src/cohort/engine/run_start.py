@@ -58,6 +58,7 @@ def prepare_task(
     if threads is not None:
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
+    # a later task of a session finds the threads that the first one settled
     elif backbone is None:
         on_cpu = task.num_gpus == 0 or not torch.cuda.is_available()
         settle_thread_count(task.model_name_or_path, on_cpu=on_cpu)
@@ -72,6 +73,7 @@ def prepare_task(
     machine, proposals = preparation.facts.machine, preparation.proposals
     count = f"{len(proposals.first)} trials{'' if proposals.is_complete else ' at first'}"
     on = f"{machine.device}, {machine.precision}, {machine.threads} thread{'' if machine.threads == 1 else 's'}"
+    # no silent fallback: what was chosen is printed and stored
     watcher.note(f"{count} on {on}; products: {machine.backend}; attention: {machine.attention}")
     for note in preparation.notes:
         watcher.note(note)
@@ -105,13 +107,7 @@ def begun_run(
 ) -> Iterator[OpenRun]:
     """Record trials and inputs of a run that has done nothing yet, with a checkpoint to go back to; open within.
 
-    Args:
-        preparation: The task, with the sizes of its executor.
-        directory: A locked directory that holds nothing but the task.
-        watcher: Receives progress.
-        options: How the run is carried out.
-        clock: Measures the run's time.
-        num_tasks: Tasks that share the memory for parked states.
+    The directory is locked and holds nothing but the task; ``num_tasks`` share the memory for parked states.
     """
     metric = objective_metric(preparation.task)
     with contextlib.closing(RunStore.create(directory.database, metric=metric, clock=clock)) as store:

@@ -168,6 +168,7 @@ class SharedSession:
 
     def _join(self, submitted: _Submitted, session: TaskSession, runs: contextlib.ExitStack) -> TaskRun:
         """Make the run directory of a task and let it join; ``runs`` gives back its lock and its record."""
+        # what the task asked for by itself does not hold in the session's executor
         sizes = session.sizes
         passes = PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens)
         facts = replace(submitted.preparation.facts, sizes=size_facts(sizes), passes=passes)
@@ -209,6 +210,7 @@ class SharedSession:
         if first is None:
             return
         task, problems = preparation.task, []
+        # a rank row holds the same linears for every adapter of a bank
         if preparation.target_modules != first.target_modules:
             problems.append(
                 Problem(
@@ -227,6 +229,7 @@ class SharedSession:
                     hint="Write the same section, or tune this task in a session of its own.",
                 )
             )
+        # the bank was made for the tasks that were there first, and is not made larger while they train
         sizes = None if self._backbone is None else self._backbone.sizes
         largest = max(spec.adapter.r for spec in preparation.proposals.largest())
         if sizes is not None and largest > sizes.capacity.rank_rows:
@@ -246,6 +249,7 @@ def _beginning_error(submitted: _Submitted, error: Exception) -> CohortError:
     """Return what kept a task from beginning as an error that results can carry."""
     if isinstance(error, CohortError):
         return error
+    # nothing of ours: it stays the cause, for those who want to see where it came from
     found = RunStateError(f"{submitted.directory}: the task could not begin: {one_line(error)}")
     found.__cause__ = error
     return found

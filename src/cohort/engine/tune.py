@@ -53,6 +53,7 @@ def tune(
     """
     watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
     occupied = RunDirectory.find_problem(run_directory)
+    # before the directory is made: a mistake leaves nothing behind
     preparation = prepare_task(
         task,
         watcher=watcher,

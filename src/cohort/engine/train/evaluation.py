@@ -32,7 +32,7 @@ METRICS: Mapping[str, Callable[[str, str], bool]] = {"exact_match": exact_match}
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One outcome: validation loss, further metrics, and the tokens that were read and generated."""
+    """Validation loss, further metrics, and the number of tokens read and generated."""
 
     validation_loss: float
     metrics: dict[str, float]
@@ -95,6 +95,7 @@ class RunEvaluator:
         if self._metric is None:
             return [({}, 0) for _ in slots]
         name: str = self._preparation.task.evaluation.metric
+        # a row of plain text has no prompt to answer
         prompted = [row_id for row_id in row_ids if rows.prompts[row_id]]
         with self._time_spent.on(Activity.GENERATE):
             texts = self._generate(slots, prompts=[rows.prompts[row_id] for row_id in prompted])

@@ -29,18 +29,13 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
 
     What only a resume would have needed is removed; the best checkpoint of every trial stays, for export.
 
-    Args:
-        preparation: The task.
-        run: Its run.
-        specs: Configurations of all trials, by id.
-        study: The trials; all have ended.
-
     Raises:
         RunStateError: no trial ever had a finite evaluation, so there is no best adapter, or all of them failed; the
             tables are written, and the best adapter so far where there is one.
         StorageFullError: the disk is full; `cohort resume` writes what is missing.
     """
     best, store, directory = study.result(), run.store, run.directory
+    # first: model cards and tables below are made from the record
     store.set_facts(best_trial_id=None if best is None else best.trial_id)
     _record_default(store)
     results = read_results(store.reader)
@@ -63,6 +58,7 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
         write_adapter_files(folder, content)
         if is_best:
             write_adapter_directory(directory.best, content)
+    # before the tables, which show it; what is written after a kill is decided by the last fact below
     store.set_facts(state=RunState.DONE, run_seconds=store.seconds)
     write_tables(store, directory=directory)
     keep_last_checkpoint(store, run.state_store, directory=directory)
@@ -71,15 +67,13 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
 
 
 def _is_written(reason: Reason | None) -> bool:
-    # A trial that lost a comparison or failed keeps its best checkpoint as state only, for `cohort export`.
+    # a trial that lost a comparison or failed keeps its best checkpoint as state only, for `cohort export`
     return reason is None or not (reason.is_comparison or reason == FAILED)
 
 
 def _record_default(store: RunStore) -> None:
-    """Record what the default hyperparameters came to, if a trial had them and went through to its last step.
-
-    The best value of one that was stopped early is not what training it would have given; the report marks it as such.
-    """
+    """Record the metrics of the default hyperparameters, if a trial had them and completed all of its steps."""
+    # the best value of a trial that stopped early is not what full training would have given
     default_id = store.reader.facts().task.default_trial_id
     for trial in store.reader.trials():
         if trial.trial_id == default_id and trial.status is TrialStatus.COMPLETED and trial.best_loss is not None:
@@ -87,11 +81,12 @@ def _record_default(store: RunStore) -> None:
 
 
 def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
-    """Tell whether the run has ended and all its results are there.
+    """Return whether the run has ended and all its results are there.
 
     Raises:
         RunStateError: it has, and no trial ever had a finite evaluation, or all failed.
     """
+    # a user may have deleted a result: a resume writes it again from what the run keeps
     facts = store.reader.facts()
     tables = (directory.results_csv, directory.metrics_jsonl, directory.report)
     if not facts.are_results_written or not all(path.is_file() for path in tables):
@@ -103,12 +98,12 @@ def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
 
 
 def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
-    """Refuse to call a run done that has no best adapter, or in which nothing went right."""
+    """Raise if the run has no best adapter or all of its trials failed."""
     trials = store.reader.trials()
     has_best = store.reader.facts().best_trial_id is not None
     if trials and all(trial.status is TrialStatus.FAILED for trial in trials):
         first = min(trials, key=lambda trial: (trial.steps_done, trial.trial_id))
-        beyond = f"; {directory.best} holds the best of what was reached before" if has_best else ""
+        beyond = f"; {directory.best} holds the best adapter from before the failures" if has_best else ""
         raise RunStateError(
             f"all {len(trials)} trials failed; trial {first.trial_id} after step {first.steps_done}: {first.message}"
             f"{beyond} (see {directory.report})"
@@ -121,7 +116,7 @@ def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
 
 
 def write_tables(store: RunStore, *, directory: RunDirectory) -> None:
-    """Write tables and report as the store stands."""
+    """Write tables and report from the present record."""
     write_results_csv(directory.results_csv, results=read_results(store.reader))
     write_metrics_jsonl(directory.metrics_jsonl, reader=store.reader)
     write_report(directory.report, reader=store.reader)

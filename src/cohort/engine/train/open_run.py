@@ -56,4 +56,5 @@ class OpenRun:
     time_spent: TimeSpent = field(init=False)
 
     def __post_init__(self) -> None:
+        # one for all parts: each second is counted once
         object.__setattr__(self, "time_spent", TimeSpent(self.clock))

@@ -64,6 +64,7 @@ class RunProgress:
     _counts: Counter[TrialStatus] = field(init=False, repr=False, compare=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
+        # counted once: a screen asks for each status at every redraw
         self._counts.update(trial.status for trial in self.trials)
 
     def count(self, status: TrialStatus) -> int:

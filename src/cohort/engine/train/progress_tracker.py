@@ -51,7 +51,7 @@ class ProgressTracker:
         """Watch ``study``.
 
         Args:
-            run: The run; its record knows the time of earlier processes.
+            run: The run.
             study: Knows each trial's state.
             trials: The first trials.
             kept_share: Share of the trials that go on after warm-up, for the time left.
@@ -62,6 +62,7 @@ class ProgressTracker:
         self._recomputed_passes = recomputed_passes
         self._trials = {trial.spec.trial_id: trial for trial in trials}
         self._kept_share = kept_share
+        # run time goes on where earlier processes left it
         self._started = run.clock.monotonic() - run.store.seconds
         self._window: deque[tuple[float, int]] = deque()
         self._tokens_done = 0
@@ -102,6 +103,7 @@ class ProgressTracker:
         evaluations = [event.num_tokens for event in events if isinstance(event, Evaluated)]
         if evaluations and evaluating > 0:
             self._pace.took_evaluation(len(evaluations), num_tokens=sum(evaluations), seconds=evaluating)
+        # what came before the first tick is reading and measuring the base
         if steps and before is not None:
             self._pace.took_step(len(steps), num_tokens=sum(steps), seconds=now - before - evaluating)
 

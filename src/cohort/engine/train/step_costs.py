@@ -40,13 +40,7 @@ class StepRecorder:
     """Relates a run's events to the seconds that it spends."""
 
     def __init__(self, preparation: Preparation, run: OpenRun, *, specs: Mapping[int, TrialSpec]) -> None:
-        """Start when the task has been read and loaded and nothing has trained.
-
-        Args:
-            preparation: The task, ready to run.
-            run: Its run.
-            specs: Configurations of all trials, by id; grows as the run does.
-        """
+        """Start when the task has been read and loaded; ``specs`` grows with the run's proposals."""
         self._preparation, self._specs, self._time_spent, self._clock = preparation, specs, run.time_spent, run.clock
         lengths = preparation.data.train.lengths.astype(float)
         self._square = float((lengths**2).mean() / lengths.mean())
@@ -75,6 +69,7 @@ class StepRecorder:
             self._add(steps, seconds)
 
     def _add(self, steps: Sequence[StepDone], seconds: float) -> None:
+        # by composition: trials of equal rank and batch size cost the same, whichever they are
         members = sorted(
             (aligned_rank(self._specs[step.trial_id].adapter.r), self._specs[step.trial_id].batch_size, step.num_tokens)
             for step in steps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from cohort.adapters.bank import aligned_rank
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
@@ -22,12 +21,8 @@ from cohort.tuning.trial_phase import TrialPhase
 __all__ = ["Evaluator", "Supervisor", "TaskTraits"]
 
 
-class Evaluator(Protocol):
-    """Evaluates resident trials."""
-
-    def __call__(self, steps: Mapping[int, int]) -> Sequence[Evaluated]:
-        """Return one event for each trial of ``steps`` (optimizer steps done, by trial id), in its order."""
-        ...
+# returns one event for each resident trial of a mapping (optimizer steps done, by trial id), in its order
+Evaluator = Callable[[Mapping[int, int]], Sequence[Evaluated]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +59,7 @@ class Supervisor:
         traits: TaskTraits,
         on_tick: Callable[[Sequence[TrialEvent], Sequence[Decision]], None] = lambda _events, _decisions: None,
     ) -> None:
-        """Join the parts.
-
-        Args:
-            run: The task's run.
-            study: Decides.
-            share: The task's part of the executor.
-            specs: Configuration of each trial; may grow.
-            evaluate: Evaluates resident trials.
-            traits: For admission.
-            on_tick: Receives what happened, after it was recorded.
-        """
+        """Join the parts; ``specs`` may grow, and ``on_tick`` receives what happened once it is recorded."""
         self.share = share
         self._run, self._study, self._specs, self._evaluate, self._traits = run, study, specs, evaluate, traits
         self._on_tick, self.note = on_tick, run.watcher.note
@@ -153,6 +138,7 @@ class Supervisor:
     def enter(self, trial_id: int) -> TrialFailed | None:
         """Make a trial resident where it stood; return its failure when its files are damaged once too often."""
         state, damages = self._run.state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        # an older state is no loss, since the same steps give the same bits, but damage must not go on for ever
         for damage in damages:
             if (failure := self._errors.count(trial_id, damage)) is not None:
                 return failure

@@ -38,14 +38,7 @@ class TaskRun:
     """
 
     def __init__(self, preparation: Preparation, share: ExecutorShare, run: OpenRun, *, arrival: int = 0) -> None:
-        """Join the parts; nothing is trained yet.
-
-        Args:
-            preparation: The task, ready to run.
-            share: Its part of the executor.
-            run: Its run, whose record has the facts of its beginning.
-            arrival: Its place among the tasks that share the executor.
-        """
+        """Join the parts; ``arrival`` is the task's place among those that share the executor."""
         self._preparation, self._share, self.run = preparation, share, run
         task = preparation.task
         early_exit, first = task.early_exit_settings(), preparation.proposals.first
@@ -92,6 +85,8 @@ class TaskRun:
             later.pop(trial.spec.trial_id)
         events: list[TrialEvent] = []
         decisions: list[Decision] = []
+        # trials that were proposed while the run went on are proposed again where the log had them: the sampler must
+        # have seen the same results, no more and no fewer
         for entry in self.run.store.reader.log.entries():
             while later and entry.position > next(iter(later.values())):
                 self._study.replay(events, recorded=decisions)
@@ -108,6 +103,7 @@ class TaskRun:
     def _propose_again(self, later: dict[int, int]) -> None:
         """Propose what was proposed at this place of the log, and take it off ``later``."""
         trials = self._preparation.proposals.after(self._study)
+        # another version of a sampler may lead elsewhere, and its trials would not be those of the log
         if [trial.spec.trial_id for trial in trials] != list(later)[: len(trials)] or not trials:
             raise RunStateError(
                 f"trials {list(later)} were proposed, but the results lead to "
@@ -137,7 +133,7 @@ class TaskRun:
         """Write the results; all trials have ended.
 
         Args:
-            was_alone: Whether no other task ever shared the executor, so that its steps tell what its packs cost.
+            was_alone: Whether no other task ever shared the executor, so that its steps measure its own packs.
 
         Raises:
             RunStateError: there is no best adapter, or all trials failed; the tables are written.
@@ -155,6 +151,7 @@ class TaskRun:
         self._steps.took(events)
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
+        # seconds of earlier processes count: a stop does not renew the budget
         spent = self._gpu_seconds_before + sum(self.run.time_spent.total(activity) for activity in _ON_GPU)
         proposals = self._preparation.proposals
         had_ended = proposals.ended_by_time is not None

@@ -24,6 +24,7 @@ class TimeSpent:
     @contextmanager
     def on(self, activity: Activity) -> Iterator[None]:
         """Count the time within as spent on ``activity``."""
+        # the outer activity ends here and goes on after: generation within an evaluation is counted once
         self._credit()
         self._active.append(activity)
         try:
@@ -34,6 +35,7 @@ class TimeSpent:
 
     def add(self, activity: Activity, seconds: float) -> None:
         """Count seconds that a session measured: a task's part of a step of several tasks."""
+        # not through on(): several tasks share the seconds of one step
         for sums in (self._seconds, self._totals):
             sums[activity] = sums.get(activity, 0.0) + seconds
 

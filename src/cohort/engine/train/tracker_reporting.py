@@ -16,13 +16,7 @@ class TrackerReporter:
     """Makes all trials known to the trackers, then passes on each tick; a tracker that fails costs a note, no more."""
 
     def __init__(self, trackers: Trackers, *, trials: Sequence[PlannedTrial], note: Callable[[str], None]) -> None:
-        """Make ``trials`` known.
-
-        Args:
-            trackers: Those of the task's ``report_to``.
-            trials: The first trials; those of a resumed run are continued where they were.
-            note: Receives one line for each tracker that failed.
-        """
+        """Make the first ``trials`` known; those of a resumed run are continued where they were."""
         self._trackers, self._note = trackers, note
         self._noted: set[str] = set()
         self.add(trials)
@@ -56,6 +50,7 @@ class TrackerReporter:
         return self._trackers.failures
 
     def _note_failures(self) -> None:
+        # a failure stays in the mapping: it is noted once
         for name, error in self._trackers.failures.items():
             if name not in self._noted:
                 self._noted.add(name)
