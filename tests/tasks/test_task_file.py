@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cohort.core.errors import InputError
+from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.tasks.loading import TaskFile, load_task, task_from_mapping, task_json_schema
 from cohort.tuning.parameters import Choice, Constant, MultipleOf, Range
 from tests.tasks.task_files import BASE, write
@@ -179,3 +181,23 @@ def test_a_task_cannot_be_changed(folder: Path) -> None:
     task = load_task(write(folder, BASE))
     with pytest.raises(ValueError, match="frozen"):
         task.lora.r = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        (Place(key=("search", "space", "r")), "{file}:3: lora.r"),
+        (Place(key=("search", "space", "seed")), "{file}:4: search.space.seed"),
+        (Place(key=("dataset", "max_length")), "{file}:2: dataset.max_length"),
+        (Place(file="{file}", key=("dataset",)), "{file}:2: dataset"),
+        (Place(key=("dataset", "train"), text="rows"), "{file}:2: dataset.train: rows"),
+        (Place(file="rows.jsonl", line=7), "rows.jsonl:7"),
+        (Place(option="--gpus"), "--gpus"),
+        (Place(text="trial 3"), "trial 3"),
+    ],
+)
+def test_keys_of_the_layers_below_get_their_line(folder: Path, place: Place, shown: str) -> None:
+    task = load_task(write(folder, BASE + "lora: {r: 4}\nsearch: {space: {seed: [1, 2]}}\n"))
+    file = str(folder / "task.yaml")
+    problem = Problem(where=replace(place, file=place.file.format(file=file)), found="", allowed="", hint="")
+    assert str(task.located(problem).where) == shown.format(file=file)

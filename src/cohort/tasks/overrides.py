@@ -88,9 +88,7 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
         path = _full_path(option, model)
         if path is None:
             key = option.removeprefix("--")
-            hint = unknown_key_hint(model, tuple(key.replace("-", "_").split("."))).replace(
-                "Move it there", "Write that"
-            )
+            hint = unknown_key_hint(model, tuple(key.replace("-", "_").split(".")), elsewhere="Write that.")
             allowed = "keys of the task file, as --section.key VALUE"
             problems.append(
                 Problem(where="command line", found=f"the unknown option {option}", allowed=allowed, hint=hint)

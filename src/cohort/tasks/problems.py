@@ -49,8 +49,14 @@ def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
     return found
 
 
-def unknown_key_hint(model: type[BaseModel], path: KeyPath) -> str:
-    """Return the hint for an unknown key: its name here, the section it belongs to, or the nearest key."""
+def unknown_key_hint(model: type[BaseModel], path: KeyPath, *, elsewhere: str = "Move it there.") -> str:
+    """Return the hint for an unknown key: its name here, the section it belongs to, or the nearest key.
+
+    Args:
+        model: The task file.
+        path: The key as written.
+        elsewhere: What to do about a key that belongs to another section.
+    """
     key, section = str(path[-1]), ".".join(str(part) for part in path[:-1])
     word = key.lower().replace("-", "_")
     if word in NOT_NEEDED:
@@ -60,10 +66,10 @@ def unknown_key_hint(model: type[BaseModel], path: KeyPath) -> str:
     siblings = [name.removeprefix(prefix) for name in keys if name.startswith(prefix)]
     # strict, because a name of another tool (tried next) must not lose to a vague likeness
     near = get_close_matches(word, [name for name in siblings if "." not in name], n=1, cutoff=0.75)
-    elsewhere = [name for name in keys if name.rsplit(".", 1)[-1] == word]
+    of_others = [name for name in keys if name.rsplit(".", 1)[-1] == word]
     # the right name in the wrong section is likelier than a misspelt name of the right section
-    if elsewhere:
-        return f"Did you mean {elsewhere[0]}? Move it there."
+    if of_others:
+        return f"Did you mean {of_others[0]}? {elsewhere}"
     if near:
         return f"Did you mean {prefix}{near[0]}? Rename it."
     if word in OTHER_WORDS:

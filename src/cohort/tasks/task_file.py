@@ -146,9 +146,10 @@ class TaskFile(Section):
         if not place.key or place.option or place.line is not None or place.file not in ("", self._origin.name):
             return problem
         key = place.key
-        if key[:2] == ("search", "space") and len(key) > 2 and key[2] not in self.search.space:
+        name = str(key[2]) if key[:2] == ("search", "space") and len(key) > 2 else ""
+        if name in SECTION_OF and name not in self.search.space:
             # a hyperparameter that is not searched has its value, and so its line, in a section
-            key = (SECTION_OF.get(str(key[2]), "search.space"), *key[2:])
+            key = (SECTION_OF[name], *key[2:])
         return replace(problem, where=replace(self._origin.where(key), text=place.text))
 
     def dataset_settings(self) -> DatasetSettings:
