@@ -1,4 +1,4 @@
-"""The supported families: one file each, one table."""
+"""The supported families: one file each, one table. A new dense family is a file with its record and a line here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The formats of frozen weights: one file each, one table."""
+"""The formats of frozen weights: one file each, one table. A new one is a file with its record and a line here."""
 
 from __future__ import annotations
 
