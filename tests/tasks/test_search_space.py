@@ -197,7 +197,7 @@ def test_no_trial_is_proposed_beyond_the_time_on_the_device(folder: Path, tmp_pa
         assert len(reader.trials()) == 4
         results = read_results(reader)
     said = "4 of 9 trials were proposed when search.max_gpu_hours (1e-09) was used up"
-    assert results.search_ended == said
+    assert results.facts.search_ended == said
     assert results_json(results)["search_ended"] == said
     assert notes.count(said) == 1
     assert said in (tmp_path / "run" / "report.html").read_text()
@@ -210,4 +210,4 @@ def test_a_search_that_time_did_not_end_says_nothing_of_it(folder: Path, tmp_pat
     tune(tiny_task(folder, **{**REFILLED, "search": search}), tmp_path / "run")
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         assert len(reader.trials()) == 9
-        assert read_results(reader).search_ended is None
+        assert read_results(reader).facts.search_ended is None

@@ -54,8 +54,8 @@ def _outcome(results: RunResults) -> dict[str, str]:
     if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
         share = f"{100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} in full"
         facts["price"] = f"{share}, as much as {compute.num_full_runs:.1f} full runs"
-    if results.search_ended is not None:
-        facts["search"] = results.search_ended
+    if results.facts.search_ended is not None:
+        facts["search"] = results.facts.search_ended
     facts["time"] = format_duration(results.run_seconds)
     return facts
 

@@ -62,6 +62,7 @@ def _planned_tokens(trials: Sequence[TrialRecord]) -> int:
 
 
 def _batch_size(trial: TrialRecord) -> int:
+    # every hyperparameter is recorded; a trial without a batch size is counted as one sample a step
     value = trial.parameters.get("batch_size", 1)
     return int(value) if isinstance(value, int | float) else 1
 

@@ -31,24 +31,17 @@ class RunDirectory:
         A directory may be empty, or hold only what a run left that was killed before it began.
         """
         path = Path(root)
+        # a run lists, adds and replaces files, which takes all three permissions
         if path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK):
             return cls(path)._what_is_there()
-        nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-        if nearest != path and nearest.is_dir() and os.access(nearest, os.W_OK):
+        if path.exists():
+            return _unusable(path, found="a directory that is not writable" if path.is_dir() else "a file")
+        # the directory that mkdir would have to write to
+        nearest = next(parent for parent in path.absolute().parents if parent.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK):
             return None
-        if nearest == path:
-            return Problem(
-                where=f"-o {path}",
-                found="a directory that is not writable" if path.is_dir() else "a file",
-                allowed="a directory that is new or empty, and that you may write to",
-                hint="Choose another directory.",
-            )
-        return Problem(
-            where=f"-o {path}",
-            found=f"a path below {nearest}, which is {'not writable' if nearest.is_dir() else 'a file'}",
-            allowed="a directory that you may write to",
-            hint="Choose another directory.",
-        )
+        what = "not writable" if nearest.is_dir() else "a file"
+        return _unusable(path, found=f"a path below {nearest}, which is {what}")
 
     @classmethod
     def create(cls, root: str | Path) -> RunDirectory:
@@ -67,14 +60,8 @@ class RunDirectory:
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except (PermissionError, NotADirectoryError) as error:
-                raise InputError(
-                    Problem(
-                        where=f"-o {path}",
-                        found=f"a path that cannot be made ({error.strerror})",
-                        allowed="a directory that you may write to",
-                        hint="Choose another directory.",
-                    )
-                ) from error
+                # some file systems refuse only when asked, and the path may have changed since it was checked
+                raise InputError(_unusable(path, found=f"a path that cannot be made ({error.strerror})")) from error
         return directory
 
     @classmethod
@@ -119,6 +106,7 @@ class RunDirectory:
         """
         try:
             remove_leftovers(self.root)
+            # where two directories cannot be exchanged in one step, a kill may have left best/ under its other name
             recover_directory(self.best)
             if self.checkpoints.is_dir():
                 remove_leftovers(self.checkpoints)
@@ -159,6 +147,7 @@ class RunDirectory:
 
     def trial(self, trial_id: int) -> Path:
         """Return the directory of one trial (``trials/0007``)."""
+        # padded, so that names sort as numbers do
         return self.trials / f"{trial_id:04d}"
 
     @property
@@ -193,6 +182,7 @@ class RunDirectory:
         )
 
     def _what_is_there(self) -> Problem | None:
+        # a killed process leaves its lock file and half-written files behind: they are no reason to refuse
         names = sorted(
             entry.name
             for entry in self.root.iterdir()
@@ -216,8 +206,18 @@ class RunDirectory:
         )
 
 
+def _unusable(path: Path, *, found: str) -> Problem:
+    return Problem(
+        where=f"-o {path}",
+        found=found,
+        allowed="a directory that is new or empty, and that you may write to",
+        hint="Choose another directory.",
+    )
+
+
 def choose_name(path: Path, *, taken: set[str]) -> str | None:
     """Return the file's stem, or with its folder's name where tasks of several folders have one name."""
+    # task files of several folders are often all called task.yaml
     for name in (path.stem, f"{path.parent.name}-{path.stem}"):
         if name not in taken:
             return name

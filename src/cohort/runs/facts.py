@@ -74,6 +74,8 @@ class ObservedPass:
     observed_bytes: int
 
 
+# keys stay as the first version wrote them, so that old and new databases are read by one rule; a group's fields have
+# shorter names where the group says the rest
 def _key(key: str) -> Any:
     """Return a field without a value that is stored under ``key``."""
     return field(default=None, metadata={"key": key})
@@ -269,6 +271,7 @@ class RunFacts:
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> Self:
         """Return the facts that the rows of the table hold, of this version of the database or the one before."""
+        # a fact without a row keeps the default of its field: it is not known, or the version that wrote had none
         known = {
             entry.name: _read_group(_GROUPS[entry.name], stored) if entry.name in _GROUPS else _read(entry, stored)
             for entry in fields(cls)
@@ -291,6 +294,7 @@ class RunFacts:
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 
 
+# Python has no type for "some fields of a dataclass"; a test holds these fields and those of RunFacts equal
 class FactUpdates(TypedDict, total=False):
     """Facts to set, by field of :class:`RunFacts`; a group replaces the whole group, seconds only those they name."""
 
@@ -332,6 +336,7 @@ def _rows(facts: Mapping[str, Any]) -> dict[str, str | None]:
             values |= {_seconds_key(activity): amount for activity, amount in value.items()}
         else:
             values[name] = value
+    # records within facts, such as data problems, become JSON objects by their fields
     return {key: None if value is None else json.dumps(value, default=asdict) for key, value in values.items()}
 
 

@@ -95,6 +95,7 @@ class RunLog:
         for position, entry in enumerate(entries, start=after + 1):
             values = (_to_column(getattr(entry, column)) for column in _columns(type(entry)))
             rows.setdefault(type(entry), []).append((position, seconds, *values))
+        # one statement for all rows of a kind: a tick of many trials stays one short transaction
         for kind, batch in rows.items():
             self._database.connection.executemany(_INSERTS[kind], batch)
         return position
@@ -118,6 +119,7 @@ class RunLog:
 
     def train_losses(self) -> dict[int, list[tuple[int, float]]]:
         """Return (step, loss) of every step by trial: a lighter form of :meth:`steps` for curves."""
+        # plain tuples: a long run has more steps than anything else, and a curve needs two numbers of each
         curves: dict[int, list[tuple[int, float]]] = defaultdict(list)
         rows = self._database.rows("SELECT trial_id, step, loss FROM steps ORDER BY trial_id, step")
         for trial_id, step, loss in rows:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cohort.core.events import TrialEvent
+from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.tuning.decisions import Decision
 
 __all__ = [
@@ -87,6 +87,7 @@ class TrialRecord:
     best_loss: float | None
     best_metrics: Mapping[str, float] = field(default_factory=dict)
 
+    # a parked trial is not over: a rule may let it continue
     @property
     def is_over(self) -> bool:
         """Whether the trial has ended."""
@@ -94,30 +95,19 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepRecord:
-    """One optimizer step; ``seconds`` is run time, which stands still while the run is stopped."""
+class StepRecord(StepDone):
+    """One optimizer step with its place in the log; ``seconds`` is run time, which stands still between processes."""
 
     position: int
     seconds: float
-    trial_id: int
-    step: int
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    num_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationRecord:
-    """One evaluation."""
+class EvaluationRecord(Evaluated):
+    """One evaluation with its place in the log."""
 
     position: int
     seconds: float
-    trial_id: int
-    step: int
-    validation_loss: float
-    metrics: Mapping[str, float]
-    num_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)

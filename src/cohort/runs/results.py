@@ -54,11 +54,6 @@ class RunResults:
         return next((entry.trial for entry in reversed(self.ranked) if entry.trial.best_value is not None), None)
 
     @property
-    def search_ended(self) -> str | None:
-        """What ended the search before all trials were proposed, in words; None where nothing did."""
-        return self.facts.search_ended
-
-    @property
     def metric_label(self) -> str:
         """The metric in words."""
         return self.metric.label

@@ -65,6 +65,7 @@ def _outcome(trial: TrialRecord) -> str:
 _RANK = Column(name="rank", value=lambda entry: entry.rank)
 _TRIAL = Column(name="trial", value=lambda entry: entry.trial.trial_id)
 _PARAMETERS = Column(name="parameters", value=lambda entry: entry.trial.parameters, each="{}")
+# in no file of numbers: results.csv has the loss and every metric, and one of them is this value
 _BEST_VALUE = Column(name="best_value", value=lambda entry: entry.trial.best_value, in_csv=False, media=Medium.TERMINAL)
 
 # the order of results.csv: programs may read columns by their place, so a new one comes last
@@ -122,6 +123,7 @@ def _spread(columns: Sequence[Column], ranked: Sequence[RankedTrial]) -> Iterato
             yield Column(name=column.each.format(name), value=_item(column.value, name))
 
 
+# not a lambda in the loop above: it would see the loop's last name in every column
 def _item(value: Callable[[RankedTrial], Any], name: str) -> Callable[[RankedTrial], Any]:
     return lambda entry: value(entry).get(name)
 
@@ -139,9 +141,11 @@ def write_results_csv(path: Path, *, results: RunResults) -> None:
     Raises:
         StorageFullError: the disk is full; the file is as it was.
     """
+    # hyperparameters and metrics of all trials: those of a conditional search space differ from trial to trial
     columns = list(_spread([column for column in FILE_COLUMNS if column.in_csv], results.ranked))
     with atomic_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
+        # the first line names the columns; a number that does not exist is an empty field, which pandas reads as NaN
         writer.writerow([column.name for column in columns])
         writer.writerows([_cell(column.value(entry)) for column in columns] for entry in results.ranked)
 
@@ -163,7 +167,7 @@ def results_json(results: RunResults) -> dict[str, Any]:
         "base_value": results.base_value,
         "default_value": results.default_value,
         "seconds": results.run_seconds,
-        "search_ended": results.search_ended,
+        "search_ended": results.facts.search_ended,
         "compute": {
             "share_of_full_grid": compute.share_of_full_grid,
             "full_runs": compute.num_full_runs,
@@ -191,7 +195,8 @@ def write_metrics_jsonl(path: Path, *, reader: RunReader) -> None:
 
 
 def _log_history(reader: RunReader) -> Iterator[dict[str, Any]]:
-    """The log in the words of transformers' ``log_history`` and TRL (``num_tokens`` counts up), plus ``trial``."""
+    """Return the log with the keys of transformers' ``log_history`` and of TRL, and ``trial``."""
+    # num_tokens counts up over a trial, as TRL's counts up over a run
     seen: dict[int, int] = {}
     for entry in reader.log.entries():
         if not isinstance(entry, LoggedEvent):
@@ -212,7 +217,8 @@ def _log_history(reader: RunReader) -> Iterator[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """``value`` with None for every NaN and Inf in it."""
+    """Return ``value`` with None for every NaN and Inf in it."""
+    # Python writes NaN and Infinity, which other readers of JSON refuse
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

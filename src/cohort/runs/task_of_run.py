@@ -38,6 +38,7 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
     given = _require_places(parse_overrides(places, model=TaskFile))
     moved, problems = [], []
     for key, value in _paths(_plain(directory)):
+        # the user's word counts more than a file that happens to lie at the old place
         if key in given:
             continue
         entries = [value] if isinstance(value, str) else value
@@ -50,6 +51,7 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
             moved.append(f"--{name}={json.dumps(found[0] if isinstance(value, str) else found)}")
     if problems:
         raise InputError(problems)
+    # as overrides and not as edits: what is loaded is checked, and the resolved task is written out again
     return load_task(directory.task_file, [*moved, *places])
 
 

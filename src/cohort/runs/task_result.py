@@ -66,8 +66,10 @@ def read_task_result(run_directory: Path, *, name: str) -> TaskResult:
     directory = RunDirectory.open(run_directory)
     with RunReader.open(directory.database) as reader:
         results = read_results(reader)
+    # what a caller gets is what --json prints, so that scripts in Python and in the shell see the same names
     plain = results_json(results)
     trials: list[dict[str, Any]] = plain["trials"]
+    # finish_run() raises for a run without one
     assert results.best is not None, "a run that ended well has a best trial"
     best_trial = next(row for row in trials if row["trial"] == results.best.trial_id)
     return TaskResult(

@@ -38,6 +38,7 @@ def planned_against_actual_page(
         endings: (shape, in words) of the marks at the ends of ``actual``.
         pauses: Times that are left out of all seconds.
     """
+    # both ends, because early exits let a queue end long before its plan
     ends = [max((bar.end_seconds for bar in bars), default=0.0) for bars in (planned, actual)]
     counts = Counter(state.partition(":")[0] for state in states.values())
     cards = [
@@ -84,6 +85,7 @@ def gantt_page(
     shown = "".join(
         f'<div class="card"><div class="big">{escape(big)}</div><p>{escape(p)}</p></div>' for big, p in cards
     )
+    # the style is part of the page, which then opens without a network
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'

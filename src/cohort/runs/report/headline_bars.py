@@ -49,6 +49,7 @@ def _metric_label(value: float | None, *, results: RunResults) -> str:
     """Return a value of the task's metric; a share in [0, 1] other than a loss as a percentage."""
     if value is None:
         return "–"
+    # a metric in [0, 1] that is to grow is read as a share, as exact_match is
     if results.metric.name != "loss" and results.metric.maximize and 0 <= value <= 1:
         return percent_label(value)
     return f"{value:.4g}"
@@ -103,6 +104,7 @@ def _price_bars(results: RunResults) -> Sequence[_Bar]:
         "this sweep": compute.cost_tokens,
         "one run": compute.planned_tokens / max(1, compute.num_trials),
     }
+    # evaluation can make a small sweep cost more than its full grid
     longest = max(compute.planned_tokens, compute.cost_tokens, 1.0)
     return [
         _Bar(
@@ -120,5 +122,5 @@ def _time_lines(results: RunResults) -> list[str]:
     parts = [f"{activity} {format_duration(spent[activity])}" for activity in Activity if activity in spent]
     counts = outcome_counts(entry.trial for entry in results.ranked)
     trials = ", ".join(f"{count} {outcome.label}" for outcome, count in counts)
-    lines = [", ".join(parts), f"Trials: {trials}", results.search_ended]
+    lines = [", ".join(parts), f"Trials: {trials}", results.facts.search_ended]
     return [line for line in lines if line]

@@ -107,6 +107,7 @@ def _effect(
     x, bands = _parameter_axis([trial.parameters.get(parameter) for trial in trials])
     frame = Frame(width=_WIDTH, height=_HEIGHT, x=x, y=y, x_label=parameter, y_label=f"best {value_label}")
     marks, by_band = [], dict[float, list[float]]()
+    # the best is drawn last, over all others
     for trial in sorted(trials, key=lambda trial: best is not None and trial.trial_id == best.trial_id):
         if trial.best_value is None:
             continue

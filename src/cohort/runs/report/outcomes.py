@@ -34,6 +34,7 @@ class Outcome:
     colours: tuple[str, str]
 
 
+# these belong to no exit rule; what a rule's stops look like is declared with the rule's reasons
 _COMPLETED = Outcome(name="completed", label="completed", shape="circle", colours=("#0072b2", "#4aa8e0"))
 _FAILED = Outcome(name="failed", label="failed", shape="plus", colours=("#16191d", "#eceff3"))
 _OPEN = Outcome(name="open", label="running, parked or waiting", shape="bar", colours=("#00815c", "#2fc093"))
@@ -96,6 +97,7 @@ def outcome_key(trials: Sequence[TrialRecord], *, best: TrialRecord | None) -> l
 
 def outcome_styles(trials: Iterable[TrialRecord]) -> str:
     """Return the style sheet of the outcomes that occur."""
+    # the three are always there: the best trial's star has the colour of a completed one
     found = dict.fromkeys((_COMPLETED, _FAILED, _OPEN, *(outcome for outcome, _ in outcome_counts(trials))))
     light, dark = ("".join(f".o-{o.name}{{--tone:{o.colours[paper]}}}" for o in found) for paper in (0, 1))
     return f"{light}@media (prefers-color-scheme:dark){{{dark}}}\n"

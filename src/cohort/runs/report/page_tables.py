@@ -54,7 +54,8 @@ def _cell(column: Column, entry: RankedTrial) -> dict[str, Any]:
 
 
 def decision_rows(decisions: Sequence[LoggedDecision]) -> tuple[list[dict[str, Any]], str]:
-    """Return the decisions but for new bests, which are many and say little, and a line that counts them all."""
+    """Return the decisions without new bests, and a line that counts them all."""
+    # new bests are many and say little: as rows they would hide the decisions that ended trials
     rows = [
         {
             "at": format_duration(entry.seconds),
@@ -79,6 +80,7 @@ def decision_rows(decisions: Sequence[LoggedDecision]) -> tuple[list[dict[str, A
 
 def compute_rows(results: RunResults) -> list[dict[str, str]]:
     """Return the comparison with the full grid, a row for each count."""
+    # evaluated tokens have no full-grid count: the full grid is counted without any evaluation
     compute = results.compute
 
     def row(label: str, spent: float, planned: float | None) -> dict[str, str]:

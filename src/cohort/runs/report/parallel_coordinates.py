@@ -26,6 +26,7 @@ class _Column:
         self.name = name
         distinct = {json.dumps(value): value for value in values}
         numeric = all(map(is_number, distinct.values()))
+        # numbers in their order, words by the alphabet
         keys = sorted(distinct, key=lambda key: (float(str(distinct[key])) if numeric else 0.0, key))
         self.places = {key: (index + 0.5) / len(keys) for index, key in enumerate(keys)}
         stride = max(1, math.ceil(len(keys) / _MAX_LABELS))

@@ -27,6 +27,7 @@ def slot_timeline(
     last_stay = {stay.trial_id: stay for stay in stays}
     slots = sorted({stay.slot for stay in stays})
     row_height = min(_MAX_ROW, max(_MIN_ROW, _MAX_HEIGHT / len(slots)))
+    # a killed process may have logged stays after the run time that it last recorded
     end = max([run_seconds, *(stay.stop_seconds or 0.0 for stay in stays)])
     unit, divisor = time_unit(end)
     frame = Frame(
@@ -55,6 +56,7 @@ def slot_timeline(
             f"{format_duration(stop_seconds)}: {ending}"
         )
         width, height = max(1.0, right - left - 0.6), y_base - y_top - 1.4
+        # a bar that is too narrow or too low for its number or mark is drawn without: the tooltip has both
         label = ""
         if width > 7 * len(str(stay.trial_id)) + 8 and height > 10:
             label = text(left + 4, (y_top + y_base) / 2 + 4, str(stay.trial_id), classes="stay-label")

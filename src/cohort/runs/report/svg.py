@@ -97,6 +97,7 @@ def _steps(span: float, *, count: int) -> float:
 
 def linear_axis(low: float, high: float, *, count: int = 5) -> Axis:
     """Return an axis from ``low`` to ``high``, widened where they are equal."""
+    # one value, or NaN: an axis needs a length to place anything on
     if not high > low:
         pad = abs(low) * 0.05 or 0.5
         low, high = low - pad, high + pad
@@ -165,6 +166,7 @@ class Frame:
     def axes(self) -> str:
         """Return grid lines, tick labels and axis titles."""
         right, base = self.width - self.right, self.height - self.bottom
+        # grid lines first: what comes later is drawn over them
         parts = []
         for place, label in self.y.ticks:
             y = self.top + (1 - place) * (base - self.top)

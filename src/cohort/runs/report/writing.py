@@ -86,6 +86,7 @@ def _effects(results: RunResults) -> dict[str, Any]:
 
 def _slots_note(reader: RunReader) -> str:
     stays = reader.log.residencies()
+    # every stay that ended is followed by another one of its trial, but for the last
     parked = sum(1 for stay in stays if stay.stop_seconds is not None) - len(
         {stay.trial_id for stay in stays if stay.stop_seconds is not None}
     )
@@ -105,6 +106,7 @@ def render_report(reader: RunReader) -> str:
     Raises:
         RunStateError: the run's database cannot be read.
     """
+    # one moment for all sections: the process that trains may write between two of them
     with reader.snapshot():
         return _render(reader)
 
@@ -112,6 +114,8 @@ def render_report(reader: RunReader) -> str:
 def _render(reader: RunReader) -> str:
     results = read_results(reader)
     decisions, decisions_note = decision_rows(reader.log.decisions())
+    # escaping is on, because names, messages and paths are the users' own text; an undefined name is our bug and must
+    # not become an empty place on the page
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
