@@ -46,10 +46,10 @@ def profiled(
 def test_the_sweep_tells_the_terms_apart() -> None:
     grid = probe_grid([8, 16, 64], tokens=8192, longest=1000, usual=200)
     assert [probe.num_tokens for probe in grid] == sorted(probe.num_tokens for probe in grid)
-    assert {probe.ranks for probe in grid} == {(8,), (64,)}
+    assert {probe.r for probe in grid} == {8, 64}
     assert max(probe.num_tokens for probe in grid) <= 8192 / 2
     assert len(grid) <= 16, "a profile takes seconds"
-    rows = probe_rows(ProbePass(ranks=(8,), lengths=(10, 2, 7), trained_share=0.25), vocabulary=50)
+    rows = probe_rows(ProbePass(r=8, lengths=(10, 2, 7), trained_share=0.25), vocabulary=50)
     assert rows.lengths.tolist() == [10, 2, 7]
     assert [int(rows.sample(index).trained.sum()) for index in range(3)] == [2, 1, 2]
     assert not any(rows.sample(index).trained[0] for index in range(3))
@@ -70,8 +70,8 @@ def test_held_out_steps_are_predicted(decoder: Decoder) -> None:
 
 
 def test_an_update_without_room_is_a_pass_that_does_not_fit(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = MemoryProbe(decoder, target_linears=dict(decoder.linears), num_slots=1, num_rank_rows=16)
-    one = ProbePass(ranks=(8,), lengths=(10, 12))
+    probe = MemoryProbe(decoder, target_linears=dict(decoder.linears), num_rank_rows=16)
+    one = ProbePass(r=8, lengths=(10, 12))
 
     def no_room(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")

@@ -242,7 +242,7 @@ class Executor:
         if samples is None or samples.steps != steps:
             samples, first = gather(residents, objective=self.objective), None
         divisors = samples.divisors
-        # a slot's first pass writes over what the bank holds: that saves a launch that zeroes it
+        # a slot's first pass writes over what the bank holds, so nothing has to zero it
         written = frozenset(divisors) if self.bank.writes_gradients else frozenset()
         fresh = set(written)
 

@@ -36,21 +36,21 @@ LEAST_TOKENS = 96
 
 @dataclass(frozen=True, kw_only=True)
 class ProbePass:
-    """One pass to measure: every adapter with the same rows.
+    """One pass to measure: the rows of one adapter.
 
     Attributes:
-        ranks: The adapters' ranks.
-        lengths: Tokens of each row of an adapter.
+        r: The adapter's rank.
+        lengths: Tokens of each row.
         trained_share: Share of each row that is trained, at its end.
     """
 
-    ranks: tuple[int, ...]
+    r: int
     lengths: tuple[int, ...]
     trained_share: float = 1.0
 
     @property
     def num_tokens(self) -> int:
-        return len(self.ranks) * sum(self.lengths)
+        return sum(self.lengths)
 
 
 def probe_grid(ranks: Sequence[int], *, tokens: int, longest: int, usual: int) -> list[ProbePass]:
@@ -73,10 +73,10 @@ def probe_grid(ranks: Sequence[int], *, tokens: int, longest: int, usual: int) -
     sizes = sorted({max(LEAST_TOKENS, usual, tokens // share) for share in (8, 4, 2)})
     passes = []
     for r in sorted({min(ranks), max(ranks)}):
-        passes += [ProbePass(ranks=(r,), lengths=rows(size, usual)) for size in sizes]
-        passes.append(ProbePass(ranks=(r,), lengths=rows(half, usual), trained_share=0.25))
-        passes.append(ProbePass(ranks=(r,), lengths=rows(half, max(usual, min(longest, half)))))
-        passes.append(ProbePass(ranks=(r,), lengths=rows(sizes[0], max(8, usual // 4))))
+        passes += [ProbePass(r=r, lengths=rows(size, usual)) for size in sizes]
+        passes.append(ProbePass(r=r, lengths=rows(half, usual), trained_share=0.25))
+        passes.append(ProbePass(r=r, lengths=rows(half, max(usual, min(longest, half)))))
+        passes.append(ProbePass(r=r, lengths=rows(sizes[0], max(8, usual // 4))))
     return sorted(passes, key=lambda own: own.num_tokens)
 
 
@@ -141,9 +141,7 @@ class MemoryProbe:
         decoder: Decoder,
         *,
         target_linears: Mapping[str, tuple[int, int]],
-        num_slots: int,
         num_rank_rows: int,
-        compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
         gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.NEVER,
         objective: Objective = DEFAULT_OBJECTIVE,
@@ -153,16 +151,16 @@ class MemoryProbe:
         self._executor = Executor(
             decoder,
             target_linears=target_linears,
-            train_rows=probe_rows(ProbePass(ranks=(1,), lengths=(2,)), vocabulary=2),
+            train_rows=probe_rows(ProbePass(r=1, lengths=(2,)), vocabulary=2),
             settings=ExecutorSettings(
-                num_slots=num_slots,
+                num_slots=1,
                 num_rank_rows=num_rank_rows,
                 token_budget=1 << 40,
                 evaluation_token_budget=1 << 40,
                 gradient_checkpointing=gradient_checkpointing,
             ),
             device=decoder.device,
-            compute_dtype=compute_dtype,
+            compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
             objective=objective,
         )
@@ -178,18 +176,17 @@ class MemoryProbe:
         rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size, group_size=size)
         groups = range(len(rows) // size)
         # zeros: drawing the weights of a large model takes longer than all passes
-        weights_1D = torch.zeros(1, 1, device=device).expand(1, executor.bank.layout.width)
+        weights_rD = torch.zeros(1, 1, device=device).expand(probe.r, executor.bank.layout.width)
+        spec = TrialSpec(
+            trial_id=0,
+            seed=0,
+            adapter=AdapterSpec(r=probe.r, lora_alpha=float(probe.r)),
+            learning_rate=0.0,
+            batch_size=len(groups),
+            num_steps=1,
+        )
         try:
-            for trial_id, r in enumerate(probe.ranks):
-                spec = TrialSpec(
-                    trial_id=trial_id,
-                    seed=0,
-                    adapter=AdapterSpec(r=r, lora_alpha=float(r)),
-                    learning_rate=0.0,
-                    batch_size=len(groups),
-                    num_steps=1,
-                )
-                executor.load(spec, TrialState(adapter=AdapterState(weights=weights_1D.expand(r, -1))), rows=rows)
+            executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)), rows=rows)
             executor.memory.take_peaks()
             executor.memory.observe_next(2)
             if device.type == "cuda":

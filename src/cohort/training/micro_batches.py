@@ -41,9 +41,6 @@ class MicroBatches:
         """Start with ``token_budget``.
 
         Args:
-            kind: What the passes are for.
-            token_budget: Most tokens of a pass.
-            memory: The device's.
             reliefs: See :class:`cohort.training.executor.Executor`.
             policy: Which passes are recomputed; None for evaluation, which keeps no activations anyway.
             group_size: Samples that share a pass, one after the other.

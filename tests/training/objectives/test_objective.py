@@ -269,12 +269,11 @@ def test_the_memory_probe_runs_whole_pairs(decoder: Decoder, ipo: Objective) -> 
     probe = MemoryProbe(
         decoder,
         target_linears=decoder.linears,
-        num_slots=1,
         num_rank_rows=16,
         memory_limit_bytes=1 << 30,
         objective=ipo,
     )
-    peaks, fits = probe.measure(ProbePass(ranks=(8,), lengths=(9, 9, 9)))
+    peaks, fits = probe.measure(ProbePass(r=8, lengths=(9, 9, 9)))
     assert fits
     assert {peak.size.num_sequences for peak in peaks} == {4}
     probe.close()

@@ -143,9 +143,7 @@ def profile_memory(
         return MemoryProbe(
             decoder,
             target_linears=layout.linears,
-            num_slots=1,
             num_rank_rows=aligned_rank(widest),
-            compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
             gradient_checkpointing=mode,
             objective=objective,
@@ -166,7 +164,7 @@ def profile_memory(
     if gradient_checkpointing is GradientCheckpointing.ALWAYS or (
         gradient_checkpointing is GradientCheckpointing.AUTO and not does_fit
     ):
-        row = ProbePass(ranks=(widest,), lengths=(longest,))
+        row = ProbePass(r=widest, lengths=(longest,))
         with contextlib.closing(open_probe(GradientCheckpointing.ALWAYS)) as probe:
             found = _with_recomputed(
                 probe, grid, row, found, size=replace(worst(longest), recomputed=True), room_bytes=room_bytes
@@ -244,7 +242,7 @@ def _measured(
     for _ in range(3):
         largest = largest_of(model)
         length = min(longest, max(2, largest))
-        check = ProbePass(ranks=(widest,), lengths=(length,) * max(1, largest // length))
+        check = ProbePass(r=widest, lengths=(length,) * max(1, largest // length))
         found, fits = probe.measure(check) if largest else ((), True)
         num_passes += 1
         model = model.refitted(found)
