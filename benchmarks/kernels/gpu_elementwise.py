@@ -175,7 +175,7 @@ def time_cross_entropy_kernel(rows: int, *, ceiling: float) -> Iterator[dict[str
 
 
 def time_loss_head(num_tokens: int, *, matrix_rate: float) -> Iterator[dict[str, Any]]:
-    """Yield the whole loss head, forward and backward, beside its two products alone."""
+    """Yield the whole loss head, forward and backward, and its two products alone."""
     head_weight = torch.randn(VOCABULARY, HIDDEN, device="cuda", dtype=torch.bfloat16) / 64
     head = FrozenLinear(head_weight)
     hidden = torch.randn(num_tokens, HIDDEN, device="cuda", dtype=torch.bfloat16, requires_grad=True)

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.kernels.gpu_variants_few_adapters RESULT [--compile-only | --compiled] [--cases o:2048:1 ..]
 [--guards qkv:8192:16 ..] [--widths 2048 ..]``. For each case (linear, rows, adapters): the whole linear under the
-settings that ship and under what was thought of beside them, and its peers, all taking turns. The guards, without
+settings that ship, under other candidates, and its peers, all taking turns. The guards, without
 peers, are what must not lose by it. For each width: the launches of ``scaling.py``'s packed call (32 adapters of rank
 64, 200 tokens each) under their candidates, and that call eager against one adapter at a time.
 """

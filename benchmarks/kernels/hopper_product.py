@@ -54,7 +54,7 @@ def _plain_works(x: Tensor, weight: Tensor, y: Tensor, *, forward: bool) -> dict
 
 
 def _term_works(pack: Pack, s: Tensor, *, forward: bool) -> dict[str, Work]:
-    """The product without a term, with it as the BLAS and launches beside it do, and with it inside."""
+    """The product without a term, with it as the BLAS and separate launches do, and with it inside."""
     x, dy, frozen, rank_pass = pack.x_TK, pack.dy_TN, pack.frozen, pack.tables.passes[0]
     weight, out = frozen.plain_weight_NK, torch.randn_like(dy if forward else x)
     assert weight is not None, "benchmark packs have plain weights"

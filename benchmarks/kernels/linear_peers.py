@@ -1,4 +1,4 @@
-"""What others do for the same pack, forward and backward, from plain torch: the columns beside ours.
+"""What others do for the same pack, forward and backward, from plain torch: the columns next to ours.
 
 Each peer computes Y, dX and every adapter's dA and dB for all sibling linears of a pack, in bf16, without autograd, so
 that its products alone are timed.

@@ -170,7 +170,7 @@ def measure(name: str, ranks: Sequence[int], *, tb_per_s: float, dropout: float 
 
 
 def _passes(block: Block) -> dict[str, float]:
-    """Milliseconds of the two fused passes beside those of the plain activation."""
+    """Milliseconds of the two fused passes and of the plain activation."""
     g = block.gate_up.frozen.forward(block.gate_up.x_TK)
     d = block.down.frozen.grad_input(block.dy)
     forward, backward = _pass_work(block, g, d, default_tiles())

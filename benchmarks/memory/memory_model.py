@@ -43,7 +43,7 @@ from cohort.training.trial import TrialSpec, TrialState
 RANKS = (8, 16, 32, 64, 128)
 MOST_TOKENS = {"8b": 8192, "1b": 16384, "tiny": 2048}
 NO_LIMIT = 1 << 50
-# of a held-out pack: 8B's take 47 MB each, beside a pass
+# of a held-out pack: 8B's take 47 MB each, in addition to a pass
 MOST_RANK_ROWS = 1024
 
 
@@ -124,7 +124,7 @@ def held_out_point(decoder: Decoder, profile: MemoryProfile, *, seed: int, most_
 
 
 def free_bytes(decoder: Decoder) -> int:
-    """Return what is free beside the base model; on a CPU, of a card four times as large as it."""
+    """Return what the base model leaves free; on a CPU, of a card four times its size."""
     if decoder.device.type == "cpu":
         return 3 * decoder.num_bytes + (64 << 20)
     release_cached(decoder.device)
@@ -199,7 +199,7 @@ def fill_the_card(
 def train_in_turn(
     executor: Executor, specs: Sequence[TrialSpec], *, sizes: Sizes, seconds: float, most_steps: int
 ) -> dict[str, Any]:
-    """Step whoever is resident, two leaving after each step; return what came of it."""
+    """Step the resident trials, two of which leave after each step; return the outcome."""
     rows = executor.train_rows
     # every rank row is to be used: admission by tokens alone would leave some of the card to trials that wait
     capacity = replace(sizes.capacity, tokens_per_step=1e9)

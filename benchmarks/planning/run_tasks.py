@@ -10,8 +10,8 @@ task takes a fixed time (base model, rows, graphs, evaluations, results) and an 
 simulator is given these times as early exits from the worst cases that the planner knows, which come from the costs
 that the tasks before left in the cache, as for any queue.
 
-All queues have the same workers, so that none waits for their start, which is told beside. Makespans count from the
-first task's start to the last one's end. The result is written after each policy: a run that is cut keeps what it has.
+All queues have the same workers, so that none waits for their start, which is reported separately. Makespans count from
+the first task's start to the last one's end. The result is written after each policy: a run that is cut keeps what it has.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Pretrain, save in bfloat16 with the tokenizer, and say what it is in ``pretraining.json`` beside the weights."""
+    """Pretrain, save in bfloat16 with the tokenizer, and describe it in ``pretraining.json`` next to the weights."""
     from transformers import AutoTokenizer
 
     arguments = _arguments()

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 CURVES = Path(__file__).parent / "curves"
-# lengths of warm-up, in shares of training, whose evaluations are recorded beside the default's
+# lengths of warm-up, in shares of training, whose evaluations are recorded in addition to the default's
 WARMUPS = (0.025, 0.03, 0.05, 0.075, 0.1)
 # where ranks are compared with the final ones (ALTO Figure 16 looks at the first of these shares)
 EARLY_SHARES = (0.01, 0.02)
@@ -237,10 +237,10 @@ def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Pat
         base_validation_loss=base.loss,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    # no time stamp inside, so that equal curves are equal files; written beside, so that a file is whole
-    beside = path.with_suffix(".part")
-    beside.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
-    beside.replace(path)
+    # no time stamp inside, so that equal curves are equal files; renamed into place, so that a file is whole
+    partial = path.with_suffix(".part")
+    partial.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
+    partial.replace(path)
     spread = {**content["summary"], "base": base.loss}
     print(f"wrote {path.name} ({path.stat().st_size} bytes): {spread} {found.seconds}", flush=True)
 

@@ -214,8 +214,8 @@ def saved_against_lost(rules: Sequence[Mapping[str, Any]], names: Sequence[str])
             value = row["samples_saved_percent"] if column == "saved" else lost[id(row)]
             x, y = frame.at(value, rows.index(row["rule"]))
             title = f"{row['set']} seed {row['seed']}: {value:.4g}"
-            beside = (i - (len(names) - 1) / 2) * min(4, 22 / len(names))
-            parts.append(_toned(mark(SHAPES[i % 5], x, y + beside, classes="", title=title), TONES[i % 6]))
+            offset = (i - (len(names) - 1) / 2) * min(4, 22 / len(names))
+            parts.append(_toned(mark(SHAPES[i % 5], x, y + offset, classes="", title=title), TONES[i % 6]))
         if column == "saved":
             parts.append(_key(names, x=180, y=10))
         panels.append("".join(parts))
