@@ -11,7 +11,8 @@ simulator is given these times as early exits from the worst cases that the plan
 that the tasks before left in the cache, as for any queue.
 
 All queues have the same workers, so that none waits for their start, which is reported separately. Makespans count from
-the first task's start to the last one's end. The result is written after each policy: a run that is cut keeps what it has.
+the first task's start to the last one's end. The result is written after each policy: a run that is cut keeps what it
+has.
 """
 
 from __future__ import annotations
