@@ -51,7 +51,6 @@ class Request:
 
     @property
     def tokens_per_step(self) -> float:
-        """Predicted tokens of one of its steps."""
         return self.batch_size * self.mean_length
 
 

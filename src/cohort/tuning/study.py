@@ -89,12 +89,10 @@ class Study:
 
     @property
     def trial_ids(self) -> tuple[int, ...]:
-        """All trials in the order of their addition."""
         return tuple(self._trials)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """All decisions so far, in order."""
         return tuple(self._decisions)
 
     @property
@@ -103,11 +101,9 @@ class Study:
         return self._metric
 
     def candidate(self, trial_id: int) -> Candidate:
-        """Return what was planned for a trial."""
         return self._trial(trial_id).candidate
 
     def state(self, trial_id: int) -> TrialPhase:
-        """Return where a trial is."""
         return self._trial(trial_id).state
 
     def reason(self, trial_id: int) -> Reason | None:
@@ -152,7 +148,6 @@ class Study:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every trial has ended."""
         return all(trial.state.is_final for trial in self._trials.values())
 
     def result(self) -> BestTrial | None:

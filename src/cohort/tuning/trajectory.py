@@ -48,7 +48,6 @@ class Trajectory:
     best_validation: Point | None = None
 
     def add_step(self, loss: float, *, num_tokens: int = 0) -> None:
-        """Take in the loss of the next optimizer step."""
         self.num_steps += 1
         self.num_tokens += num_tokens
         self.last_loss = loss

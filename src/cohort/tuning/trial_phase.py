@@ -30,7 +30,6 @@ class TrialPhase(StrEnum):
 
 
 def may_become(state: TrialPhase) -> frozenset[TrialPhase]:
-    """Return the states that may follow ``state``."""
     return _LEGAL[state]
 
 

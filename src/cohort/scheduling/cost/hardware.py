@@ -78,7 +78,6 @@ def known_gpu(device_name: str) -> Hardware | None:
 
 
 def _is_named(part: str, words: str) -> bool:
-    """Return whether ``words`` contain ``part``."""
     # Drivers write `RTX 4090` where users write RTX4090; without the look-arounds an L40 would be taken for an L4.
     return re.search(rf"(?<!\d){re.sub(r'(?<=[a-z])(?=[0-9])', ' ?', part)}(?!\d)", words) is not None
 

@@ -67,12 +67,10 @@ class StepSample:
 
     @property
     def num_tokens(self) -> float:
-        """Tokens of all members."""
         return sum(work.num_tokens for work in self.pack)
 
     @property
     def num_sequences(self) -> float:
-        """Sequences of all members."""
         return sum(work.num_sequences for work in self.pack)
 
 
@@ -101,7 +99,6 @@ class LaunchFloor:
     seconds_per_sequence: float = 0.0
 
     def seconds(self, *, num_tokens: float, num_sequences: float) -> float:
-        """Return the least seconds of a step."""
         if num_tokens < self.from_tokens:
             return 0.0
         # Each pass launches its kernels again.
@@ -149,7 +146,6 @@ class StepCost:
         )
 
     def step_seconds(self, pack: Sequence[TrialWork]) -> float:
-        """Return the seconds of one step of all of ``pack``; 0 for an empty one."""
         if not pack:
             return 0.0
         tokens = sum(work.num_tokens for work in pack)

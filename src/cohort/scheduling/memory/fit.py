@@ -76,7 +76,6 @@ class PeakLine:
     coefficients: tuple[float, ...]
 
     def predict(self, size: PassSize) -> float:
-        """Return the bytes for a pass of ``size``."""
         return float(np.dot(self.coefficients, _features(size)))
 
 

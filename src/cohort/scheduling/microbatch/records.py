@@ -50,7 +50,6 @@ class AdapterBatches:
 
     @property
     def mean_length(self) -> float:
-        """Mean tokens of a sample."""
         count = sum(len(batch) for batch in self.lengths)
         return sum(sum(batch) for batch in self.lengths) / count if count else 0.0
 

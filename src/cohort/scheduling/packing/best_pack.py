@@ -53,7 +53,6 @@ class BestPack:
 
     @property
     def ratio(self) -> float:
-        """Weight per second."""
         return self.weight / self.seconds
 
 
@@ -110,7 +109,6 @@ def best_pack(
 
 
 def _seconds(counts: Sequence[tuple[TrialType, int]], cost: StepCost) -> float:
-    """Seconds of a pack given as counts."""
     steps = sorted({0, *(type_.work.num_steps for type_, _ in counts)})
     total = 0.0
     for since, until in pairwise(steps):
@@ -222,7 +220,6 @@ class _Program:
         return size <= self.room and self.exact_seconds(pack) <= self.limit
 
     def exact_seconds(self, pack: Sequence[int]) -> float:
-        """Return the pack's seconds."""
         return _seconds([(type_, count) for type_, count in zip(self.types, pack, strict=True) if count], self.cost)
 
     def weight(self, pack: Sequence[int]) -> int:

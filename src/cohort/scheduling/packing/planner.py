@@ -157,7 +157,6 @@ class _Attempts:
 
     @property
     def best(self) -> PackPlan:
-        """The shortest plan so far."""
         return PackPlan(
             jobs=self.jobs,
             num_gpus=self.problem.num_gpus,

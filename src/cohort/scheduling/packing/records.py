@@ -35,7 +35,6 @@ class TrialType:
 
     @classmethod
     def of(cls, trial: PackableTrial) -> TrialType:
-        """Return the type of ``trial``."""
         return cls(work=trial.work, state_bytes=tuple(sorted(trial.state_bytes.items())))
 
 
@@ -90,13 +89,11 @@ class PackingProblem:
         return self.activation_bytes + self.activation_bytes_per_token * num_tokens
 
     def fits(self, pack: Sequence[PackableTrial], *, num_gpus: int) -> bool:
-        """Return whether ``pack`` fits on ``num_gpus``."""
         tokens = sum(trial.work.num_tokens for trial in pack)
         state = sum(trial.state_bytes[num_gpus] for trial in pack)
         return self.pass_bytes(tokens) + state <= self.room_bytes[num_gpus]
 
     def seconds(self, pack: Sequence[PackableTrial], *, num_gpus: int) -> float:
-        """Return the seconds of ``pack`` on ``num_gpus``."""
         return self.cost.seconds([trial.work for trial in pack], num_gpus=num_gpus)
 
     def check_plannable(self) -> None:
@@ -144,7 +141,6 @@ class PackJob:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs it holds."""
         return len(self.gpu_ids)
 
 
@@ -168,7 +164,6 @@ class PackPlan:
 
     @property
     def makespan_seconds(self) -> float:
-        """End of the last job."""
         return max((job.end_seconds for job in self.jobs), default=0.0)
 
     @property

@@ -40,7 +40,6 @@ class ActiveTask:
 
     @property
     def ends_seconds(self) -> float:
-        """When it is expected to end."""
         return self.started_seconds + self.expected_seconds
 
 
@@ -64,7 +63,6 @@ class ClusterState:
 
     @property
     def free_gpu_ids(self) -> tuple[int, ...]:
-        """GPUs that no task holds."""
         # In the cluster's order, which policies use to break ties.
         held = {gpu for task in self.active for gpu in task.gpu_ids}
         return tuple(gpu for gpu in self.cluster.gpu_ids if gpu not in held)

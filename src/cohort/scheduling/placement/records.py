@@ -87,12 +87,10 @@ class Cluster:
 
     @property
     def gpu_ids(self) -> tuple[int, ...]:
-        """All GPUs, node by node."""
         return tuple(gpu for node in self.nodes.values() for gpu in node)
 
     @property
     def num_gpus(self) -> int:
-        """GPUs in all."""
         return len(self.gpu_ids)
 
     def most_gpus_for(self, task: TaskRequest) -> int:
@@ -124,7 +122,6 @@ class Placement:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs it holds."""
         return len(self.gpu_ids)
 
 
@@ -178,7 +175,6 @@ class PlacementPlan:
 
     @property
     def makespan_seconds(self) -> float:
-        """End of the last task."""
         return max((placement.end_seconds for placement in self.placements), default=0.0)
 
     @property

@@ -28,11 +28,9 @@ class AshaRule(Rule):
         self._steps_of: dict[int, tuple[int, ...]] = {}
 
     def add(self, candidate: Candidate) -> None:
-        """Learn where the trial's rungs are."""
         self._steps_of[candidate.trial_id] = rung_steps_at(candidate, self._shares)
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
-        """Return KEEP or STOP at a rung."""
         trial_id = observation.trial_id
         steps = self._steps_of[trial_id]
         # Rungs are evaluations; the steps between them bring no validation loss to rank by.

@@ -63,7 +63,6 @@ class BarrierRule(Rule):
         return RUNG_REACHED
 
     def add(self, candidate: Candidate) -> None:
-        """Expect the trial at its first rung."""
         trial_id = candidate.trial_id
         self._group_of[trial_id] = self.group(candidate)
         self._steps_of[trial_id] = self.rung_steps(candidate)

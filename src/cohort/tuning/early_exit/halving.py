@@ -23,7 +23,6 @@ class HalvingRule(BarrierRule):
         self._shares = rung_shares(first_share, reduction_factor=reduction_factor)
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
-        """Return the steps of all rungs."""
         return rung_steps_at(candidate, self._shares)
 
 

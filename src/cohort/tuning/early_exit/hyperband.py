@@ -37,7 +37,6 @@ class HyperbandRule(BarrierRule):
         )
 
     def group(self, candidate: Candidate) -> int:
-        """Return the trial's bracket s."""
         # A hash of the id, not a counter: a resumed run, and one that adds trials, deals each to the same bracket.
         ticket = derive_seed("hyperband", candidate.trial_id) % sum(self._bracket_sizes)
         for bracket, size in enumerate(self._bracket_sizes):
@@ -47,7 +46,6 @@ class HyperbandRule(BarrierRule):
         raise AssertionError("a ticket below the sum of all sizes belongs to a bracket")
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
-        """Return the steps of the rungs of the trial's bracket."""
         bracket = self.group(candidate)
         shares = tuple(Fraction(1, self._reduction_factor**power) for power in range(bracket, 0, -1))
         return rung_steps_at(candidate, shares)

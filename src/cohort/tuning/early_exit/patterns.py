@@ -55,7 +55,6 @@ class PatternsSettings(RuleSettings):
     overfitting_ignores_new_best: bool = flag(True, "a new best validation loss is never overfitting")
 
     def reselects(self, common: CommonSettings) -> bool:
-        """Whether there is a second selection."""
         is_later = common.warmup_fraction < self.reselect_at < 1
         return is_later and max(self.select_fraction, self.reselect_fraction) < 1
 

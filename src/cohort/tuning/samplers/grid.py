@@ -18,7 +18,6 @@ class GridSampler(Sampler):
         self._proposals = enumerate(tuple(space.configurations()))
 
     def propose(self, num: int) -> tuple[Proposal, ...]:
-        """Return the next ``num`` of the grid."""
         return tuple(
             Proposal(trial_id=trial_id, configuration=configuration)
             for trial_id, configuration in itertools.islice(self._proposals, num)
