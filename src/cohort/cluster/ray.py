@@ -31,6 +31,7 @@ __all__ = ["RayPool", "connect", "gpu_names"]
 
 # an actor does one thing at a time, so a message to it waits up to this long
 _ACTOR_WAIT_SECONDS = 0.2
+# asking Ray for its nodes is a remote call, which every turn of the dispatcher would wait for
 _SECONDS_BETWEEN_LOOKS = 2.0
 
 
@@ -159,6 +160,7 @@ class RayPool:
             executor = self._ray.remote(_Executor).options(
                 num_cpus=self._cpus,
                 num_gpus=1 if self._on_gpu else 0,
+                # the dispatcher restarts workers itself, and counts their deaths
                 max_restarts=0,
                 scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(placement_group=group),
             )

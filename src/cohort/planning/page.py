@@ -17,6 +17,7 @@ from cohort.scheduling.placement.records import Placement
 
 __all__ = ["plan_page", "write_plan_page"]
 
+# every figure says where it is from: an estimate must not pass for a measurement
 SOURCES: Mapping[CostSource, str] = {
     CostSource.MEASURED: "measured on this hardware",
     CostSource.SCALED: "arithmetic, corrected by a few measured steps",
@@ -66,6 +67,7 @@ def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) ->
         device=device,
         happened="simulated",
     )
+    # without a simulation there is one kind of bar, and a legend of kinds would say nothing
     kinds = [("planned", "planned, at worst"), ("actual", "simulated, with early exits")] if actual else []
     return gantt_page(
         title=f"Plan of {len(planned.tasks)} tasks on {choice.label}",
@@ -109,6 +111,7 @@ def _baseline_table(planned: TaskPlan) -> str:
     best = planned.plan.makespan_seconds
     rows = [["this plan", format_duration(best), ""]]
     for name, seconds in sorted(planned.baselines.items(), key=lambda item: item[1]):
+        # a plan that takes no time has no longer orders
         longer = seconds / best - 1 if best else 0.0
         rows.append([name, format_duration(seconds), f"+{100 * longer:.1f} %" if math.isfinite(longer) else ""])
     return table_of("Other orders", ("order", "until the last end", "longer"), rows)

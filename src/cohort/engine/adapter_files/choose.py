@@ -62,19 +62,15 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
         if not _is_adapter(directory.best):
             raise InputError(_no_best(directory))
         yield directory.best
-    elif step is not None:
-        with RunReader.open(directory.database) as reader:
-            results = _as_it_was(read_results(reader), reader.log.evaluations(trial_id), trial_id=trial_id, step=step)
-        trial = next(entry.trial for entry in results.ranked if entry.trial.trial_id == trial_id)
-        with TemporaryDirectory(prefix="cohort-adapter-") as folder:
-            write_adapter_files(Path(folder), _content(directory, results, trial))
-            yield Path(folder)
-    elif trial_id >= 0 and _is_adapter(directory.trial(trial_id)):
+    elif step is None and trial_id >= 0 and _is_adapter(directory.trial(trial_id)):
         yield directory.trial(trial_id)
     else:
         with RunReader.open(directory.database) as reader:
             results = read_results(reader)
+            if step is not None:
+                results = _as_it_was(results, reader.log.evaluations(trial_id), trial_id=trial_id, step=step)
         trial = _with_checkpoint(directory, results, trial_id=trial_id)
+        # only trials that the selection keeps have a directory; for the others one is made and thrown away
         with TemporaryDirectory(prefix="cohort-adapter-") as folder:
             write_adapter_files(Path(folder), _content(directory, results, trial))
             yield Path(folder)
@@ -99,6 +95,7 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
     # the best state so far may still be in memory until the next checkpoint: the note says so
     if _is_adapter(directory.best):
         return None
+    # one snapshot: the run may be training and write evaluations between two queries
     with RunReader.open(directory.database) as reader, reader.snapshot():
         metric, evaluations = reader.facts().objective_metric, reader.log.evaluations()
         steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
@@ -106,6 +103,7 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
     for evaluation in evaluations:
         value = metric.read_record(evaluation.validation_loss, evaluation.metrics)
         if value is None or not math.isfinite(value) or not math.isfinite(evaluation.validation_loss):
+            # a loss that is not finite is no state to keep
             continue
         trial_id, step = evaluation.trial_id, evaluation.step
         order = metric.order(value, validation_loss=evaluation.validation_loss, step=step, trial_id=trial_id)
@@ -189,6 +187,7 @@ def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -
     modules, shared = facts.inputs.target_modules, facts.task.training
     assert modules is not None, "a run that trained recorded its linears"
     assert shared is not None, "a run that trained recorded what its trials share"
+    # what is searched overrides what all trials share
     settings: dict[str, Any] = {**shared, **trial.parameters}
     linears = linear_shapes(check_checkpoint(find_model(base_model)))
     path = _checkpoint(directory, trial)

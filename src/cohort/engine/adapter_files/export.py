@@ -59,6 +59,7 @@ def export_adapter(
     """
     directory = RunDirectory.open(run_directory)
     so_far = best_so_far(directory) if trial_id is None else None
+    # trial and step are in the name, so that exports of one run do not replace each other
     name = f"export-{form.value}" + ("" if trial_id is None else f"-{trial_id:04d}")
     if so_far is not None:
         trial_id = so_far.trial_id

@@ -70,6 +70,7 @@ def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool,
     prompt template of one field has the field filled.
     """
     if is_chat:
+        # training rendered dates the same way (RENDERING_DATE), so that templates with a date agree
         messages = [{"role": "user", "content": prompt}]
         return str(
             tokenizer.apply_chat_template(
@@ -79,6 +80,7 @@ def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool,
     template = task.dataset.prompt_template
     if template is None and is_alpaca:
         return alpaca_prompt(prompt)
+    # a prompt is one text: with several fields nothing says which one it fills
     if template is None or len(set(template_fields(template))) != 1:
         return prompt
     return template.format_map({template_fields(template)[0]: prompt})
@@ -118,6 +120,7 @@ def generate_from_run(
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
+    # prompts must look like the training rows, so the recorded format decides and not the model
     is_chat = facts.inputs.is_chat is True and not settings.is_raw
     is_alpaca = facts.inputs.data_format == DataFormat.ALPACA
     texts = [
@@ -126,6 +129,7 @@ def generate_from_run(
         else render_prompt(prompt, task=task, tokenizer=tokenizer, is_chat=is_chat, is_alpaca=is_alpaca)
         for prompt in prompts
     ]
+    # the base model alone runs without a bank: its products are exactly those of the plain model
     bank, slot = None, None
     if adapter is not None:
         layout = AdapterLayout({module: decoder.linears[module] for module in adapter.modules})

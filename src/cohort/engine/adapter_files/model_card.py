@@ -42,6 +42,7 @@ def _front_matter(*, hub_id: str | None, objective: str) -> list[str]:
 
 
 def _loading(*, base_model: str, r: int) -> list[str]:
+    # vLLM refuses ranks above its limit and takes only certain values for it
     max_rank = next((rank for rank in _VLLM_RANKS if rank >= r), r)
     return [
         "## Loading",
@@ -83,6 +84,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
     Raises:
         KeyError: the run has no such trial.
     """
+    # the card names the place in the ranking, so a reader sees how selected the adapter is
     place = {entry.trial.trial_id: entry for entry in results.ranked}[trial_id]
     trial, facts = place.trial, results.facts
     base_model = facts.places.base_model or "BASE_MODEL"

@@ -83,5 +83,6 @@ def write_adapter_directory(path: Path, content: AdapterContent) -> None:
         StorageFullError: the disk is full; what was at ``path`` is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # written next to it and renamed: a reader finds the old adapter or the new one
     with atomic_directory(path) as folder:
         write_adapter_files(folder, content)

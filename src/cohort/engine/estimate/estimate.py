@@ -106,6 +106,7 @@ def estimate_task(
     sketch = TaskCosts(task, found, hardware, measured)
     sized: list[tuple[int, Sizes]] = []
     refusal: InputError | None = None
+    # powers of two, as tensor parallel groups are
     degree = 1
     while degree <= max(1, most_gpus):
         try:

@@ -97,6 +97,7 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def _nearest_existing(path: Path) -> Path:
+    # free space is asked before the directory exists
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
@@ -109,12 +110,14 @@ def _disks() -> tuple[DiskSpace, ...]:
 
 
 def _hub_cache() -> Path:
+    # the same order as huggingface_hub, which is not imported only to ask it
     if "HF_HUB_CACHE" in os.environ:
         return Path(os.environ["HF_HUB_CACHE"])
     return Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser() / "hub"
 
 
 def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str, ...]:
+    # each would otherwise show only as a run that is slow, or fails late
     found = []
     if not gpus and torch.version.cuda is not None:
         found.append(f"torch is built for CUDA {torch.version.cuda} but sees no GPU; check the driver with nvidia-smi")
@@ -146,6 +149,7 @@ def examine_machine() -> MachineReport:
         system=platform.platform(),
         python=sys.version.split()[0],
         cpu=cpu_name(),
+        # the cores this process may use, which are fewer in a container
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         torch_threads=torch.get_num_threads(),
         memory_total_bytes=total,

@@ -23,6 +23,7 @@ __all__ = [
     "tile_source",
 ]
 
+# linears that read the same input are computed by one launch
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 

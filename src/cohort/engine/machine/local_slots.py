@@ -83,12 +83,14 @@ def _cpu(workers: int) -> tuple[LocalSlot, ...]:
 
 
 def _share_of_cores(workers: int) -> int:
+    # workers that together have more threads than cores wait for each other
     return max(1, len(os.sched_getaffinity(0)) // workers)
 
 
 def _visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    # workers get their GPU by this variable, so it must name GPUs as the user's own setting does
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(index) for index in range(count)]
@@ -115,6 +117,7 @@ def hardware_of_slots(slots: Sequence[LocalSlot]) -> Hardware:
         check=False,
     )
     try:
+        # libraries may print to stdout before the answer
         return Hardware(**json.loads(asked.stdout.splitlines()[-1]))
     except (IndexError, ValueError, TypeError) as error:
         said = asked.stderr.strip()[-2000:] or asked.stdout

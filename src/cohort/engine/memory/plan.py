@@ -143,6 +143,7 @@ def plan_memory(
     machine = replace(machine, memory_bytes=_available(task, decoder))
     on_gpu = machine.device.type == "cuda"
     if not on_gpu and limit is None:
+        # sizes take a share of the free memory then (BANK_SHARE), and no pass needs to be measured
         return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
     lengths = rows.lengths
     ranks = [spec.adapter.r for spec in specs]
@@ -168,6 +169,7 @@ def plan_memory(
         )
         if profile is not None and profile.num_passes:
             write_passes(key, profile.passes)
+        # libraries took workspaces while passes were measured
         machine = replace(machine, memory_bytes=_available(task, decoder))
     if profile is not None:
         needs = profile.needs(margin_share=task.memory.margin)

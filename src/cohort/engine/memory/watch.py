@@ -19,6 +19,7 @@ __all__ = ["MemoryWatch", "PeakRecord"]
 # passes between two fits, and seconds between two records
 _REFIT_AT = 32
 _RECORD_SECONDS = 60.0
+# of the largest passes in the run record
 _MOST_SHOWN = 20
 
 

@@ -70,6 +70,7 @@ def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: 
         return load_task(path, overrides)
     except TaskFileError as error:
         known = [*error.problems, *also]
+        # a task file with errors still names a model and rows, whose problems the user wants in the same list
         if error.rest is not None and _is_local(error.rest):
             read_inputs(error.rest, also=known, reads_rows=error.are_rows_readable)
         raise InputError(known) from None
@@ -100,6 +101,7 @@ def read_inputs(
     target_modules = None if model is None else _select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
     tokenised = _read_data(task, problems, max_problems=max_problems) if reads_rows else None
+    # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
     if machine is not None and model is not None:

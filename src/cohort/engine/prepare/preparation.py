@@ -63,6 +63,7 @@ class LoadedBackbone:
                     hint="Write the same num_gpus.",
                 )
             )
+        # by content and not by name: two paths may hold the same weights, and one name two versions
         if model_fingerprint(directory) != self.model_hash:
             raise InputError(
                 Problem(
@@ -162,6 +163,7 @@ def prepare(
     else:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
         decoder = backbone.decoder
+    # trials before memory: passes are measured for the ranks that will train
     proposals = TrialProposals(task, data.train)
     loaded, specs, layout = clock.monotonic(), proposals.largest(), inputs.layout
     memory = backbone.memory if backbone else plan_memory(

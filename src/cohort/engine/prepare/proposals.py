@@ -18,6 +18,7 @@ __all__ = ["TrialProposals", "num_first_trials"]
 
 # TPE draws at random until it has seen this many results, as in Optuna: it cannot learn from fewer
 _FEWEST_AT_FIRST = 10
+# the rest is proposed one by one with what ended trials taught
 _SHARE_AT_FIRST = 1 / 3
 
 
@@ -94,6 +95,7 @@ class TrialProposals:
         """Return the first trials, each with the largest rank that any later one may have."""
         # memory is planned before a sampler has chosen the later trials, and the bank cannot grow
         specs = tuple(trial.spec for trial in self.first)
+        # no later trial can have a larger rank than those there are
         if self._is_exhausted:
             return specs
         rank = max(*(spec.adapter.r for spec in specs), _largest_rank(self._task), 1)

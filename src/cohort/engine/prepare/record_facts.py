@@ -48,6 +48,7 @@ def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
 def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) -> MachineFacts:
     device, config = machine.device, inputs.config
     groups = linear_groups(inputs.layout.linears, targets=inputs.target_modules)
+    # tiles depend on the rows of a full pass, so they are known only with the sizes
     tiles = tile_lines(device, groups, num_rows=token_budget)
     return MachineFacts(
         versions=dict(package_versions()),
@@ -85,6 +86,7 @@ def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
 
 def model_fingerprint(directory: Path) -> str:
     """Return the SHA-256 over the base model's configuration and weight files."""
+    # weights and configuration only: a model card or tokenizer changes no product
     digest = hashlib.sha256()
     for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"]):
         digest.update(path.name.encode())
