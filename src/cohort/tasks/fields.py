@@ -105,7 +105,7 @@ def setting_of(field: SettingField, *, description: str | None = None) -> tuple[
 def section_with(settings: type, **first: tuple[Any, Any]) -> type[Section]:
     """Return the base of a section with the keys of a settings dataclass, after those of the section's own."""
     fields: dict[str, Any] = {name: setting_of(field) for name, field in setting_fields(settings).items()}
-    return create_model(f"{settings.__name__}Keys", __base__=Section, **{**first, **fields})
+    return create_model(f"{settings.__name__}Base", __base__=Section, **{**first, **fields})
 
 
 def _refusing(field: SettingField) -> Any:

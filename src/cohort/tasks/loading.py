@@ -139,6 +139,7 @@ def task_from_mapping(
 
 def _without(written: Mapping[str, Any], wrong: Sequence[KeyPath]) -> TaskFile | None:
     """Return the task with the wrong keys left out, if that is one."""
+    # a copy, because the caller still reports what was written
     left = copy.deepcopy(dict(written))
     for path in wrong:
         section: Any = left

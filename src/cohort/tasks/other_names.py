@@ -86,6 +86,7 @@ def use_own_names(data: dict[str, Any], lines: dict[KeyPath, int]) -> list[tuple
         source = _section(data, written)
         if source is None or written[-1] not in source:
             continue
+        # only now, so that a task without other names keeps the sections it has
         if len(key) > 1 and data.get(str(key[0])) is None:
             data[str(key[0])] = {}
         target = _section(data, key)

@@ -110,6 +110,7 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[Override]) -> d
     for override in overrides:
         section = result
         for part in override.path[:-1]:
+            # `early_exit: none` in the file gives way to a key of the section on the command line
             below = section.get(str(part))
             section[str(part)] = dict(below) if isinstance(below, Mapping) else {}
             section = section[str(part)]

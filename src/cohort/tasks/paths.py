@@ -76,6 +76,7 @@ PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), ("dataset", "train"),
 def from_working_directory(override: Override) -> Override:
     """Make paths typed on the command line absolute if they exist relative to the working directory."""
 
+    # a shell completes paths from the working directory; a path that is not there may be meant from the task file
     def absolute(entry: Any) -> Any:
         if not isinstance(entry, str) or not Path(entry).expanduser().exists():
             return entry
