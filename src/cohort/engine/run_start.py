@@ -42,14 +42,7 @@ def prepare_task(
 ) -> Preparation:
     """Prepare a task and note what it will run on.
 
-    Args:
-        task: The task.
-        watcher: Receives the phases and notes.
-        clock: Measures how long reading takes.
-        request: Sizes to use where the machine allows it.
-        also: Problems that are known already, to be listed with the others.
-        backbone: The same base model, if it is loaded already.
-        threads: CPU threads that the run began with; None for a new run.
+    Arguments are those of :func:`prepare`, and ``threads``: the CPU threads that the run began with, None for a new run.
 
     Raises:
         InputError: anything is wrong with the task; all of it.

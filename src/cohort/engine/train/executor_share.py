@@ -27,13 +27,7 @@ class ExecutorShare:
     """
 
     def __init__(self, executor: Executor, *, rows: TokenisedRows, place: int = 0) -> None:
-        """Share ``executor``.
-
-        Args:
-            executor: Trains one task or several.
-            rows: What the task's trials train on.
-            place: The task's number among those that ever shared the executor, from 0.
-        """
+        """Share ``executor``; ``place`` is the task's number among those that ever shared it, from 0."""
         self._executor, self._rows, self._place = executor, rows, place
 
     @property

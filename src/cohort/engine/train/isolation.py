@@ -42,12 +42,7 @@ class TrialErrors:
     """
 
     def __init__(self, *, steps_done: Callable[[int], int], note: Callable[[str], None]) -> None:
-        """Start with no error.
-
-        Args:
-            steps_done: Returns the optimizer steps that a trial has done, by its id, for messages.
-            note: Receives a line for each error.
-        """
+        """Start with no error; ``steps_done`` returns the steps of a trial, ``note`` receives a line for each error."""
         self._steps_done, self._note = steps_done, note
         self._counts: dict[int, int] = {}
 

@@ -51,9 +51,7 @@ class ProgressTracker:
         """Watch ``study``.
 
         Args:
-            run: The run.
-            study: Knows each trial's state.
-            trials: The first trials.
+            run, study, trials: The run, its study and its first trials.
             kept_share: Share of the trials that go on after warm-up, for the time left.
             flat_tokens: Steps of fewer tokens take as long as one of this many; 0 on a CPU.
             recomputed_passes: Returns how many passes used gradient checkpointing.

@@ -43,8 +43,7 @@ class Session:
             executor: Trains the residents.
             capacity: Its room.
             clock: Measures steps.
-            stop_requested: Asked at each step boundary.
-            at_boundary: Called at each step boundary; may call :meth:`join`.
+            stop_requested, at_boundary: Called at each step boundary; ``at_boundary`` may call :meth:`join`.
             on_end: Receives a task once all of its trials have ended and its last checkpoint is made.
         """
         self._executor, self._capacity, self._clock = executor, capacity, clock
