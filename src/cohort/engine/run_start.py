@@ -42,7 +42,7 @@ def prepare_task(
 ) -> Preparation:
     """Prepare a task and note what it will run on.
 
-    Arguments are those of :func:`prepare`, and ``threads``: the CPU threads that the run began with, None for a new run.
+    Arguments are those of :func:`prepare`, and ``threads``: CPU threads that the run began with, None for a new run.
 
     Raises:
         InputError: anything is wrong with the task; all of it.
