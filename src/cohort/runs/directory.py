@@ -132,7 +132,6 @@ class RunDirectory:
 
     @property
     def best(self) -> Path:
-        """The best adapter."""
         return self.root / "best"
 
     @property
@@ -142,7 +141,6 @@ class RunDirectory:
 
     @property
     def trials(self) -> Path:
-        """Parent of the trials' directories."""
         return self.root / "trials"
 
     def trial(self, trial_id: int) -> Path:
@@ -152,12 +150,10 @@ class RunDirectory:
 
     @property
     def report(self) -> Path:
-        """The HTML report."""
         return self.root / "report.html"
 
     @property
     def results_csv(self) -> Path:
-        """The trials table."""
         return self.root / "results.csv"
 
     @property

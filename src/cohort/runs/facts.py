@@ -282,7 +282,6 @@ class RunFacts:
 
     @property
     def objective_metric(self) -> ObjectiveMetric:
-        """What the best checkpoint is chosen by."""
         ties = self.metric_ties or TieRule.EARLIEST
         return ObjectiveMetric(name=self.metric, maximize=self.metric_maximize, ties=ties)
 

@@ -55,7 +55,6 @@ class RunResults:
 
     @property
     def metric_label(self) -> str:
-        """The metric in words."""
         return self.metric.label
 
 

@@ -78,7 +78,6 @@ class RunStore:
 
     @property
     def path(self) -> Path:
-        """The database file."""
         return self._database.path
 
     def _upgrade(self) -> None:
@@ -143,7 +142,6 @@ class RunStore:
         return self._position
 
     def trial_entered(self, trial_id: int, *, slot: int) -> None:
-        """Record that a trial became resident in ``slot``."""
         with self._database.transaction():
             self._execute(
                 "INSERT INTO residencies (trial_id, slot, start_position, start_seconds) VALUES (?, ?, ?, ?)",
@@ -173,7 +171,6 @@ class RunStore:
         )
 
     def add_seconds(self, seconds: Mapping[Activity, float]) -> None:
-        """Add to the time spent on activities."""
         before = self.reader.facts().seconds
         self.set_facts(seconds={activity: before.get(activity, 0.0) + more for activity, more in seconds.items()})
 
