@@ -30,9 +30,9 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.memory_records import PassKind
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.profile import MARGIN_SHARE, MemoryProfile, profile_memory
-from cohort.engine.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes
+from cohort.machine.machine import Machine
+from cohort.memory.profile import MARGIN_SHARE, MemoryProfile, profile_memory
+from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
 from cohort.scheduling.memory.fit import TERMS, mean_error_percent

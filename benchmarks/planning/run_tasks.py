@@ -35,16 +35,17 @@ from benchmarks.planning.queued_tasks import EARLY_EXIT, SHAPES, TASKS, TaskKind
 from benchmarks.requirements import need_gpu
 from cohort.cluster.local import LocalSlot
 from cohort.core.errors import InputError
-from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots
+from cohort.machine.local_slots import choose_slots, hardware_of_slots
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.placement.baselines import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
 from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate
 from cohort.task_queue.expected_time import ExpectedTime
-from cohort.task_queue.operations import add_to_queue, open_queue, work_off
+from cohort.task_queue.operations import add_to_queue, work_off
 from cohort.task_queue.pool import WORKER_TARGET
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.settings import DispatcherSettings
+from cohort.task_queue.store import open_queue
 
 # what is most wanted first
 POLICIES: dict[str, ListPolicy | None] = {

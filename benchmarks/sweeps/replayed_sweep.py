@@ -22,12 +22,12 @@ from benchmarks.sweeps.sweep_grid import PlannedGridTrial
 from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.memory.sizes import Sizes
 from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.session import Session
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
+from cohort.memory.sizes import Sizes
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore

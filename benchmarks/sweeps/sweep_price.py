@@ -27,8 +27,8 @@ from benchmarks.sweeps.replayed_sweep import Curves, SweepTimes, TimedExecutor, 
 from benchmarks.sweeps.sweep_grid import plan_grid
 from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, estimated_needs, size_facts
+from cohort.machine.machine import Machine
+from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, estimated_needs, size_facts
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows

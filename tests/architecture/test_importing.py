@@ -48,6 +48,12 @@ import cohort.cli.main
 print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas") if name in sys.modules])
 """
 
+STATUS_IMPORT = """
+import sys
+import cohort.cli.queue_table, cohort.cli.run_results, cohort.task_queue.status
+print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas", "pydantic") if name in sys.modules])
+"""
+
 TUNE_IMPORT = """
 import sys
 import cohort.engine.tune
@@ -81,3 +87,8 @@ def test_the_command_line_loads_its_layers_lazily() -> None:
 @pytest.mark.timeout(60)
 def test_one_run_loads_no_solver() -> None:
     assert _python(TUNE_IMPORT).strip() == "[]"
+
+
+@pytest.mark.timeout(60)
+def test_a_look_at_a_run_or_a_queue_loads_no_training() -> None:
+    assert _python(STATUS_IMPORT).strip() == "[]"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.task_queue.operations import open_queue
 from cohort.task_queue.records import TaskState
+from cohort.task_queue.store import open_queue
 from tests.cli.command import cohort
 from tests.cli.tiny_task import TASK
 

@@ -12,9 +12,9 @@ import pytest
 
 from cohort.cli.queue_table import queue_line, task_table
 from cohort.runs.lock import RunLock
-from cohort.task_queue.operations import open_queue
 from cohort.task_queue.progress import QueueProgress, SlotView, TaskView
 from cohort.task_queue.records import RunStretch, TaskDecision, TaskState
+from cohort.task_queue.store import open_queue
 from tests.cli.command import cohort
 from tests.cli.tiny_task import TASK
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import cohort.engine.memory.plan as memory_plan
+import cohort.memory.plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import GradientCheckpointing
-from cohort.engine.memory.profile import MemoryProfile, profile_memory
-from cohort.engine.memory.sizes import rank_row_bytes
 from cohort.engine.train.progress import RunProgress, SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.memory.profile import MemoryProfile, profile_memory
+from cohort.memory.sizes import rank_row_bytes
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.scheduling.pass_sizes import MemoryNeeds

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-import cohort.engine.memory.plan as memory_plan
+import cohort.memory.plan as memory_plan
 from cohort.core.errors import InputError
 from cohort.core.memory_records import PassKind
 from cohort.engine.prepare.check import check_task

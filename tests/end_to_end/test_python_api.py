@@ -12,7 +12,7 @@ import pytest
 import cohort
 from cohort.cluster.local import cpu_slots
 from cohort.core.errors import InputError
-from cohort.engine.machine.local_slots import hardware_of_slots
+from cohort.machine.local_slots import hardware_of_slots
 from cohort.runs.task_result import TasksFailedError
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.task_queue.pool import PoolRequest

@@ -17,8 +17,8 @@ import torch
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, RunStateError
-from cohort.engine.machine.machine import package_versions
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.machine.machine import package_versions
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader

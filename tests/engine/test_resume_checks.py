@@ -9,9 +9,9 @@ import pytest
 
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
-from cohort.engine.machine.machine import cpu_name
 from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
+from cohort.machine.machine import cpu_name
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 

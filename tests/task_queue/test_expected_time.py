@@ -11,8 +11,8 @@ import pytest
 from cohort.cluster.local import cpu_slots
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
-from cohort.engine.machine.local_slots import hardware_of_slots
 from cohort.engine.tune import tune
+from cohort.machine.local_slots import hardware_of_slots
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.records import QueuedTask
 from cohort.task_queue.submission import read_submissions

@@ -9,8 +9,9 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.runs.lock import RunLock
-from cohort.task_queue.operations import enqueue, find_queue, open_queue, queue_holder, remove_from_queue, work_off
+from cohort.task_queue.operations import enqueue, remove_from_queue, work_off
 from cohort.task_queue.records import QueuedTask, TaskState
+from cohort.task_queue.store import find_queue, open_queue, queue_holder
 from tests.task_queue.fake_pool import FakePool
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cohort.cluster.worker_pool import Slot
 from cohort.core.errors import InputError
-from cohort.engine.machine.machine import choose_machine
+from cohort.machine.machine import choose_machine
 from cohort.task_queue.pool import PoolRequest, open_pool
 
 

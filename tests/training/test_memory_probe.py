@@ -9,8 +9,8 @@ import torch
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind
-from cohort.engine.machine.measurements import KnownPasses
-from cohort.engine.memory.profile import MemoryProfile, profile_memory
+from cohort.machine.measurements import KnownPasses
+from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.scheduling.memory.fit import mean_error_percent

@@ -12,7 +12,7 @@ from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption
 
 if TYPE_CHECKING:
-    from cohort.engine.machine.doctor import MachineReport
+    from cohort.machine.doctor import MachineReport
 
 __all__ = ["doctor"]
 
@@ -38,7 +38,7 @@ def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOpti
         if gpu is not None:
             _show_choices(gpu, as_json=as_json)
             return
-        from cohort.engine.machine.doctor import examine_machine
+        from cohort.machine.doctor import examine_machine
 
         report = examine_machine()
         if as_json:
@@ -55,7 +55,7 @@ def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOpti
 
 
 def _show_choices(gpu: str, *, as_json: bool) -> None:
-    from cohort.engine.machine.kernel_choices import choices_by_shape, measured_gpus
+    from cohort.machine.kernel_choices import choices_by_shape, measured_gpus
 
     found = {num_rows: choices_by_shape(gpu, num_rows=num_rows) for num_rows in _ROWS}
     if as_json:

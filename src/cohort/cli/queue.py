@@ -26,7 +26,8 @@ def add(
 ) -> None:
     """Check tasks and add them to a queue. A `cohort run` on this queue picks them up at once."""
     with exits(as_json=as_json, debug=debug):
-        from cohort.task_queue.operations import add_to_queue, queue_holder
+        from cohort.task_queue.operations import add_to_queue
+        from cohort.task_queue.store import queue_holder
 
         print_added(add_to_queue(tasks, output), output, holder=queue_holder(output), as_json=as_json)
 

@@ -16,7 +16,7 @@ def report(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: Debu
     It shows a run's loss curves, early exits, hyperparameters, slots and price, or a queue's plan and what happened.
     """
     with exits(as_json=as_json, debug=debug):
-        from cohort.task_queue.operations import find_queue
+        from cohort.task_queue.store import find_queue
 
         if find_queue(run_dir):
             from cohort.task_queue.page import write_queue_page

@@ -22,7 +22,7 @@ def resume(
     have moved, name them: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH.
     """
     with exits(as_json=as_json, debug=debug, resume=run_dir):
-        from cohort.task_queue.operations import find_queue
+        from cohort.task_queue.store import find_queue
 
         if find_queue(run_dir):
             if context.obj:

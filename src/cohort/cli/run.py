@@ -58,8 +58,9 @@ def run(
     with exits(as_json=as_json, debug=debug, resume=output):
         from cohort.core.errors import InputError, Problem
         from cohort.task_queue.expected_time import ExpectedTime
-        from cohort.task_queue.operations import add_to_queue, find_queue, queue_holder
+        from cohort.task_queue.operations import add_to_queue
         from cohort.task_queue.pool import PoolRequest, open_pool
+        from cohort.task_queue.store import find_queue, queue_holder
 
         if stall_limit <= 0:
             hint = "Leave the option out."
@@ -82,7 +83,8 @@ def run(
 
 def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> None:
     from cohort.cli.queue import print_added
-    from cohort.task_queue.operations import add_to_queue, queue_holder
+    from cohort.task_queue.operations import add_to_queue
+    from cohort.task_queue.store import queue_holder
 
     print_added(add_to_queue(tasks, directory), directory, holder=queue_holder(directory), as_json=as_json)
     if not as_json:
@@ -95,8 +97,8 @@ def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) 
 def continue_queue(directory: Path, *, as_json: bool) -> None:
     """Run the queue in ``directory`` with the settings of the last ``cohort run``."""
     from cohort.task_queue.expected_time import ExpectedTime
-    from cohort.task_queue.operations import open_queue, queue_holder
     from cohort.task_queue.pool import PoolRequest, open_pool
+    from cohort.task_queue.store import open_queue, queue_holder
 
     with open_queue(directory) as store:
         request = {
@@ -128,8 +130,9 @@ def _work_off(
     from cohort.cli.progress import watching
     from cohort.cli.queue_table import QUEUE_VIEW
     from cohort.scheduling.placement.baselines import ListPolicy
-    from cohort.task_queue.operations import open_queue, queue_holder, work_off
+    from cohort.task_queue.operations import work_off
     from cohort.task_queue.settings import DispatcherSettings, Limits
+    from cohort.task_queue.store import open_queue, queue_holder
 
     policies = (None, ListPolicy.FIRST_COME, ListPolicy.SHORTEST_FIRST, ListPolicy.LONGEST_FIRST)
     settings = DispatcherSettings(

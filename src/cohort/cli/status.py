@@ -11,7 +11,7 @@ __all__ = ["status"]
 def status(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the state of a run or a queue."""
     with exits(as_json=as_json, debug=debug):
-        from cohort.task_queue.operations import find_queue
+        from cohort.task_queue.store import find_queue
 
         if find_queue(run_dir):
             from cohort.cli.queue_table import print_queue

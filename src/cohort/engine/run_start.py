@@ -13,15 +13,15 @@ from cohort.core.clock import Clock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import Problem
 from cohort.engine.copied_runs import places_now
-from cohort.engine.machine.machine import free_memory_bytes
-from cohort.engine.machine.thread_count import settle_thread_count
-from cohort.engine.memory.sizes import SizeRequest
 from cohort.engine.prepare.preparation import LoadedBackbone, Preparation, prepare
 from cohort.engine.prepare.trials import objective_metric
 from cohort.engine.state.checkpoints import save_checkpoint
 from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, RunProgress
+from cohort.machine.machine import free_memory_bytes
+from cohort.machine.thread_count import settle_thread_count
+from cohort.memory.sizes import SizeRequest
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.store import RunStore

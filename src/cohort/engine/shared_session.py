@@ -16,7 +16,6 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem, RunStateError
-from cohort.engine.memory.sizes import SizeRequest, size_facts
 from cohort.engine.prepare.preparation import LoadedBackbone, Preparation
 from cohort.engine.run_start import begun_run, new_directory, prepare_task
 from cohort.engine.train.isolation import one_line
@@ -24,6 +23,7 @@ from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
+from cohort.memory.sizes import SizeRequest, size_facts
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import PassFacts
 from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result

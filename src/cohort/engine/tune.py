@@ -14,7 +14,6 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import RunStateError
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import places_now, settle_copy
-from cohort.engine.memory.sizes import SizeRequest
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
 from cohort.engine.run_start import begun_run, new_directory, open_state_store, prepare_task
@@ -23,6 +22,7 @@ from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_session import TaskSession
+from cohort.memory.sizes import SizeRequest
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState

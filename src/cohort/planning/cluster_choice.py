@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots
+from cohort.machine.local_slots import choose_slots, hardware_of_slots
 from cohort.scheduling.cost.hardware import Hardware, parse_hardware
 from cohort.scheduling.placement.records import Cluster
 

@@ -18,41 +18,13 @@ from cohort.task_queue.dispatcher import Dispatcher
 from cohort.task_queue.progress import QueueWatcher, SilentQueueWatcher
 from cohort.task_queue.records import QueuedTask, TaskState
 from cohort.task_queue.settings import DispatcherSettings
-from cohort.task_queue.store import QueueStore
+from cohort.task_queue.store import LOCK_NAME, QueueStore, find_queue, open_queue, queue_holder
 from cohort.task_queue.submission import read_submissions, task_of
 
-__all__ = ["add_to_queue", "enqueue", "find_queue", "open_queue", "queue_holder", "remove_from_queue", "work_off"]
+__all__ = ["add_to_queue", "enqueue", "remove_from_queue", "work_off"]
 
-_LOCK_NAME = ".queue.lock"
 # naming such a task again asks for another try
 _ENDED_WITHOUT_RESULT = (TaskState.FAILED, TaskState.HELD, TaskState.REMOVED)
-
-
-def find_queue(directory: str | Path) -> bool:
-    return (Path(directory) / QUEUE_DATABASE).is_file()
-
-
-def open_queue(directory: str | Path) -> QueueStore:
-    """Open the queue in ``directory``.
-
-    Raises:
-        InputError: there is none.
-    """
-    if not find_queue(directory):
-        raise InputError(
-            Problem(
-                where=str(directory),
-                found=f"no {QUEUE_DATABASE} in it" if Path(directory).exists() else "nothing",
-                allowed="a directory that `cohort run` or `cohort queue add` made",
-                hint="Check the path, or begin a queue with `cohort run TASK.yaml ...`.",
-            )
-        )
-    return QueueStore.open(Path(directory) / QUEUE_DATABASE)
-
-
-def queue_holder(directory: str | Path) -> str | None:
-    """Return the process that works the queue off; None when none does."""
-    return RunLock(Path(directory) / _LOCK_NAME).holder()
 
 
 def add_to_queue(
@@ -190,7 +162,7 @@ def work_off(
     """
     # Ctrl-C sets the event instead of raising in the middle of a turn: workers must be asked to stop
     stop = threading.Event()
-    with open_queue(directory) as store, RunLock(directory / _LOCK_NAME), stopping_gently(stop):
+    with open_queue(directory) as store, RunLock(directory / LOCK_NAME), stopping_gently(stop):
         dispatcher = Dispatcher(
             store,
             pool,

@@ -12,8 +12,8 @@ from pathlib import Path
 from cohort.core.durable_files import write_text
 from cohort.runs.report.gantt import Pause, TaskBar
 from cohort.runs.report.gantt_page import planned_against_actual_page
-from cohort.task_queue.operations import open_queue, queue_holder
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.store import open_queue, queue_holder
 
 __all__ = ["write_queue_page"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from cohort.cluster.local import LocalPool
 from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.errors import InputError, Problem
-from cohort.engine.machine.devices import hardware_of
-from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots, refuse_counts
-from cohort.engine.machine.machine import choose_machine
+from cohort.machine.devices import hardware_of
+from cohort.machine.local_slots import choose_slots, hardware_of_slots, refuse_counts
+from cohort.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware, known_gpu
 
 __all__ = ["WORKER_TARGET", "PoolRequest", "open_pool"]

@@ -17,11 +17,15 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from cohort.core.durable_files import atomic_file
-from cohort.core.errors import RunStateError
+from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.runs.database import database_errors_named
+from cohort.runs.directory import QUEUE_DATABASE
+from cohort.runs.lock import RunLock
 from cohort.task_queue.records import QueuedTask, QueueFacts, QueueFactUpdates, RunStretch, TaskDecision, TaskState
 
-__all__ = ["QueueStore"]
+__all__ = ["LOCK_NAME", "QueueStore", "find_queue", "open_queue", "queue_holder"]
+
+LOCK_NAME = ".queue.lock"
 
 SCHEMA_VERSION = 1
 # "COHQ": a run's database has another, so neither is opened as the other
@@ -272,3 +276,30 @@ def _task_of(row: tuple[Any, ...]) -> QueuedTask:
     found["task"], found["digests"] = json.loads(found["task"]), json.loads(found["digests"])
     found["state"], found["is_withdrawn"] = TaskState(found["state"]), bool(found["is_withdrawn"])
     return QueuedTask(**found)
+
+
+def find_queue(directory: str | Path) -> bool:
+    return (Path(directory) / QUEUE_DATABASE).is_file()
+
+
+def open_queue(directory: str | Path) -> QueueStore:
+    """Open the queue in ``directory``.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not find_queue(directory):
+        raise InputError(
+            Problem(
+                where=str(directory),
+                found=f"no {QUEUE_DATABASE} in it" if Path(directory).exists() else "nothing",
+                allowed="a directory that `cohort run` or `cohort queue add` made",
+                hint="Check the path, or begin a queue with `cohort run TASK.yaml ...`.",
+            )
+        )
+    return QueueStore.open(Path(directory) / QUEUE_DATABASE)
+
+
+def queue_holder(directory: str | Path) -> str | None:
+    """Return the process that works the queue off; None when none does."""
+    return RunLock(Path(directory) / LOCK_NAME).holder()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,6 +18,7 @@ from pydantic import (
 )
 from ruamel.yaml import YAML
 
+from cohort.core.discovery import modules_of
 from cohort.core.errors import Problem
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal, setting_fields
@@ -60,6 +62,19 @@ def _early_exit(value: object) -> object:
     return early_exit_section(value if isinstance(value, Mapping | EarlyExitSection) else {"rule": "none"})
 
 
+def _objectives() -> tuple[str, ...]:
+    # by the names of their files, since importing them loads torch; `dpo` is refused apart, as not built yet
+    return (*(name for name in modules_of("cohort.training.objectives") if name != "objective"), "dpo")
+
+
+def _objective(value: object) -> object:
+    if value in _objectives():
+        return value
+    near = get_close_matches(str(value).lower(), _objectives(), n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "Choose one of these."
+    refuse(Refusal(found=repr(value), allowed=" | ".join(_objectives()), hint=hint))
+
+
 def _num_gpus(value: object) -> object:
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
@@ -91,7 +106,9 @@ class TaskFile(Section):
         min_length=1, allowed="a hub id or a local directory", description="the base model, a hub id or a directory"
     )
     dataset: DatasetSection = setting(allowed="a section", description="a section with at least train")
-    objective: Literal["sft", "dpo"] = setting("sft", allowed="sft | dpo", description="what is minimised")
+    objective: Annotated[
+        str, BeforeValidator(_objective), WithJsonSchema({"type": "string", "enum": list(_objectives())})
+    ] = setting("sft", allowed=" | ".join(_objectives()), description="what is minimised")
     lora: Annotated[LoraSection, BeforeValidator(_empty_section)] = setting(
         LoraSection(), allowed="a section", description="the adapters"
     )

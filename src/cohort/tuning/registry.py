@@ -7,8 +7,6 @@ asked for, not before: a package that is broken stops only the tasks that use it
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Protocol, TypeVar
 
+from cohort.core.discovery import offered_in
 from cohort.core.errors import InputError, Problem
 
 __all__ = ["Registry"]
@@ -119,12 +118,9 @@ class Registry(Generic[EntryT]):
         )
 
 
-# not read while Cohort is imported: importing must not search folders
 @cache
 def _offered_in(package: str, constant: str) -> tuple[Any, ...]:
-    folder = importlib.import_module(package)
-    modules = [importlib.import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(folder.__path__)]
-    return tuple(getattr(module, constant) for module in modules if hasattr(module, constant))
+    return tuple(offered_in(package, constant).values())
 
 
 @lru_cache(maxsize=8)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, Problem
-from cohort.engine.machine.machine import Machine
 from cohort.engine.prepare.inputs import load_fitting_task, read_inputs, read_inputs_and_machine
+from cohort.machine.machine import Machine
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_data, tiny_task, write_inputs
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.engine.machine.machine import Machine
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
 from cohort.engine.prepare.trials import plan_evaluation
+from cohort.machine.machine import Machine
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 CPU = Machine(device=torch.device("cpu"), device_name="a CPU", dtype="float32", threads=3, memory_bytes=1 << 30)

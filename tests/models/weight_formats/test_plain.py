@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cohort.models.weight_formats.plain import PLAIN, FrozenLinear
+from cohort.models.weight_formats.plain import FORMAT as PLAIN
+from cohort.models.weight_formats.plain import FrozenLinear
 
 
 def test_products_and_their_sums() -> None:

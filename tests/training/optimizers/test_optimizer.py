@@ -13,8 +13,8 @@ from cohort.adapters.bank import AdapterBank, AdapterState, Moment
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import pack
-from cohort.engine.memory.sizes import rank_row_bytes
 from cohort.engine.state.trial_states import TrialStateStore
+from cohort.memory.sizes import rank_row_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.runs.directory import RunDirectory

@@ -16,7 +16,7 @@ from cohort.data.parsing import alpaca_prompt
 from cohort.data.settings import template_fields
 from cohort.data.tokenise import encode_prompt
 from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
-from cohort.engine.machine.machine import choose_machine
+from cohort.machine.machine import choose_machine
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts

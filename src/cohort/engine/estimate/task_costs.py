@@ -1,6 +1,6 @@
 """A task on one kind of hardware, without its weights: its trials, sizes that fit, and seconds from costs.
 
-Costs are analytic until steps of such tasks were measured (:class:`~cohort.engine.machine.measurements.CostKey` says
+Costs are analytic until steps of such tasks were measured (:class:`~cohort.machine.measurements.CostKey` says
 which tasks are alike); then they are fitted to the measured steps, with the analytic costs as a prior.
 """
 
@@ -16,10 +16,13 @@ from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
-from cohort.engine.machine.machine import Machine
-from cohort.engine.machine.measurements import CostKey, MeasuredCosts
-from cohort.engine.memory.limit import limit_problem, sizes_within, smallest_memory
-from cohort.engine.memory.sizes import (
+from cohort.engine.prepare.inputs import TaskInputs
+from cohort.engine.prepare.proposals import TrialProposals
+from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
+from cohort.machine.machine import Machine
+from cohort.machine.measurements import CostKey, MeasuredCosts
+from cohort.memory.limit import limit_problem, sizes_within, smallest_memory
+from cohort.memory.sizes import (
     GRAPH_TOKENS,
     LOSS_HEAD_BYTES,
     SizeInputs,
@@ -27,9 +30,6 @@ from cohort.engine.memory.sizes import (
     estimate_passes,
     rank_row_bytes,
 )
-from cohort.engine.prepare.inputs import TaskInputs
-from cohort.engine.prepare.proposals import TrialProposals
-from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token, weight_bytes
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost

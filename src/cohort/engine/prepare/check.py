@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
-from cohort.engine.memory.limit import estimated_inputs, require_room_for_an_adapter, weight_bytes
 from cohort.engine.prepare.data_notes import split_notes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals, num_first_trials
 from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
+from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter, weight_bytes
 from cohort.models.counts import count_model
 from cohort.tasks.loading import TaskFile
 from cohort.tuning.parameters import MOST_POINTS, Conditional

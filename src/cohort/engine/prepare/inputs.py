@@ -11,10 +11,10 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine, choose_machine
-from cohort.engine.memory.limit import estimated_inputs, limit_problem, smallest_memory, weight_bytes
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.integrations.trackers import tracker_problems
+from cohort.machine.machine import Machine, choose_machine
+from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory, weight_bytes
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model

@@ -13,14 +13,14 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.plan import MemoryPlan, plan_memory
-from cohort.engine.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.engine.prepare.data_notes import split_notes
 from cohort.engine.prepare.inputs import read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
 from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
+from cohort.machine.machine import Machine
+from cohort.memory.plan import MemoryPlan, plan_memory
+from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.runs.facts import Activity, PassFacts, RunFacts

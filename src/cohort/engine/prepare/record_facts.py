@@ -7,7 +7,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from cohort.engine.machine.kernel_choices import (
+from cohort.engine.prepare.data_notes import data_counts, data_problems
+from cohort.engine.prepare.inputs import TaskInputs
+from cohort.engine.prepare.trials import PlannedTrial, default_configuration
+from cohort.kernels.backend import describe_backend
+from cohort.machine.kernel_choices import (
     attention_name,
     inside_products,
     linear_groups,
@@ -16,11 +20,7 @@ from cohort.engine.machine.kernel_choices import (
     tile_lines,
     tile_source,
 )
-from cohort.engine.machine.machine import Machine, package_versions
-from cohort.engine.prepare.data_notes import data_counts, data_problems
-from cohort.engine.prepare.inputs import TaskInputs
-from cohort.engine.prepare.trials import PlannedTrial, default_configuration
-from cohort.kernels.backend import describe_backend
+from cohort.machine.machine import Machine, package_versions
 from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from cohort.core.errors import RunStateError
 from cohort.core.events import TrialEvent
-from cohort.engine.memory.sizes import GRAPH_TOKENS
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.evaluation import RunEvaluator
@@ -18,6 +17,7 @@ from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.integrations.trackers import TrackerSettings, open_trackers
+from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import LoggedEvent
 from cohort.tuning.decisions import Decision

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from cohort.core.clock import Clock
 from cohort.core.interrupts import stopping_gently
-from cohort.engine.memory.watch import MemoryWatch
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.state.checkpoints import Manifest
 from cohort.engine.train.executor_share import ExecutorShare
@@ -15,6 +14,7 @@ from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
+from cohort.memory.watch import MemoryWatch
 from cohort.runs.facts import PassFacts
 
 __all__ = ["TaskSession"]

@@ -1,14 +1,10 @@
-"""The supported families: one file each, one table. A new dense family is a file with its record and a line here."""
+"""The supported model families: one file each. A new dense family is a file with its ``FAMILY``."""
 
 from __future__ import annotations
 
+from cohort.core.discovery import offered_in
 from cohort.models.families.family import ModelFamily
-from cohort.models.families.gemma2 import GEMMA2
-from cohort.models.families.llama import LLAMA
-from cohort.models.families.mistral import MISTRAL
-from cohort.models.families.qwen2 import QWEN2
-from cohort.models.families.qwen3 import QWEN3
 
 __all__ = ["FAMILIES", "ModelFamily"]
 
-FAMILIES: dict[str, ModelFamily] = {family.model_type: family for family in (GEMMA2, LLAMA, MISTRAL, QWEN2, QWEN3)}
+FAMILIES: dict[str, ModelFamily] = {family.model_type: family for family in offered_in(__name__, "FAMILY").values()}

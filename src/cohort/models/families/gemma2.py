@@ -6,9 +6,9 @@ import math
 
 from cohort.models.families.family import ModelFamily, windows_by_layer_type
 
-__all__ = ["GEMMA2"]
+__all__ = ["FAMILY"]
 
-GEMMA2 = ModelFamily(
+FAMILY = ModelFamily(
     model_type="gemma2",
     architecture="Gemma2ForCausalLM",
     examples="Gemma 2 2B, 9B, 27B",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cohort.models.families.family import ModelFamily
 
-__all__ = ["LLAMA"]
+__all__ = ["FAMILY"]
 
-LLAMA = ModelFamily(
+FAMILY = ModelFamily(
     model_type="llama",
     architecture="LlamaForCausalLM",
     examples="Llama 2, 3, 3.1, 3.2, 3.3, TinyLlama, SmolLM2",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cohort.models.families.family import ModelFamily
 
-__all__ = ["MISTRAL"]
+__all__ = ["FAMILY"]
 
-MISTRAL = ModelFamily(
+FAMILY = ModelFamily(
     model_type="mistral",
     architecture="MistralForCausalLM",
     examples="Mistral 7B, Mistral Nemo",

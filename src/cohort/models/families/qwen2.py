@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cohort.models.families.family import ModelFamily, windows_by_layer_type
 
-__all__ = ["QWEN2"]
+__all__ = ["FAMILY"]
 
-QWEN2 = ModelFamily(
+FAMILY = ModelFamily(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
     examples="Qwen2, Qwen2.5",

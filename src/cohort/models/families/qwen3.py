@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cohort.models.families.family import ModelFamily, windows_by_layer_type
 
-__all__ = ["QWEN3"]
+__all__ = ["FAMILY"]
 
-QWEN3 = ModelFamily(
+FAMILY = ModelFamily(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     examples="Qwen3 0.6B to 32B",

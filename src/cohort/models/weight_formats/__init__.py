@@ -1,10 +1,11 @@
-"""The formats of frozen weights: one file each, one table. A new one is a file with its record and a line here."""
+"""The formats of frozen weights: one file each. A new one is a file with its ``FORMAT``."""
 
 from __future__ import annotations
 
-from cohort.models.weight_formats.plain import PLAIN
+from cohort.core.discovery import offered_in
+from cohort.models.weight_formats.plain import FORMAT as PLAIN
 from cohort.models.weight_formats.weight_format import WeightFormat
 
 __all__ = ["PLAIN", "WEIGHT_FORMATS", "WeightFormat"]
 
-WEIGHT_FORMATS: dict[str, WeightFormat] = {weight_format.name: weight_format for weight_format in (PLAIN,)}
+WEIGHT_FORMATS: dict[str, WeightFormat] = {found.name: found for found in offered_in(__name__, "FORMAT").values()}

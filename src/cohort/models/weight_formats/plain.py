@@ -12,7 +12,7 @@ from torch import Tensor
 from cohort.kernels.row_stable_product import row_stable_product
 from cohort.models.weight_formats.weight_format import WeightFormat
 
-__all__ = ["PLAIN", "FrozenLinear"]
+__all__ = ["FORMAT", "FrozenLinear"]
 
 
 class FrozenLinear:
@@ -102,7 +102,7 @@ class FrozenLinear:
         dx_TK.addmm_(dy_TN, self._weight_NK)
 
 
-PLAIN = WeightFormat(
+FORMAT = WeightFormat(
     name="plain",
     freeze=FrozenLinear,
     weight_bytes=lambda num_out, num_in, dtype: num_out * num_in * dtype.itemsize,

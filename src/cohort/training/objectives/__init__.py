@@ -1,11 +1,11 @@
-"""Objectives by the name they have in task files. A new one is its file, its line here and its test."""
+"""Objectives by the name they have in task files, which is their file's. A new one is a file with its ``OBJECTIVE``."""
 
 from __future__ import annotations
 
+from cohort.core.discovery import offered_in
 from cohort.training.objectives.objective import Objective
-from cohort.training.objectives.sft import SupervisedFineTuning
 
 __all__ = ["DEFAULT_OBJECTIVE", "OBJECTIVES"]
 
-OBJECTIVES: dict[str, Objective] = {"sft": SupervisedFineTuning()}
+OBJECTIVES: dict[str, Objective] = offered_in(__name__, "OBJECTIVE")
 DEFAULT_OBJECTIVE = OBJECTIVES["sft"]

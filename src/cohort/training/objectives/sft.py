@@ -10,7 +10,7 @@ from cohort.data.tokenised import Sample
 from cohort.training.objectives.objective import Objective
 from cohort.training.token_losses import sequence_sums
 
-__all__ = ["SupervisedFineTuning"]
+__all__ = ["OBJECTIVE", "SupervisedFineTuning"]
 
 
 class SupervisedFineTuning(Objective):
@@ -25,3 +25,6 @@ class SupervisedFineTuning(Objective):
     def terms(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
         """Return the sum of each row's losses."""
         return sequence_sums(losses_T, samples)
+
+
+OBJECTIVE = SupervisedFineTuning()

@@ -1,11 +1,11 @@
-"""Optimizers by name. A new one is its file, its line here and its test."""
+"""Optimizers by name, which is their file's. A new one is a file with its ``OPTIMIZER``."""
 
 from __future__ import annotations
 
-from cohort.training.optimizers.adamw import AdamW
+from cohort.core.discovery import offered_in
 from cohort.training.optimizers.optimizer import Optimizer
 
 __all__ = ["DEFAULT_OPTIMIZER", "OPTIMIZERS"]
 
-OPTIMIZERS: dict[str, Optimizer] = {"adamw": AdamW()}
+OPTIMIZERS: dict[str, Optimizer] = offered_in(__name__, "OPTIMIZER")
 DEFAULT_OPTIMIZER = OPTIMIZERS["adamw"]

@@ -11,7 +11,7 @@ from cohort.kernels.adamw import SlotUpdate, adamw_step
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.step_samples import Resident
 
-__all__ = ["AdamW"]
+__all__ = ["OPTIMIZER", "AdamW"]
 
 
 class AdamW(Optimizer):
@@ -45,3 +45,6 @@ class AdamW(Optimizer):
             compute_RD=None if bank.compute_RD is bank.weights_RD else bank.compute_RD,
             zero_grads=not bank.writes_gradients,
         )
+
+
+OPTIMIZER = AdamW()

@@ -11,8 +11,8 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
-from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import (
+from cohort.machine.machine import Machine
+from cohort.memory.sizes import (
     GPU_TOKENS,
     LOSS_HEAD_BYTES,
     SizeInputs,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from cohort.engine.machine.machine import Machine
+from cohort.machine.machine import Machine
 from cohort.scheduling.cost.hardware import Hardware, known_gpu
 
 __all__ = ["hardware_of"]

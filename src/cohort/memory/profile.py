@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak, PassSize
-from cohort.engine.machine.measurements import KnownPasses
+from cohort.machine.measurements import KnownPasses
 from cohort.models.decoder import Decoder
 from cohort.scheduling.memory.fit import PassModel, fit_passes, largest_that_fits
 from cohort.scheduling.pass_sizes import MemoryNeeds

@@ -14,15 +14,15 @@ import torch
 from cohort.cluster.local import LocalSlot, cpu_slots, gpu_slots
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.place import Place
-from cohort.engine.machine.devices import hardware_of
-from cohort.engine.machine.machine import choose_machine
+from cohort.machine.devices import hardware_of
+from cohort.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware
 
 __all__ = ["choose_slots", "hardware_of_slots", "refuse_counts"]
 
 _PROBE = (
-    "import json, dataclasses; from cohort.engine.machine.machine import choose_machine; "
-    "from cohort.engine.machine.devices import hardware_of; "
+    "import json, dataclasses; from cohort.machine.machine import choose_machine; "
+    "from cohort.machine.devices import hardware_of; "
     "print(json.dumps(dataclasses.asdict(hardware_of(choose_machine('auto', where='num_gpus')))))"
 )
 

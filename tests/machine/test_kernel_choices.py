@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cohort.engine.machine import kernel_choices
-from cohort.engine.machine.kernel_choices import choices_by_shape, describe_kernels, linear_groups, tile_lines
 from cohort.kernels.backend import Backend, BackendChoice
 from cohort.kernels.packed_linear.choice import tiles as choice
+from cohort.machine import kernel_choices
+from cohort.machine.kernel_choices import choices_by_shape, describe_kernels, linear_groups, tile_lines
 
 CPU = torch.device("cpu")
 SHAPES = {"q_proj": (8, 8), "k_proj": (8, 4), "v_proj": (8, 4), "o_proj": (8, 8)}

@@ -12,7 +12,7 @@ import torch
 
 from cohort.cluster.local import cpu_slots, gpu_slots
 from cohort.core.errors import InputError, RunStateError
-from cohort.engine.machine.local_slots import choose_slots, hardware_of_slots
+from cohort.machine.local_slots import choose_slots, hardware_of_slots
 from cohort.scheduling.cost.hardware import KNOWN_GPUS
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cohort.engine.machine.devices import hardware_of
-from cohort.engine.machine.machine import Machine
+from cohort.machine.devices import hardware_of
+from cohort.machine.machine import Machine
 
 
 def machine(device: str, *, name: str = "a CPU", threads: int = 1) -> Machine:

@@ -8,8 +8,8 @@ import pytest
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import PassKind
-from cohort.engine.memory import profile as profile_module
-from cohort.engine.memory.profile import MemoryProfile, profile_memory
+from cohort.memory import profile as profile_module
+from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from tests.training.small_models import save_llama

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.engine.memory.plan import _available
+from cohort.memory.plan import _available
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 

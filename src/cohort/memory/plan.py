@@ -18,12 +18,12 @@ from cohort.core.errors import InputError
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.devices import hardware_of
-from cohort.engine.machine.machine import Machine, free_memory_bytes
-from cohort.engine.machine.measurements import CostKey, MemoryKey, forget_passes, read_passes, write_passes
-from cohort.engine.memory.limit import limit_problem, sizes_within
-from cohort.engine.memory.profile import MemoryProfile, profile_memory
-from cohort.engine.memory.sizes import (
+from cohort.machine.devices import hardware_of
+from cohort.machine.machine import Machine, free_memory_bytes
+from cohort.machine.measurements import CostKey, MemoryKey, forget_passes, read_passes, write_passes
+from cohort.memory.limit import limit_problem, sizes_within
+from cohort.memory.profile import MemoryProfile, profile_memory
+from cohort.memory.sizes import (
     CPU_SIZES,
     GPU_TOKENS,
     SizeInputs,

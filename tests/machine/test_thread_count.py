@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.engine.machine.thread_count import settle_thread_count
+from cohort.machine.thread_count import settle_thread_count
 from tests.training.small_models import save_llama
 
 

@@ -20,7 +20,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
 from cohort.data.cache import default_cache_directory
-from cohort.engine.machine.machine import package_versions
+from cohort.machine.machine import package_versions
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.cost.model import StepSample, TrialWork
 

@@ -12,8 +12,8 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.units import format_bytes, format_bytes_above
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.sizes import SizeInputs, Sizes, choose_sizes, estimate_passes, too_large
+from cohort.machine.machine import Machine
+from cohort.memory.sizes import SizeInputs, Sizes, choose_sizes, estimate_passes, too_large
 from cohort.models import counts
 from cohort.models.config import DecoderConfig
 from cohort.tasks.task_file import TaskFile

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
-from cohort.engine.memory.watch import PeakRecord
+from cohort.memory.watch import PeakRecord
 from cohort.runs.facts import ObservedPass, PassFacts, RunFacts, stored_facts
 
 

@@ -1,6 +1,6 @@
 """Sizes of an executor that fit in memory: slots, rank rows and tokens of a pass.
 
-Adapter state is exact arithmetic. What a pass takes was measured (:mod:`~cohort.engine.memory.profile`) or is estimated
+Adapter state is exact arithmetic. What a pass takes was measured (:mod:`~cohort.memory.profile`) or is estimated
 from above.
 """
 
@@ -21,8 +21,8 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine
 from cohort.kernels.cross_entropy import logits_bytes
+from cohort.machine.machine import Machine
 from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_per_token
 from cohort.runs.facts import SizeFacts

@@ -10,8 +10,10 @@ import torch
 
 from cohort.core.errors import InputError
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.machine.machine import Machine
-from cohort.engine.memory.limit import (
+from cohort.engine.prepare.inputs import TaskInputs, read_inputs
+from cohort.engine.prepare.proposals import TrialProposals
+from cohort.machine.machine import Machine
+from cohort.memory.limit import (
     SmallestMemory,
     estimated_inputs,
     limit_problem,
@@ -20,9 +22,7 @@ from cohort.engine.memory.limit import (
     smallest_memory,
     weight_bytes,
 )
-from cohort.engine.memory.sizes import SizeInputs, choose_sizes
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs
-from cohort.engine.prepare.proposals import TrialProposals
+from cohort.memory.sizes import SizeInputs, choose_sizes
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
-from cohort.engine.machine.measurements import (
+from cohort.machine.measurements import (
     MOST_FILES,
     CostKey,
     KnownPasses,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.engine.machine.machine import choose_machine, free_memory_bytes, host_memory_bytes
+from cohort.machine.machine import choose_machine, free_memory_bytes, host_memory_bytes
 
 MEMINFO = "MemTotal:  16000 kB\nMemFree:  200 kB\nMemAvailable:  9000 kB\nHugePages_Total:  0\n"
 

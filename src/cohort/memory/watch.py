@@ -10,7 +10,7 @@ import torch
 from cohort.core.clock import Clock
 from cohort.core.memory_records import MemoryShortage, PassKind, PassPeak
 from cohort.core.units import format_bytes
-from cohort.engine.memory.plan import MemoryPlan
+from cohort.memory.plan import MemoryPlan
 from cohort.runs.facts import ObservedPass, PassFacts
 from cohort.training.executor import Executor
 
