@@ -51,7 +51,7 @@ print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas")
 STATUS_IMPORT = """
 import sys
 import cohort.cli.queue_table, cohort.cli.run_results, cohort.task_queue.status
-print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas", "pydantic") if name in sys.modules])
+print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas") if name in sys.modules])
 """
 
 TUNE_IMPORT = """
