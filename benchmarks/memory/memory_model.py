@@ -35,7 +35,7 @@ from cohort.memory.profile import MARGIN_SHARE, MemoryProfile, profile_memory
 from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
-from cohort.scheduling.memory.fit import TERMS, mean_error_percent
+from cohort.scheduling.pass_memory import TERMS, mean_error_percent
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, print_table, write_result
-from cohort.scheduling.placement.baselines import ListPolicy, list_plan
+from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.planner import plan_placement
 from cohort.scheduling.placement.records import Cluster, SolverStatus, TaskOption, TaskRequest
 from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate

@@ -37,7 +37,7 @@ from cohort.cluster.local import LocalSlot
 from cohort.core.errors import InputError
 from cohort.machine.local_slots import choose_slots, hardware_of_slots
 from cohort.scheduling.cost.hardware import Hardware
-from cohort.scheduling.placement.baselines import ListPolicy
+from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.records import Cluster, TaskOption, TaskRequest
 from cohort.scheduling.placement.simulate import SimulatedTask, SimulationSettings, simulate
 from cohort.task_queue.expected_time import ExpectedTime

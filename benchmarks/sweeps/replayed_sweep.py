@@ -31,7 +31,7 @@ from cohort.memory.sizes import Sizes
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore
-from cohort.training.evaluate import EvaluationLoss
+from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning import EarlyExitSettings, RecordedCurve, ReplayReport, Study, replay_curves

@@ -13,7 +13,7 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem, RunStateError
-from cohort.scheduling.placement.baselines import ListPolicy
+from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.task_queue.dispatcher import Dispatcher
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.progress import QueueProgress

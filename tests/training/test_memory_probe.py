@@ -13,7 +13,7 @@ from cohort.machine.measurements import KnownPasses
 from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.scheduling.memory.fit import mean_error_percent
+from cohort.scheduling.pass_memory import mean_error_percent
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, probe_rows
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from tests.training.small_models import save_llama

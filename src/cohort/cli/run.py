@@ -129,7 +129,7 @@ def _work_off(
 ) -> None:
     from cohort.cli.progress import watching
     from cohort.cli.queue_table import QUEUE_VIEW
-    from cohort.scheduling.placement.baselines import ListPolicy
+    from cohort.scheduling.placement.list_policies import ListPolicy
     from cohort.task_queue.operations import work_off
     from cohort.task_queue.settings import DispatcherSettings, Limits
     from cohort.task_queue.store import open_queue, queue_holder

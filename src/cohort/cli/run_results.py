@@ -20,8 +20,8 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.report.searched_parameters import searched_names
 from cohort.runs.results import RankedTrial, RunResults, read_results
+from cohort.runs.results_table import results_json
 from cohort.runs.status import RunStatus
-from cohort.runs.tables import results_json
 
 __all__ = ["print_results", "print_status"]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cohort.runs.records import JsonValue, TrialStatus
 from cohort.runs.results import RankedTrial
-from cohort.runs.tables import Medium, shown_columns
+from cohort.runs.results_table import Medium, shown_columns
 
 __all__ = [
     "STYLES",

@@ -2,6 +2,7 @@
 
 The story of this room: :mod:`limit` says whether a task can fit at all, :mod:`profile` measures passes before training,
 :mod:`sizes` turns bytes into slots, rank rows and tokens, and :mod:`watch` corrects the figures while training runs.
+The formula that predicts the peak of a pass is fitted in :mod:`cohort.scheduling.pass_memory`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.memory_records import GradientCheckpointing, PassKind, PassPeak, PassSize
 from cohort.machine.measurements import KnownPasses
 from cohort.models.decoder import Decoder
-from cohort.scheduling.memory.fit import PassModel, fit_passes, largest_that_fits
+from cohort.scheduling.pass_memory import PassModel, fit_passes, largest_that_fits
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, worst_pass
 from cohort.training.objectives import DEFAULT_OBJECTIVE

@@ -12,7 +12,7 @@ from cohort.engine.estimate.estimate import TaskEstimate, estimate_task
 from cohort.engine.prepare.inputs import load_fitting_task
 from cohort.planning.cluster_choice import ClusterChoice
 from cohort.runs.directory import choose_name
-from cohort.scheduling.placement.baselines import ListPolicy, list_plan
+from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.planner import plan_placement
 from cohort.scheduling.placement.records import Placement, PlacementPlan, TaskRequest
 from cohort.scheduling.placement.verify import check_plan

@@ -9,7 +9,7 @@ from typing import Any
 
 from cohort.engine.estimate.estimate import TaskEstimate
 from cohort.planning.planning import TaskPlan
-from cohort.scheduling.placement.baselines import ListPolicy
+from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.simulate import SimulatedTask, SimulationReport, SimulationSettings, simulate
 
 __all__ = ["PlanSimulation", "simulate_plan", "simulation_json"]

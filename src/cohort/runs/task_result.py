@@ -11,7 +11,7 @@ from cohort.core.errors import CohortError
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.results import read_results
-from cohort.runs.tables import results_json
+from cohort.runs.results_table import results_json
 
 __all__ = ["TaskResult", "TasksFailedError", "read_task_result"]
 
@@ -27,7 +27,8 @@ class TaskResult:
         best_trial: Row of ``trials`` that it comes from.
         metrics: The best adapter's ``loss`` and further metrics on the validation rows.
         base_value: The task's metric of the model without an adapter.
-        trials: The trials table, best first, as ``--json`` prints it (``FILE_COLUMNS`` of :mod:`cohort.runs.tables`).
+        trials: The trials table, best first, as ``--json`` prints it (``FILE_COLUMNS`` of
+            :mod:`cohort.runs.results_table`).
         seconds: Run time.
         report: The HTML report.
     """

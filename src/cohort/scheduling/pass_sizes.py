@@ -14,7 +14,7 @@ from cohort.core.errors import Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.place import Place
 from cohort.core.units import format_bytes
-from cohort.scheduling.memory.fit import largest_that_fits
+from cohort.scheduling.pass_memory import largest_that_fits
 
 __all__ = [
     "LEAST_TOKENS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cohort.scheduling.placement.baselines import ListPolicy
 from cohort.scheduling.placement.cluster_events import ActiveTask, ClusterEvent, ClusterState
+from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan
 from cohort.scheduling.placement.replan import advance, apply_event, replan, start_due

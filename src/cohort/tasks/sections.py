@@ -83,7 +83,7 @@ class LoraSection(_LoraKeys):
 
 
 class TrainingSection(_TrainingKeys):
-    """How a trial is trained; values of ``search.space`` take their place."""
+    """How a trial is trained; values of ``search.space`` take their place. A new key is a field of ``TrainingKeys``."""
 
     if TYPE_CHECKING:
         model_fields_set: set[str]

@@ -23,7 +23,7 @@ from cohort.kernels.backend import Backend, choose_backend
 from cohort.models.decoder import Decoder
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluate import BASE_SLOT, EvaluationLoss, evaluation_losses
+from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches, sample_too_large
 from cohort.training.objectives import DEFAULT_OBJECTIVE

@@ -1,7 +1,7 @@
 """Measures the memory of passes before training: a few passes over random rows in a bank of their own.
 
 Nothing of it reaches training: draws are keyed, not global, the bank and the rows are the probe's, and both are freed.
-:mod:`cohort.scheduling.memory.fit` fits a model to the measurements.
+:mod:`cohort.scheduling.pass_memory` fits a model to the measurements.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.scheduling.placement.baselines import ListPolicy, best_list_plan, list_plan
+from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan
 from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.records import (
     Cluster,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.scheduling.placement.baselines import ListPolicy
 from cohort.scheduling.placement.cluster_events import (
     ActiveTask,
     ClusterState,
@@ -17,6 +16,7 @@ from cohort.scheduling.placement.cluster_events import (
     TaskReestimated,
     TaskWithdrawn,
 )
+from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, RunningTask, TaskRequest
 from cohort.scheduling.placement.replan import Replan, replan, running_tasks, start_due

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.scheduling.placement.baselines import ListPolicy
 from cohort.scheduling.placement.cluster_events import GpusGained, GpusLost
+from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster
 from cohort.scheduling.placement.simulate import RunSegment, SimulatedTask, SimulationSettings, simulate

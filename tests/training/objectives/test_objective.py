@@ -21,7 +21,7 @@ from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
-from cohort.training.evaluate import EvaluationLoss
+from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.memory_probe import MemoryProbe, ProbePass
 from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES

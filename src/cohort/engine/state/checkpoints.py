@@ -1,4 +1,7 @@
-"""Checkpoints of a run: the states of all trials at a step boundary, and the position in the log they belong to."""
+"""Checkpoints of a run: the states of all trials at a step boundary, and the position in the log they belong to.
+
+This file says how one is written and how many are kept; :mod:`cohort.engine.train.supervisor` says when.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank
 from cohort.data.tokenised import TokenisedRows
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluate import EvaluationLoss
+from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 

@@ -15,8 +15,8 @@ from cohort.runs.facts import RunState
 from cohort.runs.records import TrialStatus
 from cohort.runs.report import write_report
 from cohort.runs.results import read_results
+from cohort.runs.results_table import write_metrics_jsonl, write_results_csv
 from cohort.runs.store import RunStore
-from cohort.runs.tables import write_metrics_jsonl, write_results_csv
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import FAILED, Reason
 from cohort.tuning.study import Study

@@ -12,7 +12,7 @@ from cohort.runs.facts import InputFacts
 from cohort.runs.records import LoggedDecision
 from cohort.runs.report.labels import is_number, percent_label, value_label
 from cohort.runs.results import RankedTrial, RunResults
-from cohort.runs.tables import Column, Medium, shown_columns
+from cohort.runs.results_table import Column, Medium, shown_columns
 from cohort.tuning.decisions import DecisionKind
 
 __all__ = ["compute_rows", "data_notes", "decision_rows", "trial_table"]

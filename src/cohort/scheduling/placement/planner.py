@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
-from cohort.scheduling.placement.baselines import best_list_plan
 from cohort.scheduling.placement.gpu_assignment import CoarsePlacement, assign_gpus
+from cohort.scheduling.placement.list_policies import best_list_plan
 from cohort.scheduling.placement.records import (
     Cluster,
     PlacementPlan,

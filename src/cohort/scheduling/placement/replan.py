@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cohort.scheduling.placement.baselines import ListPolicy, list_plan, plan_in_order
 from cohort.scheduling.placement.cluster_events import (
     ActiveTask,
     ClusterEvent,
@@ -26,6 +25,7 @@ from cohort.scheduling.placement.cluster_events import (
     TaskReestimated,
     TaskWithdrawn,
 )
+from cohort.scheduling.placement.list_policies import ListPolicy, list_plan, plan_in_order
 from cohort.scheduling.placement.planner import PlacementSettings, plan_placement
 from cohort.scheduling.placement.records import (
     PlacementPlan,

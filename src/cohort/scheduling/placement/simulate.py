@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 from cohort.core.clock import ManualClock
 from cohort.core.seeds import derive_seed
-from cohort.scheduling.placement.baselines import ListPolicy
 from cohort.scheduling.placement.cluster_events import (
     ActiveTask,
     ClusterEvent,
@@ -30,6 +29,7 @@ from cohort.scheduling.placement.cluster_events import (
     TaskFailed,
     TaskReestimated,
 )
+from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.planner import PlacementSettings
 from cohort.scheduling.placement.records import Cluster, PlacementPlan, SolverStatus, TaskRequest
 from cohort.scheduling.placement.replan import Replan, apply_event, replan, start_due

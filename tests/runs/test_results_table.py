@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from cohort.runs.results import read_results
+from cohort.runs.results_table import results_json, write_metrics_jsonl, write_results_csv
 from cohort.runs.store import RunStore
-from cohort.runs.tables import results_json, write_metrics_jsonl, write_results_csv
 from tests.runs.small_run import SmallRun
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.scheduling.placement.baselines import ListPolicy, best_list_plan, list_plan
+from cohort.scheduling.placement.list_policies import ListPolicy, best_list_plan, list_plan
 from cohort.scheduling.placement.records import Cluster
 
 from .placement_instances import task

@@ -1,8 +1,9 @@
-"""List policies that planners are compared with, and start from.
+"""List policies: plans that the solver's plan is compared with and starts from, and that long queues use instead.
 
-First come, shortest first, longest first, most work first; each task starts as early as its place in the
-list allows, on the first GPUs that are free together (no task overtakes to delay an earlier one: GPUs are reserved in
-list order). Min GPU and Max GPU of PLoRA 6.1, within a task, are a benchmark's (solo_baselines.py).
+The policies are first come, shortest first, longest first and most work first. Each task starts as early as its place
+in the list allows, on the first GPUs that are free together. No task overtakes and delays an earlier one, because GPUs
+are reserved in list order. Min GPU and Max GPU of PLoRA 6.1, which work within a task, are in the benchmark
+``solo_baselines.py``.
 """
 
 from __future__ import annotations

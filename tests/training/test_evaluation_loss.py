@@ -14,7 +14,7 @@ from cohort.core.memory_records import PassKind
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.evaluate import BASE_SLOT, evaluation_losses
+from cohort.training.evaluation_loss import BASE_SLOT, evaluation_losses
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.objectives.objective import Objective
 from cohort.training.objectives.sft import SupervisedFineTuning

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import nnls
 
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
-from cohort.scheduling.memory.fit import (
+from cohort.scheduling.pass_memory import (
     fit_passes,
     largest_that_fits,
     mean_error_percent,

@@ -1,1 +1,0 @@
-"""The peak memory of a pass: fitted to measured passes."""
