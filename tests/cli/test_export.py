@@ -31,7 +31,7 @@ def test_export_and_merge_say_the_same_logits(folder: Path, capsys: pytest.Captu
 def test_export_refuses_what_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = cohort(capsys, "export", str(folder / "run"), "--trial", "99")
     assert code == 2
-    assert "99, which is no trial of this run" in err
+    assert "99, which is not a trial of this run" in err
     assert "one of 0, 1, 2, 3" in err
     (tmp_path / "x").touch()
     code, _, err = cohort(capsys, "export", str(folder / "run"), "-o", str(tmp_path))

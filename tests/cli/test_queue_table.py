@@ -30,7 +30,7 @@ def test_the_status_of_a_task_that_waits_says_for_what_and_until_when(
     code, out, err = cohort(capsys, "status", f"{queue}/third")
     assert (code, err) == (0, "")
     assert "state      queued, its run has not begun" in out
-    assert "waits for  a process that works the queue off" in out
+    assert "waits for  a process that runs the queue" in out
     assert f"to continue: cohort resume {queue}" in out
 
     began = datetime.now(UTC) - timedelta(seconds=100)

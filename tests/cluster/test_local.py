@@ -93,7 +93,7 @@ def test_messages_go_both_ways_and_a_death_is_noticed_while_a_child_lives(pool: 
     pool.send(0, {"do": "echo", "text": "nobody"})
     pool.start(0)
     assert message_of(pool, 0, "ready")["ready"] != ready["ready"]
-    with pytest.raises(RuntimeError, match="slot 0 has a worker already"):
+    with pytest.raises(RuntimeError, match="slot 0 already has a worker"):
         pool.start(0)
 
 

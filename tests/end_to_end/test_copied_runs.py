@@ -87,8 +87,8 @@ def test_inputs_that_are_elsewhere_are_named(
     with pytest.raises(InputError) as caught:
         resume(run)
     first, second = caught.value.problems
-    assert first.hint == f"Say where: cohort resume {run} --model_name_or_path PATH"
-    assert second.hint == f"Say where: cohort resume {run} --dataset.train PATH"
+    assert first.hint == f"Give its path: cohort resume {run} --model_name_or_path PATH"
+    assert second.hint == f"Give its path: cohort resume {run} --dataset.train PATH"
     with pytest.raises(SystemExit) as exit_:
         main(["resume", str(run), "--dataset.train", str(rows), "--base_model", str(model)])
     assert exit_.value.code == 0, capsys.readouterr()

@@ -122,7 +122,7 @@ def test_damage_to_the_newest_checkpoint_is_named_and_the_one_before_is_used(
 def test_no_whole_checkpoint_is_an_error_that_names_the_damage(stopped: Path) -> None:
     for path in stopped.glob("checkpoints/*.json"):
         _flip(path)
-    with pytest.raises(RunStateError, match=r"no whole checkpoint is left .*\.json .*start again"):
+    with pytest.raises(RunStateError, match=r"no complete checkpoint is left .*\.json .*start again"):
         resume(stopped)
 
 

@@ -174,7 +174,7 @@ def test_a_dead_worker_is_replaced_and_its_task_goes_on(tmp_path: Path) -> None:
     scene.at(8, lambda: scene.pool.kill(0))
     assert all_done(scene.run())
     assert scene.has_decided("worker", "the worker on slot 0 died: killed by SIGKILL")
-    assert scene.has_decided("fail", "it will go on from its last checkpoint")
+    assert scene.has_decided("fail", "it will continue from its last checkpoint")
 
 
 @pytest.mark.parametrize("way", ["silent", "still"])
@@ -184,7 +184,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(tmp_path: Path, way: str) ->
     scene.add("b")
     scene.at(8, lambda: setattr(scene.pool.workers[1], f"is_{way}", True))
     assert all_done(scene.run(limits=Limits(silent_seconds=5.0, still_seconds=30.0)))
-    said = "silent for 5 s" if way == "silent" else "its task has not moved for 1000000000 s (training)"
+    said = "silent for 5 s" if way == "silent" else "its task has made no progress for 1000000000 s (training)"
     assert scene.has_decided("worker", f"the worker on slot 1 died: {said}, killed by SIGKILL")
 
 
@@ -278,7 +278,7 @@ def test_a_slot_whose_workers_never_begin_is_given_up(tmp_path: Path) -> None:
     folder.mkdir()
     scene = Scene(folder, {"a": 5.0}, num_slots=1, unstartable={0})
     scene.add("a")
-    with pytest.raises(RunStateError, match="no slot is left to work in"):
+    with pytest.raises(RunStateError, match="no worker slot is left"):
         scene.run()
     assert scene.states() == {"a": TaskState.QUEUED}
     assert scene.pool.is_closed

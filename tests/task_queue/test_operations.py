@@ -70,6 +70,6 @@ def test_a_queue_is_worked_off_by_one_process_at_a_time(tmp_path: Path, monkeypa
 
 def test_what_is_no_queue_says_how_to_begin_one(tmp_path: Path) -> None:
     for folder, found in ((tmp_path, "no queue.db in it"), (tmp_path / "missing", "nothing")):
-        with pytest.raises(InputError, match="begin a queue with") as caught:
+        with pytest.raises(InputError, match="start a queue with") as caught:
             open_queue(folder)
         assert caught.value.problems[0].found == found

@@ -61,7 +61,7 @@ def test_with_a_dispatcher_the_plan_holds(queue: Path) -> None:
 def test_a_task_waits_for_those_before_it_in_its_slot(queue: Path) -> None:
     alone = read_unstarted_task(queue / "c")
     assert alone is not None
-    assert (alone.waits_for, alone.ahead, alone.begins_in_seconds) == ("a process that works the queue off", (), None)
+    assert (alone.waits_for, alone.ahead, alone.begins_in_seconds) == ("a process that runs the queue", (), None)
     with RunLock(queue / ".queue.lock"):
         found = {name: read_unstarted_task(queue / name) for name in "acde"}
     a, c, d, e = found.values()

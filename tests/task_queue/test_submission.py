@@ -83,7 +83,7 @@ def test_other_rows_are_a_change(folder: Path) -> None:
         rows.write('{"prompt": "1+2=", "completion": "3"}\n')
     (change,) = find_changes(task, directory=folder / "queue")
     assert "train.jsonl" in str(change.where)
-    assert change.found.startswith("another content")
+    assert change.found.startswith("different content")
     (folder / "train.jsonl").unlink()
     (change,) = find_changes(task, directory=folder / "queue")
     assert change.found == "no such file"

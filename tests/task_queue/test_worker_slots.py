@@ -20,7 +20,7 @@ def slot(state: WorkerSlotState, **fields: object) -> WorkerSlot:
     ("worker", "now", "said"),
     [
         (slot(WorkerSlotState.STARTING), 50.0, ""),
-        (slot(WorkerSlotState.STARTING), 51.0, "said nothing within 50 s of its start"),
+        (slot(WorkerSlotState.STARTING), 51.0, "sent nothing within 50 s of its start"),
         (slot(WorkerSlotState.IDLE), 10.0, ""),
         (slot(WorkerSlotState.IDLE), 11.0, "silent for 11 s"),
         (slot(WorkerSlotState.STOPPING, last_message_at=31.0), 31.0, "did not stop within 30 s"),
@@ -34,7 +34,7 @@ def test_each_limit_has_its_fault(worker: WorkerSlot, now: float, said: str) -> 
 
 def test_a_step_that_hangs_is_a_fault_only_of_the_task_the_worker_holds() -> None:
     worker = slot(WorkerSlotState.BUSY, task="a", heartbeat=Heartbeat(task="a", phase="training", still_seconds=101))
-    assert worker.fault(LIMITS, now=0.0) == "its task has not moved for 101 s (training)"
+    assert worker.fault(LIMITS, now=0.0) == "its task has made no progress for 101 s (training)"
     worker.task = "b"
     assert worker.fault(LIMITS, now=0.0) == ""
     # an idle worker has nothing that could move

@@ -97,7 +97,7 @@ def test_the_resolved_task_is_the_same_task(folder: Path, tmp_path: Path) -> Non
     [
         ({"constraints": ["lora_alpa >= r"]}, r"search\.constraints\[0\].*Did you mean lora_alpha\?"),
         ({"constraints": ["batch_size * gradient_accumulation <= 32"]}, "'gradient_accumulation' in"),
-        ({"constraints": 3}, "allowed: a list of texts"),
+        ({"constraints": 3}, "allowed: a list of strings"),
         ({"space": {"r": {"values": [2], "when": {"rank": 3}}}}, r"search\.space\.r.*unknown key 'rank'"),
         ({"space": {"r": {"values": [2, 4]}}}, "values without when"),
         ({"space": {"r": {"values": [2], "min": 1, "when": {"batch_size": 2}}}}, "values together with min"),

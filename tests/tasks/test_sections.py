@@ -35,8 +35,8 @@ def test_a_memory_limit_is_read_with_its_unit() -> None:
     [
         (24, "24 | Write a unit, such as 24GiB."),
         ("10KB", "'10KB' | Write more."),
-        ("lots", "'lots' | Write for instance limit: 24GiB, or remove the key."),
-        (True, "True | Write for instance limit: 24GiB, or remove the key."),
+        ("lots", "'lots' | Write for example limit: 24GiB, or remove the key."),
+        (True, "True | Write for example limit: 24GiB, or remove the key."),
     ],
 )
 def test_a_memory_limit_that_is_refused(limit: object, words: str) -> None:

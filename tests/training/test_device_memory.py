@@ -58,7 +58,7 @@ def test_the_meter_raises_beyond_the_limit() -> None:
     meter = StorageMeter(limit_bytes=10 * KIB, base_bytes=6 * KIB)
     with meter:
         first = kibibytes(3)
-        with pytest.raises(MemoryLimitError, match=r"2\.00 KiB more are 11\.0 KiB in use, beyond .* 10\.0 KiB"):
+        with pytest.raises(MemoryLimitError, match=r"2\.00 KiB more make 11\.0 KiB in use, above .* 10\.0 KiB"):
             kibibytes(2)
         assert meter.live_bytes == 3 * KIB
     del first

@@ -55,7 +55,7 @@ def test_what_holds(text: str, holds: bool) -> None:
         ("r in lora_alpha", "Write a list in brackets after in"),
         ("min(r) > 1", r"'min\(r\)'"),
         ("r is 3", "'r is 3'"),
-        ("r > " + "1 + " * 500 + "1", "a text of"),
+        ("r > " + "1 + " * 500 + "1", "characters"),
         ("f'{r}' == 'a'", "in "),
         (7, "in quotes"),
     ],

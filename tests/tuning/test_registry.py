@@ -71,7 +71,7 @@ def test_a_package_adds_a_name_and_its_reasons(offer: Any) -> None:
     ("name", "value", "why"),
     [
         ("gone", "no_such_module_anywhere:RULE", "cannot be imported (ModuleNotFoundError: No module named"),
-        ("text", f"{__name__}:NO_RULE", f"{__name__}:NO_RULE is no ExitRule but str"),
+        ("text", f"{__name__}:NO_RULE", f"{__name__}:NO_RULE is of type str, not ExitRule"),
         ("mine", f"{__name__}:MISNAMED", "names itself 'other'"),
         ("clashing", f"{__name__}:CLASHING", "its setting 'patience' means something else in Cohort"),
         ("same_reason", f"{__name__}:SAME_REASON", "its reason 'diverging' means something else in Cohort"),
@@ -98,5 +98,5 @@ def test_a_name_that_is_taken_is_refused_also_where_ours_is_asked_for(offer: Any
 def test_two_packages_of_one_name_are_refused(offer: Any) -> None:
     offer("good", f"{__name__}:GOOD")
     offer("good", f"{__name__}:GOOD", package="more-rules")
-    with pytest.raises(InputError, match=r"the package (lucky|more)-rules has one of that name already"):
+    with pytest.raises(InputError, match=r"the package (lucky|more)-rules already has one of that name"):
         EXIT_RULES.names()

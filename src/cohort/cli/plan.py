@@ -22,7 +22,7 @@ Workers = Annotated[int | None, typer.Option("--workers", metavar="N", help="Pla
 DryRun = Annotated[
     str | None,
     typer.Option(
-        "--dry-run", metavar="HARDWARE", help="Plan for other GPUs than this machine has: 8xH200, 2x8xH100 (two nodes)."
+        "--dry-run", metavar="HARDWARE", help="Plan for GPUs that are not here: 8xH200, 2x8xH100 (two nodes)."
     ),
 ]
 MaxGpus = Annotated[
@@ -105,5 +105,5 @@ def _refuse_unwritable(page: Path) -> None:
         folder = next((parent for parent in page.absolute().parents if parent.exists()), page.absolute().parent)
         if folder.is_dir() and os.access(folder, os.W_OK):
             return
-        found, hint = f"a page in {folder}, which is no directory that you may write to", "Choose another place."
+        found, hint = f"a page in {folder}, which is not a directory that you can write to", "Choose another place."
     raise InputError(Problem(where=f"-o {page}", found=found, allowed="a file to write the page to", hint=hint))

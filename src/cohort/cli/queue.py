@@ -40,7 +40,7 @@ def print_added(added: Sequence[QueuedTask], directory: Path, *, holder: str | N
     for task in added:
         print(f"added {task.name}" + (f", priority {task.priority}" if task.priority else ""))
     if not added:
-        print("nothing to add: the queue has these tasks already")
+        print("nothing to add: the queue already has these tasks")
     print(f"{holder} runs the queue" if holder else f"to run it: cohort run -o {directory}")
 
 

@@ -115,7 +115,7 @@ class LocalPool:
 
     def start(self, slot_id: int) -> None:
         if slot_id in self._workers:
-            raise RuntimeError(f"slot {slot_id} has a worker already")
+            raise RuntimeError(f"slot {slot_id} already has a worker")
         self._log_directory.mkdir(parents=True, exist_ok=True)
         log = self._log_directory / f"slot-{slot_id}.log"
         ours, theirs = socket.socketpair()

@@ -55,7 +55,7 @@ def connect(address: str) -> None:
                 where=f"--ray {address}",
                 found=f"no cluster ({str(error).strip().splitlines()[0]})",
                 allowed="auto, HOST:PORT or ray://HOST:PORT of a running cluster",
-                hint="Begin one with `ray start --head`, or leave --ray out to work on this machine.",
+                hint="Start one with `ray start --head`, or leave --ray out to work on this machine.",
             )
         ) from None
 

@@ -111,7 +111,7 @@ class SettingField:
         near = get_close_matches(str(value), self.options, n=1, cutoff=0.5)
         if near:
             return f"Did you mean {near[0]}?"
-        return f"Write for instance {self.default}, the default." if self.default is not None else "Leave it out."
+        return f"Write for example {self.default}, the default." if self.default is not None else "Leave it out."
 
 
 def share(default: float, description: str) -> Any:

@@ -26,7 +26,7 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     factor = _FACTORS.get(found.group(2).lower()) if found else None
     if found is None or factor is None or not float(found.group(1)):
-        raise ValueError(f"{text!r} is no number of bytes such as 24GiB")
+        raise ValueError(f"{text!r} is not a size in bytes such as 24GiB")
     return int(float(found.group(1)) * factor)
 
 

@@ -63,7 +63,7 @@ def hub_rows(
         raise InputError(
             Problem(
                 where=where,
-                found=f"{source.shown!r}, which is no local path and which the hub did not give ({_first_line(error)})",
+                found=f"{source.shown!r}, which is not a local path; the hub did not provide it ({_first_line(error)})",
                 allowed="a file, a list of files, a directory or a hub id such as openai/gsm8k:main",
                 hint="Check the spelling, the network and the access rights, or download the data and name the file.",
             )

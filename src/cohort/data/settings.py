@@ -82,7 +82,7 @@ def _template_refusals(value: object) -> Iterator[Refusal]:
             why = f" ({error})"
         else:
             return
-    hint = 'Write for instance "Question: {question}\\nAnswer:\\n".'
+    hint = 'Write for example "Question: {question}\\nAnswer:\\n".'
     yield Refusal(found=f"{value!r}{why}", allowed=allowed, hint=hint)
 
 

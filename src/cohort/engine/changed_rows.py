@@ -11,7 +11,7 @@ from cohort.tasks.task_file import TaskFile
 __all__ = ["RESTORE_OR_POINT_TO", "rewritten_note", "row_problems", "short"]
 
 RESTORE_OR_POINT_TO = (
-    "Restore it as it was, say where it is now (cohort resume RUN_DIR --{key} PATH), "
+    "Restore it as it was, give its new path (cohort resume RUN_DIR --{key} PATH), "
     "or start a new run with `cohort tune`."
 )
 _RESTORE_LIBRARY = "Install the versions the run began with, or start a new run with `cohort tune`."
@@ -80,7 +80,7 @@ def _changed(task: TaskFile, split: str, *, then: SplitInput, now: SplitInput) -
         )
     return Problem(
         where=_rows(task, split),
-        found=f"the {name} rows changed, though neither the file nor the tokenizer did: other versions read them",
+        found=f"the {name} rows changed, although neither the file nor the tokenizer did: library versions differ",
         allowed=f"the tokens that Cohort, transformers and tokenizers made of them, {_WHEN}",
         hint=_RESTORE_LIBRARY,
     )
@@ -90,7 +90,7 @@ def _problem_of_early_record(before: InputFacts, now: InputFacts, *, task: TaskF
     if before.data_hash == now.data_hash:
         return Problem(
             where=_model(task),
-            found="other tokens of the same files: the tokenizer, its chat template or a library changed",
+            found="different tokens from the same files: the tokenizer, its chat template or a library changed",
             allowed=f"the tokenizer and the versions of transformers and tokenizers, {_WHEN}",
             hint=RESTORE_OR_POINT_TO.format(key="model_name_or_path"),
         )

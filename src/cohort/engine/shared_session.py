@@ -215,7 +215,7 @@ class SharedSession:
             problems.append(
                 Problem(
                     where=task.where("lora.target_modules"),
-                    found=f"{len(preparation.target_modules)} linears, other than those of the session's tasks",
+                    found=f"{len(preparation.target_modules)} linears, which differ from those of the session's tasks",
                     allowed="the same target_modules: tasks that share a bank adapt the same linears",
                     hint="Tune this task in a session of its own.",
                 )
@@ -224,7 +224,7 @@ class SharedSession:
             problems.append(
                 Problem(
                     where=task.where("memory"),
-                    found="another memory section than that of the session's tasks",
+                    found="a memory section that differs from that of the session's tasks",
                     allowed="the same: all tasks train in the same passes, within one limit",
                     hint="Write the same section, or tune this task in a session of its own.",
                 )

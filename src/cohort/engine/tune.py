@@ -186,8 +186,8 @@ def _last_checkpoint(run: OpenRun) -> Manifest:
         run.watcher.note(f"warning: {problem}; continuing from an earlier checkpoint")
     if manifest is None:
         raise RunStateError(
-            f"no whole checkpoint is left in {run.directory.root}: {'; '.join(problems)}; if this is a copy of a run "
-            "that was training, copy it again; else start again with "
+            f"no complete checkpoint is left in {run.directory.root}: {'; '.join(problems)}; if this is a copy of a "
+            "run that was training, copy it again; otherwise start again with "
             f"`cohort tune {run.directory.task_file} -o NEW_DIR`"
         )
     return manifest

@@ -26,7 +26,7 @@ from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
 
 __all__ = ["WeightDtype", "check_checkpoint", "freeze_weights", "load_decoder", "load_tokenizer"]
 
-_SAME_MODEL = "Use the config.json and the weights of one and the same model."
+_SAME_MODEL = "Use the config.json and the weights of the same model."
 
 
 class WeightDtype(Enum):

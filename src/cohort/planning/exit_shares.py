@@ -70,7 +70,7 @@ def read_exit_shares(text: str, *, where: str, settings: EarlyExitSettings | Non
             return _of_curves(path, where=where, settings=settings or EarlyExitSettings())
         raise InputError(
             Problem(
-                where=where, found=f"{text!r}, which is no file", allowed=ALLOWED, hint="Write a share such as 0.3."
+                where=where, found=f"{text!r}, which is not a file", allowed=ALLOWED, hint="Write a share such as 0.3."
             )
         ) from None
     if not 0 < share <= 1:

@@ -81,7 +81,7 @@ def load_tasks(paths: Sequence[Path], *, repeat: int = 1) -> tuple[NamedTask, ..
             problems += error.problems
             continue
         if name is None:
-            hint = "Rename the file: names tell run directories apart."
+            hint = "Rename the file: tasks need different names, which name their run directories."
             problems.append(
                 Problem(
                     where=str(path), found=f"another task named {path.stem}", allowed="names that differ", hint=hint

@@ -61,7 +61,7 @@ class RunDirectory:
                 path.mkdir(parents=True, exist_ok=True)
             except (PermissionError, NotADirectoryError) as error:
                 # some file systems refuse only when asked, and the path may have changed since it was checked
-                raise InputError(_unusable(path, found=f"a path that cannot be made ({error.strerror})")) from error
+                raise InputError(_unusable(path, found=f"a path that cannot be created ({error.strerror})")) from error
         return directory
 
     @classmethod
@@ -191,7 +191,7 @@ class RunDirectory:
                 where=f"-o {self.root}",
                 found="a directory that already holds another run",
                 allowed="a directory that is new or empty",
-                hint=f"Go on with `cohort resume {self.root}`, choose another directory, or delete this one.",
+                hint=f"Continue with `cohort resume {self.root}`, choose another directory, or delete this one.",
             )
         shown = ", ".join(names[:_MOST_SHOWN]) + (f" and {len(names) - _MOST_SHOWN} more" * (len(names) > _MOST_SHOWN))
         return Problem(

@@ -106,9 +106,9 @@ def _located(path: str, *, directory: RunDirectory, facts: RunFacts) -> str | No
 def _missing(name: str, path: str, *, directory: RunDirectory) -> Problem:
     return Problem(
         where=Place(file=str(directory.task_file), text=name),
-        found=f"{path!r}, which does not exist, nor does it at the same place relative to the run directory",
-        allowed="the input that the run began with, at its present place",
-        hint=f"Say where: cohort resume {directory.root} --{name} PATH",
+        found=f"{path!r}, which does not exist, neither there nor relative to the run directory",
+        allowed="the input that the run began with, at its current path",
+        hint=f"Give its path: cohort resume {directory.root} --{name} PATH",
     )
 
 

@@ -144,8 +144,8 @@ class Dispatcher:
     def _is_over(self) -> bool:
         if all(slot.is_lost for slot in self._slots.values()) and not self._pool.can_grow:
             raise RunStateError(
-                f"no slot is left to work in; see what the workers wrote in {self._directory / 'workers'}, fix it, "
-                f"and go on with `cohort resume {self._directory}`"
+                f"no worker slot is left; see the workers' logs in {self._directory / 'workers'}, fix the cause, "
+                f"and continue with `cohort resume {self._directory}`"
             )
         # before the first look the queue on the disk is unknown, and events may put a task back
         if self._settings.keeps_open or self._looked_at < 0 or self._task_states.events:

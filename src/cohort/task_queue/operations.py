@@ -72,7 +72,7 @@ def _refuse_a_run(directory: Path) -> None:
                 where=f"-o {directory}",
                 found="the directory of one run",
                 allowed="a directory that is new or empty, or holds a queue",
-                hint=f"Choose another directory, or go on with the run: cohort resume {directory}.",
+                hint=f"Choose another directory, or continue the run: cohort resume {directory}.",
             )
         )
 

@@ -162,11 +162,11 @@ class UnstartedTask:
         if self.task.state is not TaskState.QUEUED:
             return ""
         if not self.holder:
-            return "a process that works the queue off"
+            return "a process that runs the queue"
         if self.begins_in_seconds is None:
             return "the next plan"
         ahead = ", ".join(f"{name} ({f'runs on {device}' if device else 'waits'})" for name, device in self.ahead)
-        return f"the end of {ahead}" if ahead else "a worker to take it up"
+        return f"the end of {ahead}" if ahead else "a free worker"
 
 
 def read_unstarted_task(directory: Path) -> UnstartedTask | None:

@@ -110,7 +110,7 @@ class QueueStore:
             found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
             if found != [_APPLICATION_ID, SCHEMA_VERSION]:
                 connection.close()
-                raise RunStateError(f"{path} is no queue of this version (found {found}); choose another directory")
+                raise RunStateError(f"{path} is not a queue of this version (found {found}); choose another directory")
             # commands read while the dispatcher writes
             connection.execute("PRAGMA journal_mode = WAL")
             # a decision must survive a power cut: workers act on it at once
@@ -145,7 +145,7 @@ class QueueStore:
                 try:
                     self._connection.execute(f"INSERT INTO tasks ({_COLUMNS}) VALUES ({_PLACES})", _row_of(task))
                 except sqlite3.IntegrityError:
-                    raise RunStateError(f"the queue has a task {task.name} already") from None
+                    raise RunStateError(f"the queue already has a task {task.name}") from None
 
     def tasks(self) -> tuple[QueuedTask, ...]:
         return tuple(_task_of(row) for row in self._rows(f"SELECT {_COLUMNS} FROM tasks ORDER BY position"))
@@ -161,7 +161,7 @@ class QueueStore:
         """Change fields of a task and return it."""
         with self._transaction():
             found = self.task(name)
-            assert found is not None, f"only tasks of the queue are changed, but {name} is none"
+            assert found is not None, f"{name} is not a task of this queue"
             changed = replace(found, **changes)
             assignments = ", ".join(f"{name} = ?" for name in _NAMES)
             self._connection.execute(f"UPDATE tasks SET {assignments} WHERE name = ?", (*_row_of(changed), name))
@@ -294,7 +294,7 @@ def open_queue(directory: str | Path) -> QueueStore:
                 where=str(directory),
                 found=f"no {QUEUE_DATABASE} in it" if Path(directory).exists() else "nothing",
                 allowed="a directory that `cohort run` or `cohort queue add` made",
-                hint="Check the path, or begin a queue with `cohort run TASK.yaml ...`.",
+                hint="Check the path, or start a queue with `cohort run TASK.yaml ...`.",
             )
         )
     return QueueStore.open(Path(directory) / QUEUE_DATABASE)

@@ -105,7 +105,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
     problems: list[Problem] = []
     now = {path: _digest(Path(path)) for path in queued.digests}
     hint = (
-        f"Restore it as it was, or take the change: `cohort queue remove {queued.name} -o {directory}` and "
+        f"Restore it as it was, or accept the change: `cohort queue remove {queued.name} -o {directory}` and "
         f"`cohort queue add {queued.source} -o {directory}`."
     )
     if now.get(queued.source) != queued.digests.get(queued.source):
@@ -121,7 +121,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
             problems.append(
                 Problem(
                     where=f"{queued.source}: {path}",
-                    found="no such file" if now[path] == "" else f"another content (SHA-256 {now[path][:12]})",
+                    found="no such file" if now[path] == "" else f"different content (SHA-256 {now[path][:12]})",
                     allowed=f"what it held when the task was added (SHA-256 {before[:12]})",
                     hint=hint,
                 )
@@ -158,7 +158,7 @@ def _repeated(path: Path) -> Problem:
 def _name_taken(path: Path) -> Problem:
     return Problem(
         where=str(path),
-        found=f"a task of the name {path.stem}, which another file has in this queue",
-        allowed="names that differ: they name the run directories",
+        found=f"a task named {path.stem}, as another file in this queue is",
+        allowed="different names: they name the run directories",
         hint="Rename the file, or choose another directory with -o.",
     )

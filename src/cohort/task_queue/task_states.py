@@ -118,7 +118,7 @@ class TaskStates:
             self._leave(task, TaskWithdrawn(at_seconds=self._log.now, task_id=task))
             return
         self._store.update(task, state=TaskState.QUEUED, reason=message, attempts=attempts)
-        self._log.decide("fail", task=task, text=f"{message}; it will go on from its last checkpoint")
+        self._log.decide("fail", task=task, text=f"{message}; it will continue from its last checkpoint")
         active = self._replanner.active(task)
         if active is not None:
             self.events.append(TaskFailed(at_seconds=self._log.now, task_id=task, saved_share=self.saved_share(active)))

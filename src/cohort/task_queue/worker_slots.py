@@ -67,7 +67,7 @@ class WorkerSlot:
         if self.state is WorkerSlotState.STARTING:
             # its first heartbeat comes only after it has imported torch
             is_late = now - self.since > limits.start_seconds
-            return f"said nothing within {limits.start_seconds:.0f} s of its start" if is_late else ""
+            return f"sent nothing within {limits.start_seconds:.0f} s of its start" if is_late else ""
         if now - self.last_message_at > limits.silent_seconds:
             return f"silent for {now - self.last_message_at:.0f} s"
         if self.state is WorkerSlotState.STOPPING and now - self.since > limits.stop_seconds:
@@ -76,5 +76,5 @@ class WorkerSlot:
         beat = self.heartbeat
         is_about_task = beat is not None and beat.task is not None and beat.task == self.task
         if beat is not None and is_about_task and beat.still_seconds > limits.still_seconds:
-            return f"its task has not moved for {beat.still_seconds:.0f} s ({beat.phase})"
+            return f"its task has made no progress for {beat.still_seconds:.0f} s ({beat.phase})"
         return ""

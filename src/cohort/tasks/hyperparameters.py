@@ -147,7 +147,7 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
     """Return the value as the kind wants it, or why it is refused."""
     if kind.is_rank_multiple_allowed and (multiple := _parse_multiple(value)) is not None:
         return multiple
-    hint = quoted_number(value) or f"Write for instance {kind.example}."
+    hint = quoted_number(value) or f"Write for example {kind.example}."
     refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=hint, at=at)
     # YAML reads 1e2 as a float, but its author meant a whole number
     if isinstance(value, float) and kind.is_integer and value.is_integer():

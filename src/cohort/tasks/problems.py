@@ -107,7 +107,7 @@ def _hint(detail: ErrorDetails, info: FieldInfo | None) -> str:
         return "Write one of the allowed values."
     if isinstance(info.default, str | int | float):
         default = str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
-        return quoted_number(value) or f"Write for instance {name}: {default}, the default."
+        return quoted_number(value) or f"Write for example {name}: {default}, the default."
     return "Write one of the allowed values, or remove the key."
 
 

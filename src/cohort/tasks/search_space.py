@@ -32,7 +32,7 @@ _CONDITIONAL_KEYS = ("values", "when")
 
 def _parse_list(entries: list[Any], kind: ValueKind) -> Choice:
     if not entries:
-        refuse(Refusal(found="an empty list", allowed=kind.allowed, hint=f"Write for instance {kind.example}."))
+        refuse(Refusal(found="an empty list", allowed=kind.allowed, hint=f"Write for example {kind.example}."))
     parsed = [parse_value(entry, kind, at=(index,)) for index, entry in enumerate(entries)]
     refusals = [entry for entry in parsed if isinstance(entry, Refusal)]
     values = [entry for entry in parsed if not isinstance(entry, Refusal)]
@@ -95,7 +95,7 @@ def _modifier_refusals(value: Mapping[str, Any], kind: ValueKind, bounds: Mappin
 def _parse_range(value: Mapping[str, Any], kind: ValueKind) -> Range:
     if not kind.is_number:
         allowed = f"a list of {kind.allowed}"
-        refuse(Refusal(found="a range", allowed=allowed, hint=f"Write for instance {kind.example}."))
+        refuse(Refusal(found="a range", allowed=allowed, hint=f"Write for example {kind.example}."))
     refusals = [
         Refusal(found=f"the key {key!r}", allowed=_RANGE_ALLOWED, hint="Write {min: ..., max: ...}.", at=(key,))
         for key in value
@@ -139,7 +139,7 @@ def _parse_conditional(value: Mapping[str, Any], kind: ValueKind) -> Conditional
 def _parse_when(value: object) -> dict[str, tuple[Value, ...]]:
     allowed = "when: {KEY: VALUE} or {KEY: [VALUES]}, with other keys that can be searched"
     if not isinstance(value, Mapping) or not value:
-        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for instance {r: [32, 64]}.", at=("when",)))
+        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for example {r: [32, 64]}.", at=("when",)))
     when: dict[str, tuple[Value, ...]] = {}
     refusals: list[Refusal] = []
     for name, entries in value.items():
@@ -168,7 +168,7 @@ def parse_constraints(value: object) -> tuple[str, ...]:
     """
     entries = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(entries, list | tuple):
-        refuse(Refusal(found=repr(value), allowed="a list of texts", hint='Write ["lora_alpha >= r"].'))
+        refuse(Refusal(found=repr(value), allowed="a list of strings", hint='Write ["lora_alpha >= r"].'))
     refusals = []
     for index, entry in enumerate(entries):
         try:

@@ -38,7 +38,7 @@ def _target_modules(value: object) -> object:
         Refusal(
             found=repr(value),
             allowed="all-linear, or a list of module names",
-            hint="Write all-linear, or for instance [q_proj, v_proj].",
+            hint="Write all-linear, or for example [q_proj, v_proj].",
         )
     )
 
@@ -111,7 +111,7 @@ def _memory_limit(value: object) -> object:
             # 2e10 is a number of bytes too, but parse_bytes reads no exponent
             num_bytes = parse_bytes(f"{value:f}" if isinstance(value, float) else str(value))
     if num_bytes is None:
-        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for instance limit: 24GiB, or remove the key."))
+        refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for example limit: 24GiB, or remove the key."))
     if num_bytes < LEAST_LIMIT:
         # the likeliest slip: 24 for 24GiB
         hint = f"Write a unit, such as {value}GiB." if str(value).strip().isdigit() else "Write more."

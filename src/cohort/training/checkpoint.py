@@ -69,14 +69,12 @@ def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int
             header = json.loads((opened.metadata() or {}).get(_HEADER, "{}"))
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
     except (SafetensorError, OSError, ValueError) as error:
-        raise DamagedStateError(
-            f"{path} cannot be read ({error}); the last good checkpoint is needed instead"
-        ) from error
+        raise DamagedStateError(f"{path} cannot be read ({error}); use the last good checkpoint instead") from error
     if header.get("format") != _FORMAT or any(name not in tensors for name in names):
-        raise DamagedStateError(f"{path} is no trial state of this version (format {header.get('format')!r})")
+        raise DamagedStateError(f"{path} is not a trial state of this version (format {header.get('format')!r})")
     step = int(header["step"])
     if _checksum(tensors, step) != header["crc32"]:
-        raise DamagedStateError(f"{path} does not match its checksum; the last good checkpoint is needed instead")
+        raise DamagedStateError(f"{path} does not match its checksum; use the last good checkpoint instead")
     return {name: tensors[name] for name in names}, step
 
 

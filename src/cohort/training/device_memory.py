@@ -90,7 +90,7 @@ class StorageMeter(TorchDispatchMode):
         weakref.finalize(storage, self._forget, key).atexit = False
         if self._limit_bytes is not None and self._base_bytes + self.live_bytes > self._limit_bytes:
             raise MemoryLimitError(
-                f"{format_bytes(num_bytes)} more are {format_bytes(self._base_bytes + self.live_bytes)} in use, beyond "
+                f"{format_bytes(num_bytes)} more make {format_bytes(self._base_bytes + self.live_bytes)} in use, above "
                 f"the limit of {format_bytes(self._limit_bytes)}"
             )
 

@@ -184,7 +184,7 @@ class Executor:
             BankFullError: no room.
         """
         if spec.trial_id in self._residents:
-            raise ValueError(f"trial {spec.trial_id} is resident already")
+            raise ValueError(f"trial {spec.trial_id} is already resident")
         if state is None:
             state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter.r, spec.seed)))
         slot, rows = self.bank.insert(spec.adapter, state.adapter), self.train_rows if rows is None else rows

@@ -89,7 +89,7 @@ class Constraint:
         except TypeError as error:
             raise ConstraintError(
                 found=f"{self.text!r}, which makes no sense for {self._shown(configuration)} ({error})",
-                hint="Compare numbers with numbers, and texts with == or in.",
+                hint="Compare numbers with numbers, and strings with == or in.",
             ) from None
 
     def _shown(self, configuration: Mapping[str, Any]) -> str:
@@ -108,9 +108,9 @@ def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:
             parameter.
     """
     if not isinstance(text, str) or not text.strip():
-        raise ConstraintError(found=repr(text), hint='Write for instance "lora_alpha >= r", in quotes.')
+        raise ConstraintError(found=repr(text), hint='Write for example "lora_alpha >= r", in quotes.')
     if len(text) > _LONGEST:
-        raise ConstraintError(found=f"a text of {len(text)} characters", hint="Write several shorter constraints.")
+        raise ConstraintError(found=f"{len(text)} characters", hint="Write several shorter constraints.")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -205,5 +205,5 @@ def _number(node: ast.expr, values: Mapping[str, Any]) -> Any:
     # Texts are not multiplied: "a" * 10**9 would fill the memory.
     value = _value(node, values)
     if not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value

@@ -88,7 +88,7 @@ class Registry(Generic[EntryT]):
         taken = {entry.name: "Cohort" for entry in self.built_in()}
         for point in found:
             if point.name in taken:
-                raise self._unusable(point, f"{taken[point.name]} has one of that name already")
+                raise self._unusable(point, f"{taken[point.name]} already has one of that name")
             taken[point.name] = f"the package {_package_of(point)}"
         return {point.name: point for point in found}
 
@@ -99,7 +99,7 @@ class Registry(Generic[EntryT]):
         except Exception as error:
             raise self._unusable(point, f"it cannot be imported ({type(error).__name__}: {error})") from error
         if not isinstance(entry, self.kind):
-            raise self._unusable(point, f"{point.value} is no {self.kind.__name__} but {type(entry).__name__}")
+            raise self._unusable(point, f"{point.value} is of type {type(entry).__name__}, not {self.kind.__name__}")
         if entry.name != point.name:
             raise self._unusable(point, f"{point.value} names itself {entry.name!r}")
         if (conflict := self.conflict(entry)) is not None:

@@ -81,7 +81,7 @@ class Study:
         """Add trials, also while others run (freed slots filled by new proposals of a sampler)."""
         for candidate in candidates:
             if candidate.trial_id in self._trials:
-                raise StudyError(f"trial {candidate.trial_id} is in the study already; give each candidate its own id")
+                raise StudyError(f"trial {candidate.trial_id} is already in the study; give each candidate its own id")
             trajectory = Trajectory(ema_weight=self._settings.common.ema_weight)
             self._trials[candidate.trial_id] = _Trial(candidate=candidate, trajectory=trajectory)
             for rule in self._rules:

@@ -141,7 +141,7 @@ def test_a_run_without_any_checkpoint_has_nothing_to_export(interrupted: Path, t
     copy = Path(shutil.copytree(interrupted, tmp_path / "run"))
     for path in copy.glob("trials/*/best-*"):
         path.unlink()
-    with pytest.raises(InputError, match="a run without a best adapter yet, nor any checkpoint on disk") as caught:
+    with pytest.raises(InputError, match="a run with neither a best adapter nor a checkpoint on disk yet") as caught:
         export_adapter(copy, form=ExportForm.PEFT)
     # what has just failed is no hint
     assert "cohort resume" in str(caught.value)

@@ -64,7 +64,7 @@ def test_a_task_may_share_a_loaded_base_model(folder: Path, prepared: Preparatio
 
 def test_another_model_or_device_cannot_be_shared(folder: Path, prepared: Preparation, tmp_path: Path) -> None:
     other = write_tiny_model(tmp_path / "other", num_layers=1)
-    with pytest.raises(InputError, match="another base model than that of the other tasks of this session"):
+    with pytest.raises(InputError, match="a base model that the session's other tasks do not use"):
         prepare(tiny_task(folder, model_name_or_path=str(other)), clock=SystemClock(), backbone=prepared.backbone)
     backbone = prepared.backbone
     memory = replace(backbone.memory, machine=replace(prepared.machine, device=torch.device("cuda")))

@@ -62,7 +62,7 @@ def test_a_manifest_comes_back_and_anything_else_is_named() -> None:
     written = b'{"position": 7, "resident": [2], "vacated": [], "files": {"a": "b"}}'
     assert Manifest.from_bytes(written) == Manifest(position=7, resident=(2,), files={"a": "b"})
     for content in (b"", b"[]", b'{"position": 7}', b"\x00"):
-        with pytest.raises(RunStateError, match="no manifest of a checkpoint"):
+        with pytest.raises(RunStateError, match="not a checkpoint manifest"):
             Manifest.from_bytes(content)
 
 

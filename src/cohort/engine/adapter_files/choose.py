@@ -84,7 +84,7 @@ def _no_best(directory: RunDirectory) -> Problem:
     finish = f"Finish it with `cohort resume {directory.root}`."
     return Problem(
         where=str(directory.root),
-        found=f"a run without a best adapter yet, nor any checkpoint on disk: {missing}",
+        found=f"a run with neither a best adapter nor a checkpoint on disk yet: {missing}",
         allowed="a run that has finished, or has written a checkpoint of an evaluated trial",
         hint=f"Wait for its next checkpoint: it is being trained ({holder})." if holder else finish,
     )
@@ -123,7 +123,7 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
         step=step,
         note=f"this run has not finished: the best checkpoint so far is of trial {trial_id} after step {step} "
         f"({metric.label} {value:.4g}; it has done {done} of {planned} steps){better}. "
-        f"`cohort resume {directory.root}` goes on with the run",
+        f"`cohort resume {directory.root}` continues the run",
     )
 
 
@@ -174,7 +174,7 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
     raise InputError(
         Problem(
             where="--trial",
-            found=f"{trial_id}, which {'is no trial of this run' if trial is None else 'has no checkpoint on disk'}",
+            found=f"{trial_id}, which {'is not a trial of this run' if trial is None else 'has no checkpoint on disk'}",
             allowed=f"one of {', '.join(map(str, there))}" if there else "no trial of this run has an adapter yet",
             hint="Choose one of these, or leave --trial out for the best.",
         )

@@ -68,7 +68,7 @@ class LoadedBackbone:
             raise InputError(
                 Problem(
                     where=task.where("model_name_or_path"),
-                    found=f"{task.model_name_or_path}, another base model than that of the other tasks of this session",
+                    found=f"{task.model_name_or_path}, a base model that the session's other tasks do not use",
                     allowed="the same weights and configuration",
                     hint="Tune it in a session of its own.",
                 )

@@ -59,7 +59,7 @@ class Manifest:
                 files=dict(record["files"]),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise RunStateError(f"no manifest of a checkpoint ({type(error).__name__}: {error})") from error
+            raise RunStateError(f"not a checkpoint manifest ({type(error).__name__}: {error})") from error
 
 
 def save_checkpoint(

@@ -54,4 +54,4 @@ class TrackerReporter:
         for name, error in self._trackers.failures.items():
             if name not in self._noted:
                 self._noted.add(name)
-                self._note(f"warning: {name} failed and receives nothing more ({error}); the run continues")
+                self._note(f"warning: {name} failed and is no longer used ({error}); the run continues")

@@ -62,7 +62,7 @@ def _best_card(trial: TrialRecord, *, results: RunResults) -> dict[str, Any]:
         "value": _metric_label(trial.best_value, results=results),
         "step": trial.best_step,
         "how": f"{standing}, {trial.steps_done} of {trial.planned_steps} steps",
-        "place": "In best/, in PEFT's format." if results.facts.state is RunState.DONE else "Best so far.",
+        "place": "In best/, in PEFT format." if results.facts.state is RunState.DONE else "Best so far.",
         "parameters": [(name, value_label(value)) for name, value in trial.parameters.items()],
     }
 

@@ -119,7 +119,7 @@ class PackingProblem:
             problems += [
                 Problem(
                     where=f"trial {trial.trial_id}: r",
-                    found=f"{trial.work.r}, whose training state fits on no number of GPUs next to the base model",
+                    found=f"{trial.work.r}, whose training state does not fit next to the base model on any degree",
                     allowed=f"what fits on one of {self.degrees} GPUs",
                     hint="Choose a smaller r or batch_size, or GPUs with more memory.",
                 )

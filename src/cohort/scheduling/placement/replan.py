@@ -189,7 +189,7 @@ def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState,
             request = replace(event.request, arrival_seconds=0.0)
             known = {task.request.task_id for task in state.active}
             if request.task_id in known | {task.task_id for task in (*state.waiting, *state.stranded)}:
-                raise ValueError(f"task {request.task_id} is there already")
+                raise ValueError(f"task {request.task_id} already exists")
             check_placeable([request], state.cluster)
             return replace(state, waiting=(*state.waiting, request)), ()
         case TaskEnded():
