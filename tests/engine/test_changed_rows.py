@@ -128,5 +128,5 @@ def test_an_older_record_accepts_the_same_rows_and_does_not_say_which_file_chang
     with pytest.raises(InputError, match="the training rows, the validation rows or both changed") as caught:
         require_same_inputs(before, prepared(folder))
     assert len(caught.value.problems) == 1
-    with pytest.raises(InputError, match="other tokens of the same files"):
+    with pytest.raises(InputError, match="different tokens from the same files"):
         require_same_inputs(replace(before, inputs=replace(before.inputs, train_fingerprint="other")), began)

@@ -33,7 +33,7 @@ class BankFullError(CohortError):
 
 @dataclass(frozen=True)
 class Moment:
-    """What an optimizer keeps of every parameter from one step to the next.
+    """What an optimizer keeps for every parameter from one step to the next.
 
     Attributes:
         name: Its name in states and in checkpoint files.
@@ -63,7 +63,7 @@ class AdapterState:
 
 
 class AdapterBank:
-    """Owns the slots. A slot is a contiguous run of rank rows; no number depends on which run it is."""
+    """Owns the slots. A slot is a contiguous run of rank rows; results do not depend on which run it is."""
 
     def __init__(
         self,

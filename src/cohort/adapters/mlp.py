@@ -45,7 +45,7 @@ class PackedMlp:
         )
 
     def is_fused(self, x_TD: Tensor, lora: LoraContext) -> bool:
-        """Tell whether a pass over rows such as ``x`` runs as one node, which keeps less until its backward pass."""
+        """Return whether a pass over rows such as ``x`` runs as one node, which keeps less until its backward pass."""
         if self._activation is not Activation.SILU:
             return False
         parts = {"gate_up_parts": self.gate_up.adapted(lora), "down_parts": self.down.adapted(lora)}

@@ -37,7 +37,7 @@ def export(
     with exits(as_json=as_json, debug=debug):
         from cohort.runs.directory import RunDirectory
 
-        # before the import below, which loads torch: a wrong path is answered at once
+        # before the import below, which loads torch: a wrong path is reported immediately
         RunDirectory.open(run_dir)
         from cohort.engine.adapter_files.export import ExportForm, export_adapter
 

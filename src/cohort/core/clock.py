@@ -10,7 +10,7 @@ __all__ = ["Clock", "ManualClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What tells the time."""
+    """The source of time."""
 
     def monotonic(self) -> float:
         """Return seconds since an arbitrary moment; never goes back."""

@@ -98,7 +98,7 @@ def begun_run(
     clock: Clock,
     num_tasks: int = 1,
 ) -> Iterator[OpenRun]:
-    """Record trials and inputs of a run that has done nothing yet, with a checkpoint to go back to; open within.
+    """Open a new run within: record its trials and inputs, and a checkpoint to go back to.
 
     The directory is locked and holds nothing but the task; ``num_tasks`` share the memory for parked states.
     """

@@ -246,7 +246,7 @@ class SharedSession:
 
 
 def _beginning_error(submitted: _Submitted, error: Exception) -> CohortError:
-    """Return what kept a task from beginning as an error that results can carry."""
+    """Return the error that kept a task from starting, in a form that results can carry."""
     if isinstance(error, CohortError):
         return error
     # nothing of ours: it stays the cause, for those who want to see where it came from

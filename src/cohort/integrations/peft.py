@@ -1,4 +1,4 @@
-"""Cohort's packed linear inside an existing PEFT model, so that TRL or Trainer users gain without moving."""
+"""Cohort's packed linear inside an existing PEFT model, so that TRL and Trainer users benefit without migrating."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def accelerate(model: Any) -> int:
         How many linears were changed.
 
     Raises:
-        InputError: the model has no LoRA linears, or some use what the packed linear has not: dropout, DoRA, a bias in
-            B, a quantised or trained base weight; all of them are named.
+        InputError: the model has no LoRA linears, or some use features that the packed linear lacks: dropout, DoRA, a
+            bias in B, a quantised or trained base weight; all of them are named.
     """
     from peft.tuners.lora.layer import LoraLayer
 
@@ -70,7 +70,7 @@ def accelerate(model: Any) -> int:
 
 
 def _unsupported(layer: Any) -> tuple[str, str] | None:
-    """Return what of a LoRA layer the packed linear has not, and what to do; None for a plain one."""
+    """Return which feature of a LoRA layer the packed linear lacks, and what to do; None for a plain one."""
     base = layer.get_base_layer()
     if type(base) is not torch.nn.Linear:
         return f"a base layer of type {type(base).__name__}", "Load the base model unquantised, or leave it out."
@@ -86,7 +86,7 @@ def _unsupported(layer: Any) -> tuple[str, str] | None:
 
 
 def _packed_forward(layer: Any, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
-    """Stand in for the forward of ``peft.tuners.lora.layer.Linear``."""
+    """Replace the forward of ``peft.tuners.lora.layer.Linear``."""
     active = [name for name in layer.active_adapters if name in layer.lora_A]
     # autocast would cast within one direction alone: backward runs outside of it
     mixed = torch.is_autocast_enabled(x.device.type) or x.dtype != layer.get_base_layer().weight.dtype

@@ -292,7 +292,7 @@ def _runs_in(plain: Mapping[str, Any]) -> Iterator[RunCosts]:
 
 
 def _passes_in(plain: Mapping[str, Any]) -> KnownPasses | None:
-    """Return the passes of a file; None where its figures cannot be."""
+    """Return the passes of a file; None if its figures are impossible."""
     peaks = tuple(
         PassPeak(
             kind=PassKind(entry["kind"]),

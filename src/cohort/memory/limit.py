@@ -1,4 +1,4 @@
-"""Whether a task fits in the memory there is, and the smallest memory in which it would, for the errors that say no."""
+"""Whether a task fits in the available memory, and the smallest memory that would be enough, for error messages."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def sizes_within(
 def smallest_memory(
     task: TaskFile, inputs: SizeInputs, *, base_bytes: int, there_bytes: float, is_measured: bool = False
 ) -> SmallestMemory | None:
-    """Return the smallest memory in which sizes are found, by the same figures that refuse it; None: none is enough.
+    """Return the smallest memory that is enough, by the figures that a refusal is based on; None if no amount is.
 
     The arguments are those of :func:`sizes_within`.
     """
@@ -170,7 +170,7 @@ def limit_problem(
 
 
 def require_room_for_an_adapter(task: TaskFile, inputs: SizeInputs, *, base_bytes: int) -> None:
-    """Refuse a limit that does not hold the base model and the state of the widest adapter, without any pass.
+    """Refuse a limit that cannot hold even the base model and the state of the widest adapter, before any pass.
 
     Raises:
         InputError: the limit is too low for any pass.

@@ -1,4 +1,4 @@
-"""Plans the memory of a run: what it may take of the device, and what its passes take of that.
+"""Plans the memory of a run: how much of the device it may use, and how much of that its passes need.
 
 The story of this room: :mod:`limit` says whether a task can fit at all, :mod:`profile` measures passes before training,
 :mod:`sizes` turns bytes into slots, rank rows and tokens, and :mod:`watch` corrects the figures while training runs.
@@ -79,7 +79,7 @@ class MemoryPlan:
         )
 
     def note(self) -> str | None:
-        """Return in a line what was measured; None where nothing was."""
+        """Return one line about what was measured; None if nothing was."""
         if self.profile is None:
             return None
         measured = f"{self.profile.num_passes} passes measured in {self.profile.seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""Measures the memory of passes before a run, fits a model to it, and finds the largest pass that fits."""
+"""Measures the memory of passes before a run, fits a model to the peaks, and finds the largest pass that fits."""
 
 from __future__ import annotations
 

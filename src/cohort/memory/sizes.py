@@ -106,7 +106,7 @@ def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeInputs:
-    """Everything that sizes follow from but the free memory.
+    """Everything that determines the sizes, except the free memory.
 
     Attributes:
         specs: The trials with the most needs.

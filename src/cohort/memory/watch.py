@@ -134,7 +134,7 @@ class MemoryWatch:
 
     def _learn(self, shortage: MemoryShortage) -> None:
         self._num_shortages += 1
-        # the profile said that this pass fits: the next run shall measure again
+        # the profile said that this pass fits: the next run must measure again
         self._plan.forget_profile()
         again = f"repeated in micro-batches of at most {shortage.budget_after:,} tokens"
         if shortage.keep_tokens is not None:

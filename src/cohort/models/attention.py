@@ -252,7 +252,7 @@ def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible:
 
 
 def _capped_causal(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule) -> Tensor:
-    """Return o of capped scores, some queries at a time; their scores are recomputed in the backward pass."""
+    """Return o of capped scores, in blocks of queries; their scores are recomputed in the backward pass."""
     length = q_BLHE.shape[1]
     outputs = []
     for start in range(0, length, CAPPED_QUERIES):

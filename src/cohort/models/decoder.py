@@ -35,7 +35,7 @@ class Decoder:
         linears: ``(in_features, out_features)`` of each adaptable linear by full module path, in order of use.
         dtype: Dtype of weights and stream.
         device: Where it is.
-        num_bytes: Bytes of all weights, shared storage counted once; columns to spare (below 1 %) are not counted.
+        num_bytes: Bytes of all weights, shared storage counted once; spare columns (below 1 %) are not counted.
         is_recorded: Whether a CUDA graph may know where the weights are: from then on none is moved.
     """
 

@@ -1,4 +1,4 @@
-"""Which frozen weights get columns to spare, for the augmented products of a bank with few rank rows."""
+"""Which frozen weights get spare columns, for the augmented products of a bank with few rank rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["reserve_spare_columns"]
 
 
 def reserve_spare_columns(decoder: Decoder, *, adapted: Collection[str], num_rank_rows: int, num_rows: int) -> None:
-    """Give columns to spare to the linears whose product will be augmented in a pass, and take them back later.
+    """Give spare columns to the linears whose product will be augmented in a pass, and take them back later.
 
     They are taken back where the bank is too large or leaves a linear alone: a product over a weight with columns to
     spare is 1 to 5 % slower. Call it before a pass that is launched kernel by kernel; all but the first such call
@@ -44,7 +44,7 @@ def reserve_spare_columns(decoder: Decoder, *, adapted: Collection[str], num_ran
 
 
 def _columns(linear: PackedLinear, *, gpu: str, num_rank_rows: int, num_rows: int) -> int | None:
-    """Return how many columns to spare the linear's weight should have; None leaves it as it is."""
+    """Return how many spare columns the linear's weight should have; None leaves it as it is."""
     if len(linear.parts) > 1:
         return None
     frozen = linear.frozen

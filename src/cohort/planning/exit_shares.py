@@ -23,7 +23,7 @@ ALLOWED = "a share above 0 and at most 1, a finished run's directory, or a file 
 
 
 def exit_shares_of(tasks: Sequence[NamedTask], text: str | None, *, where: str) -> dict[str, tuple[float, ...]]:
-    """Return, by task, shares of the planned steps to draw its trials' own from, under its own early exit.
+    """Return, by task, the shares of planned steps that a simulation draws for its trials, under its own exit rule.
 
     Args:
         text: As :func:`read_exit_shares` takes it; None: the shares of the selection alone.

@@ -44,7 +44,7 @@ _MOST_SAMPLES = 96
 
 
 def nonnegative_least_squares(design: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return x >= 0 that minimises ``|design x - target|``, with zeros where a column is of no use.
+    """Return x >= 0 that minimises ``|design x - target|``, with zeros for columns that do not help.
 
     By trying every set of columns, which is exact and quick for the few columns there are: the best x is the plain
     least-squares solution of some set, the one whose entries are all positive and whose residual is the least.
@@ -111,7 +111,7 @@ class PassModel:
         return self.correction * max(line.predict(size) for pair in known for line in pair)
 
     def knows(self, kind: PassKind, *, recomputed: bool = False) -> bool:
-        """Tell whether passes of ``kind`` were measured, ``recomputed`` or keeping their activations."""
+        """Return whether passes of ``kind`` were measured, ``recomputed`` or keeping their activations."""
         return bool(self._lines_of(kind, recomputed=recomputed))
 
     def _lines_of(self, kind: PassKind, *, recomputed: bool) -> list[tuple[PeakLine, PeakLine]]:

@@ -92,7 +92,7 @@ class Dispatcher:
         self._was_ready = False
 
     def run(self) -> None:
-        """Go on until every task has ended.
+        """Run until every task has ended.
 
         Raises:
             KeyboardInterrupt: asked to stop; every task has saved its state.

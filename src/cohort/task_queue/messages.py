@@ -88,7 +88,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A line about a task that is worth keeping."""
+    """A line about a task for the queue's log."""
 
     task: str
     text: str

@@ -12,7 +12,7 @@ __all__ = ["DispatcherSettings", "Limits"]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When the dispatcher takes a worker or a task for lost.
+    """When the dispatcher considers a worker or a task lost.
 
     Attributes:
         silent_seconds: Without a heartbeat: the process is stopped or hangs as a whole.

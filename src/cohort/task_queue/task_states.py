@@ -57,7 +57,7 @@ class TaskStates:
         self._early_shown: dict[str, int] = {}
 
     def recover(self) -> None:
-        """Put back what an earlier dispatcher left running."""
+        """Requeue the tasks that an earlier dispatcher left running."""
         # a killed dispatcher took its workers with it, so the tasks ran until it was last seen, not until now
         last = self._log.last_dispatcher_seconds
         ended = self._log.now if last is None else last

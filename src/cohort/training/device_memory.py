@@ -33,7 +33,7 @@ _MOST_KEPT = 512
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether ``error`` means that memory ran out: a GPU's, the host's, or the limit a user set."""
+    """Return whether ``error`` means that memory ran out: a GPU's, the host's, or the limit a user set."""
     if isinstance(error, torch.OutOfMemoryError | MemoryLimitError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)

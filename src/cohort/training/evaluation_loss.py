@@ -47,7 +47,7 @@ def evaluation_losses(
     """Return the loss of each of ``slots`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
 
     All slots share the packed streams. Sums run group by group in the order of ``row_ids``, so an adapter's loss has
-    the same bits in every company.
+    the same bits in every pack.
 
     Args:
         passes: The executor's passes.

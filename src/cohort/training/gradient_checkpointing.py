@@ -46,7 +46,7 @@ class GradientCheckpointingPolicy:
         self.num_passes = 0
 
     def is_for(self, num_tokens: int) -> bool:
-        """Tell whether a training pass of ``num_tokens`` tokens is recomputed."""
+        """Return whether a training pass of ``num_tokens`` tokens is recomputed."""
         return self.keep_tokens is not None and num_tokens > self.keep_tokens
 
     def lower(self, keep_tokens: int) -> None:

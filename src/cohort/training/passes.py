@@ -47,7 +47,7 @@ class StagedPass:
     stream: tuple[PackedBatch, LoraContext] | StagedReplay
 
     def is_for(self, entries: Sequence[SlotSample], *, slots: SlotTable, fresh_slots: frozenset[int]) -> bool:
-        """Tell whether this is the pass over exactly these samples, in a bank that has not changed."""
+        """Return whether this is the pass over exactly these samples, in a bank that has not changed."""
         if len(entries) != len(self.entries) or slots != self.slots or fresh_slots != self.fresh_slots:
             return False
         return all(a is b for a, b in zip(entries, self.entries, strict=True))

@@ -71,10 +71,10 @@ class Constraint:
     _tree: ast.expr = field(repr=False, compare=False)
 
     def holds(self, configuration: Mapping[str, Any]) -> bool:
-        """Tell whether a configuration, by parameter name, meets it.
+        """Return whether a configuration, by parameter name, meets it.
 
         Raises:
-            ConstraintError: it cannot be told: a division by zero, or texts and numbers are compared or added.
+            ConstraintError: it cannot be evaluated: a division by zero, or texts and numbers are compared or added.
         """
         try:
             return bool(_value(self._tree, configuration))

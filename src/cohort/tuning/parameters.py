@@ -133,7 +133,7 @@ def targets_of(parameter: Parameter) -> tuple[str, ...]:
 
 
 def values_of(parameter: Parameter) -> tuple[Value, ...] | None:
-    """Return the values that a parameter can have; None where they cannot be told."""
+    """Return the values that a parameter can have; None if they cannot be listed."""
     if isinstance(parameter, Conditional):
         inner = values_of(parameter.parameter)
         rest = parameter.otherwise
@@ -147,7 +147,7 @@ def values_of(parameter: Parameter) -> tuple[Value, ...] | None:
 
 
 def is_numeric(parameter: Parameter) -> bool:
-    """Tell whether a parameter has numbers of its own, of which a multiple can be taken."""
+    """Return whether a parameter has numbers of its own, of which a multiple can be taken."""
     if isinstance(parameter, Conditional):
         is_number = isinstance(parameter.otherwise, int | float) and not isinstance(parameter.otherwise, bool)
         return is_number and is_numeric(parameter.parameter)

@@ -14,7 +14,7 @@ __all__ = ["SearchFeedback"]
 class SearchFeedback:
     """Tells a sampler of each trial at every comparison it has come to, and at its end.
 
-    The same decisions in the same order, however divided into calls, tell the same.
+    What the sampler learns depends on the decisions and their order, not on how calls group them.
     """
 
     def __init__(self, sampler: Sampler, *, metric: ObjectiveMetric = LOSS) -> None:

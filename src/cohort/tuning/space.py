@@ -72,14 +72,14 @@ class SearchSpace:
         return (*parameter.when, *targets_of(parameter.parameter), *(multiple.parameter for multiple in own))
 
     def is_active(self, name: str, draws: Mapping[str, Value | MultipleOf]) -> bool:
-        """Tell whether a parameter is active, from draws of the parameters that decide it."""
+        """Return whether a parameter is active, from draws of the parameters that decide it."""
         parameter = self.parameters[name]
         if not isinstance(parameter, Conditional):
             return True
         return all(self._value_of(other, draws) in values for other, values in parameter.when.items())
 
     def allows(self, configuration: Configuration) -> bool:
-        """Tell whether a whole configuration meets all constraints.
+        """Return whether a whole configuration meets all constraints.
 
         Raises:
             InputError: a constraint cannot be worked out for it, and no other rules it out, whatever their order.

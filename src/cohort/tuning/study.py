@@ -25,7 +25,7 @@ __all__ = ["BestTrial", "Study", "StudyError"]
 
 
 class StudyError(CohortError):
-    """The study was told something that cannot be: a bug of the caller or a damaged log."""
+    """The study received an impossible event: a bug of the caller or a damaged log."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ class TaskInputs:
 def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[Problem] = ()) -> TaskFile:
     """Return the task of a file; if the file is wrong, raise its problems together with those of its model and rows.
 
-    A correct file is returned at once: its data and model are read where they are used.
+    A correct file is returned immediately: its data and model are read where they are used.
 
     Args:
         overrides: Command-line arguments (:func:`load_task`).

@@ -23,7 +23,7 @@ _SHARE_AT_FIRST = 1 / 3
 
 
 def num_first_trials(task: TaskFile) -> int | None:
-    """Return how many trials a task proposes before any has ended, if its space has so many; None for all."""
+    """Return how many trials a task proposes at the start, if its space is large enough; None for all."""
     search = task.search
     if search.first_trials is not None:
         return search.first_trials

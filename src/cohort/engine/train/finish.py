@@ -116,7 +116,7 @@ def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
 
 
 def write_tables(store: RunStore, *, directory: RunDirectory) -> None:
-    """Write tables and report from the present record."""
+    """Write tables and report from the current record."""
     write_results_csv(directory.results_csv, results=read_results(store.reader))
     write_metrics_jsonl(directory.metrics_jsonl, reader=store.reader)
     write_report(directory.report, reader=store.reader)

@@ -43,7 +43,7 @@ class TaskTraits:
 
 
 class Supervisor:
-    """Looks after the trials of one task in an executor: lets them in and out, evaluates, decides and records.
+    """Manages the trials of one task in an executor: admits, parks and evaluates them, decides and records.
 
     The steps themselves, of all tasks together, are a session's.
     """

@@ -13,7 +13,7 @@ __all__ = ["TrackerReporter"]
 
 
 class TrackerReporter:
-    """Makes all trials known to the trackers, then passes on each tick; a tracker that fails costs a note, no more."""
+    """Registers all trials with the trackers and forwards each tick; a tracker that fails is dropped with a note."""
 
     def __init__(self, trackers: Trackers, *, trials: Sequence[PlannedTrial], note: Callable[[str], None]) -> None:
         """Make the first ``trials`` known; those of a resumed run are continued where they were."""

@@ -42,7 +42,7 @@ def _first_installed(name: str, *, import_module: Importer) -> ModuleType | None
         try:
             return import_module(package)
         except ModuleNotFoundError as error:
-            # a package that is there but lacks one of its own dependencies is told as it is
+            # a package that is there but lacks one of its own dependencies is reported as it is
             if error.name != package:
                 raise
     return None

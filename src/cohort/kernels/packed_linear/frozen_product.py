@@ -1,6 +1,6 @@
 """What a packed linear needs of its frozen base: two products, and what it may offer beyond them.
 
-Shapes:  T rows of the stream · K input width · N output width · C columns to spare
+Shapes:  T rows of the stream · K input width · N output width · C spare columns
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AugmentedProduct(FrozenProduct, Protocol):
         ...
 
     def reserve_columns(self, count: int) -> None:
-        """Lay the weight out with ``count`` columns to spare; it moves unless it has as many."""
+        """Lay the weight out with ``count`` spare columns; it moves unless it has as many."""
         ...
 
     def forward_augmented(self, x_TX: Tensor) -> Tensor:
@@ -108,10 +108,10 @@ class AugmentedProduct(FrozenProduct, Protocol):
 
 
 def can_augment(frozen: FrozenProduct) -> TypeGuard[AugmentedProduct]:
-    """Tell whether the weight of ``frozen`` has columns to spare."""
+    """Return whether the weight of ``frozen`` has spare columns."""
     return getattr(frozen, "spare_NC", None) is not None
 
 
 def can_reserve(frozen: FrozenProduct) -> TypeGuard[AugmentedProduct]:
-    """Tell whether the weight of ``frozen`` can be laid out with columns to spare."""
+    """Return whether the weight of ``frozen`` can be laid out with spare columns."""
     return hasattr(frozen, "reserve_columns")

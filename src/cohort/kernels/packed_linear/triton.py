@@ -111,7 +111,7 @@ def _groups(parts: Sequence[LoraPart]) -> list[tuple[int, Sequence[LoraPart]]]:
 
 
 def _covers(parts: Sequence[LoraPart], width: int) -> bool:
-    """Tell whether the parts own every output column, so that writing them writes all of Y."""
+    """Return whether the parts own every output column, so that writing them writes all of Y."""
     return sum(part.b_RN.shape[1] for part in parts) == width
 
 

@@ -105,7 +105,7 @@ def packed_mlp(
 
 
 def fuses(x_TD: Tensor, *, gate_up_parts: Sequence[LoraPart], down_parts: Sequence[LoraPart], slots: SlotTable) -> bool:
-    """Tell whether the fused kernels are worth it for this pack.
+    """Return whether the fused kernels are worth it for this pack.
 
     They are in 16 bits, when gate, up and down are all adapted, no rank is above :data:`WIDEST_FUSED_RANK` and at
     most a third of the adapters is above :data:`NARROW_RANK`. The README has the measurements behind both numbers.

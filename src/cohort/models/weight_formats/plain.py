@@ -1,6 +1,6 @@
 """Weights kept in the dtype the model computes in: float32, bfloat16, float16 or float64.
 
-Shapes:  T rows · K input width · X input width and columns to spare · N output width
+Shapes:  T rows · K input width · X input width and spare columns · N output width
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FrozenLinear:
     """
 
     def __init__(self, weight_NK: Tensor, bias_N: Tensor | None = None, *, in_features: int | None = None) -> None:
-        """Wrap a weight [N, K]. Columns beyond ``in_features`` are columns to spare, whose content never matters."""
+        """Wrap a weight [N, K]. Columns beyond ``in_features`` are spare columns, whose content never matters."""
         if weight_NK.requires_grad or (bias_N is not None and bias_N.requires_grad):
             raise ValueError("a frozen weight must not require a gradient")
         self._wide_NX = weight_NK
@@ -40,7 +40,7 @@ class FrozenLinear:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of weight, columns to spare and bias."""
+        """Bytes of weight, spare columns and bias."""
         return self._wide_NX.nbytes + (0 if self._bias_N is None else self._bias_N.nbytes)
 
     @property
@@ -72,7 +72,7 @@ class FrozenLinear:
 
     @torch.no_grad()
     def reserve_columns(self, count: int) -> None:
-        """Lay the weight out with ``count`` columns to spare; it moves unless it has that many.
+        """Lay the weight out with ``count`` spare columns; it moves unless it has that many.
 
         An address taken before, as a CUDA graph takes it, is then wrong.
         """

@@ -60,7 +60,7 @@ class SimulatedTask:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationSettings:
-    """The world of a simulation.
+    """What a simulation assumes.
 
     Attributes:
         exit_shares: Shares of their planned steps that recorded trials did, in (0, 1]; (1,) has no early exits.

@@ -1,4 +1,4 @@
-"""What an objective declares. Passes, evaluation, the executor and the memory probe know no more of it.
+"""What an objective declares. Passes, evaluation, the executor and the memory probe know nothing else about it.
 
 Shapes:  T rows of the stream · G groups
 """

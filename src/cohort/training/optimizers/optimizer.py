@@ -24,7 +24,7 @@ class Optimizer(Protocol):
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """What it keeps of every parameter from one step to the next."""
+        """What it keeps for every parameter from one step to the next."""
         ...
 
     def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:
@@ -37,5 +37,5 @@ class Optimizer(Protocol):
 
 
 def moment_bytes(optimizer: Optimizer, *, weights_dtype: torch.dtype) -> int:
-    """Return the bytes that ``optimizer`` keeps of a parameter."""
+    """Return the bytes that ``optimizer`` keeps per parameter."""
     return sum((moment.dtype or weights_dtype).itemsize for moment in optimizer.moments)

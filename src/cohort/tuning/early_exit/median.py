@@ -16,10 +16,10 @@ __all__ = ["EXIT_RULE", "MedianRule", "MedianSettings"]
 
 @dataclass(frozen=True, kw_only=True)
 class MedianSettings(RuleSettings):
-    """How much must be known before the median says anything.
+    """How much must be known before the median rule judges a trial.
 
     Attributes:
-        startup_trials: Other trials that must have come as far before one is judged.
+        startup_trials: Other trials that must have reached the same step before one is judged.
     """
 
     startup_trials: int = whole(5, "other trials that must have come as far first")

@@ -93,7 +93,7 @@ class Rule(ABC):
 
     # Not abstract: only rules that park trials can know this, and only they wait for others.
     def certain_to_stop(self) -> frozenset[int]:
-        """Return parked trials that the rule will stop whatever the others do; their states are of no use.
+        """Return parked trials that the rule will stop whatever the others do; their states are no longer needed.
 
         Holds as long as no trial is added.
         """

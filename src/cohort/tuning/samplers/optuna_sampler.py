@@ -62,7 +62,7 @@ class OptunaSampler(Sampler):
         self._told: dict[int, tuple[int, float]] = {}
         self._columns = _columns(space)
         self._distributions = self._build_distributions()
-        # Optuna minimises here: a maximised metric is told with its sign turned.
+        # Optuna minimises here: a maximised metric is reported with its sign flipped.
         self._sign = -1.0 if budget.maximize else 1.0
         self._sampler = make(self._optuna, derive_seed("sampler", name, budget.seed) % 2**32)
         self._study: Any = None
@@ -101,7 +101,7 @@ class OptunaSampler(Sampler):
             asked, configuration = self._ask()
             if configuration_key(configuration) not in self._seen and self._space.allows(configuration):
                 return asked, configuration
-            # Told as failed, or Optuna would keep it as running and lie about its result (constant liar).
+            # Reported as failed, or Optuna would keep it as running and lie about its result (constant liar).
             self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
         columns = self._listable_columns()
         if columns is None or math.prod(map(len, columns.values())) > self._LARGEST_LISTED_SPACE:

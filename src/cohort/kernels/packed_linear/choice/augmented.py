@@ -4,7 +4,7 @@
 and never read back, for C / K more multiplications.
 
 It needs room on both sides: X is made as the first columns of a wider buffer (:class:`PaddedRows`), and the frozen
-weight has columns to spare (:mod:`cohort.models.spare_columns`). B is copied into them in every pass (a few
+weight has spare columns (:mod:`cohort.models.spare_columns`). B is copied into them in every pass (a few
 microseconds, against a copy that an optimizer, an insertion or a second bank could leave stale). What is not finite in
 B enters as zero and is reported instead, and S of the slot's own rows becomes NaN: 0 x NaN would otherwise reach every
 other slot.
@@ -32,7 +32,7 @@ _STRIDE_ALIGNMENT = 64
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PaddedRows:
-    """Rows with columns to spare behind them.
+    """Rows with spare columns behind them.
 
     Attributes:
         buffer_TX: The whole, [T, K + C or more].
@@ -57,7 +57,7 @@ class PaddedRows:
         return self.buffer_TX[:, : self.width + self.num_columns]
 
     def holds(self, x_TK: Tensor) -> bool:
-        """Tell whether ``x`` is these rows and no copy of them."""
+        """Return whether ``x`` is these rows and no copy of them."""
         rows = self.rows_TK
         # the stride over a single row means nothing
         same_rows = x_TK.stride() == rows.stride() or rows.shape[0] <= 1
@@ -65,7 +65,7 @@ class PaddedRows:
 
 
 def padded_rows(like: Tensor, *, num_rows: int, width: int, num_columns: int) -> PaddedRows:
-    """Return empty rows with columns to spare, in the dtype and on the device of ``like``."""
+    """Return empty rows with spare columns, in the dtype and on the device of ``like``."""
     whole = -(-(width + num_columns) // _STRIDE_ALIGNMENT) * _STRIDE_ALIGNMENT
     return PaddedRows(buffer_TX=like.new_empty(num_rows, whole), width=width, num_columns=num_columns)
 
@@ -75,7 +75,7 @@ def augmented_columns(
 ) -> int:
     """Return how many further columns the product of this pass takes, 0 where it is not augmented.
 
-    It is where ``tiles`` say so and: one part owns all output columns, the weight has enough columns to spare, the
+    It is where ``tiles`` say so and: one part owns all output columns, the weight has enough spare columns, the
     stream has the rows and no more rank rows are in use than ``tiles`` ask, no rank is above 128, and one launch serves
     one layout (a graph's next pack might use other rank rows; what graphs record is too short to gain).
     """

@@ -38,7 +38,7 @@ TRITON_VERSION = "3.6."
 
 @functools.cache
 def is_hopper(device: torch.device) -> bool:
-    """Tell whether ``device`` has warp-group matrix instructions: compute capability 9, no other."""
+    """Return whether ``device`` has warp-group matrix instructions: compute capability 9, no other."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device)[0] == 9
@@ -59,7 +59,7 @@ def describe_inside(device: torch.device) -> str:
 def hopper_takes(
     x_TK: Tensor, *, weight_NK: Tensor, parts: Sequence[LoraPart], tables: LaunchTables, width: int
 ) -> bool:
-    """Tell whether :func:`hopper_product` can multiply these operands into ``width`` columns, and fills the card.
+    """Return whether :func:`hopper_product` can multiply these operands into ``width`` columns, and fills the card.
 
     It reads 16 rank rows at a time and so wants them as a bank has them, in this launch and in later ones of the
     tables.

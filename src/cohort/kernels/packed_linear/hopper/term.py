@@ -158,7 +158,7 @@ def add_slot(
 
 @gluon.jit
 def _is_finite(f_buf, left, RANKS: gl.constexpr):
-    """Tell whether the first ``left`` rank rows are finite: 0 x NaN is NaN, which must not reach other slots' rows.
+    """Return whether the first ``left`` rank rows are finite: 0 x NaN is NaN, which must not reach other slots' rows.
 
     A stage that is not finite is left out and makes the slot's own rows NaN. Each 16 rows are reduced for themselves:
     with one maximum of all kept until the end, the machine code of Triton 3.6 read wrong memory in tiles of one slot.

@@ -43,7 +43,7 @@ def num_multiprocessors(device: torch.device) -> int:
 
 
 def is_descriptable(operand: Tensor) -> bool:
-    """Tell whether a tile descriptor can stand for a matrix: rows one behind the other, at multiples of 16 bytes."""
+    """Return whether a tile descriptor can stand for a matrix: rows one behind the other, at multiples of 16 bytes."""
     row_bytes = operand.stride(0) * operand.element_size()
     return operand.stride(1) == 1 and row_bytes % 16 == 0 and operand.data_ptr() % 16 == 0
 

@@ -46,7 +46,7 @@ def entry_fields(table, index):
 
 @triton.jit
 def in_class(rank, CLASS: tl.constexpr):
-    """Tell whether a slot of ``rank`` runs the body compiled for the padded rank ``CLASS``; none for rank 0."""
+    """Return whether a slot of ``rank`` runs the body compiled for the padded rank ``CLASS``; none for rank 0."""
     return (rank <= CLASS) & (rank > (CLASS // 2 if CLASS > 16 else 0))
 
 

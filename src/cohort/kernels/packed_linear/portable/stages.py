@@ -31,7 +31,7 @@ def arrives_last(counter, count):
 
 @triton.jit
 def chunks_done(sums, counters, partial, program, num_programs):
-    """Tell whether this is the last of the slot's chunks in column ``program``, so that its sum can be taken."""
+    """Return whether this is the last of the slot's chunks in column ``program``, so that its sum can be taken."""
     done = partial >= 0
     if done:
         count = tl.load(sums + (partial + 1) * _ENTRY_WIDTH + 1)
