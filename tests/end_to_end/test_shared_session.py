@@ -208,13 +208,13 @@ def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:
     session.submit(patient_task(folder), tmp_path / "patient", name="patient")
     with pytest.raises(InputError, match="the same target_modules"):
         session.submit(tiny_task(folder, lora={"target_modules": ["q_proj"]}), tmp_path / "one", name="one")
-    with pytest.raises(InputError, match="another memory section"):
+    with pytest.raises(InputError, match="a memory section that differs"):
         session.submit(tiny_task(folder, memory={"margin": 0.2}), tmp_path / "one", name="one")
     with pytest.raises(InputError, match="'patient' twice"):
         session.submit(patient_task(folder), tmp_path / "two", name="patient")
     write_tiny_model(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
-    with pytest.raises(InputError, match="another base model"):
+    with pytest.raises(InputError, match="a base model that the session"):
         session.submit(tiny_task(folder, model_name_or_path=str(tmp_path / "model")), tmp_path / "three", name="three")
     assert not (tmp_path / "one").exists()

@@ -41,7 +41,7 @@ def test_a_task_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_name_is_taken_until_its_task_is_removed_and_all_are_added_or_none(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
         store.add([queued("a")])
-        with pytest.raises(RunStateError, match="has a task a already"):
+        with pytest.raises(RunStateError, match="already has a task a"):
             store.add([queued("b"), queued("a")])
         assert [task.name for task in store.tasks()] == ["a"]
         store.update("a", state=TaskState.REMOVED)
@@ -94,7 +94,7 @@ def test_what_is_no_queue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
         QueueStore.open(tmp_path / "queue.db")
     with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE mine (x)")
-    with pytest.raises(RunStateError, match="no queue of this version"):
+    with pytest.raises(RunStateError, match="not a queue of this version"):
         QueueStore.open(tmp_path / "other.db")
     (tmp_path / "text.db").write_text("no database at all, but long enough to be read as the header of one" * 9)
     with pytest.raises(RunStateError):

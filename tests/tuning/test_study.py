@@ -349,7 +349,7 @@ class TestWhatCannotBe:
             study.observe(Evaluated(trial_id=0, step=1, validation_loss=1.0))
 
     def test_two_trials_of_one_id(self) -> None:
-        with pytest.raises(StudyError, match="trial 0 is in the study already"):
+        with pytest.raises(StudyError, match="trial 0 is already in the study"):
             self.study().add([curve(0, validation=[1.0]).candidate])
 
     def test_a_log_that_does_not_lead_to_its_decisions(self) -> None:

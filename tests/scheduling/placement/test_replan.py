@@ -154,7 +154,7 @@ def test_events_about_nobody_or_the_past_are_refused() -> None:
         replan(FULL, TaskEnded(at_seconds=60, task_id="w"))
     with pytest.raises(ValueError, match="there is no task"):
         replan(FULL, TaskWithdrawn(at_seconds=60, task_id="x"))
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         replan(FULL, TaskArrived(at_seconds=60, request=task("w", 1, 1)))
     with pytest.raises(ValueError, match="the event of 10"):
         replan(FULL, TaskEnded(at_seconds=10, task_id="a"))
