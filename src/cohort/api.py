@@ -131,11 +131,7 @@ class Engine:
         """Return a session in which tasks share one base model and train at the same time, high priority first.
 
         It uses one GPU even if the engine has several. Submit tasks with ``submit``, from any thread and also
-        during ``run``.
-
-        Args:
-            options: How runs are carried out.
-            clock: Measures the runs' time.
+        during ``run``. The arguments are those of :meth:`run`.
         """
         # one executor has one device
         num_gpus = min(self._total_gpus, 1) if isinstance(self._total_gpus, int) else None
@@ -229,19 +225,18 @@ def _require_names(tasks: Sequence[Task]) -> None:
         raise InputError(
             Problem(where="tasks", found="an empty list", allowed="at least one task", hint="Give a cohort.Task.")
         )
-    repeated = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
-    if repeated:
-        raise InputError(
-            [
-                Problem(
-                    where="tasks",
-                    found=f"two tasks with the name {name!r}",
-                    allowed="each name once: it is the name of the run directory",
-                    hint="Give them names: cohort.Task(name=..., ...).",
-                )
-                for name in repeated
-            ]
+    problems = [
+        Problem(
+            where="tasks",
+            found=f"two tasks with the name {name!r}",
+            allowed="each name once: it is the name of the run directory",
+            hint="Give them names: cohort.Task(name=..., ...).",
         )
+        for name, count in Counter(task.name for task in tasks).items()
+        if count > 1
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def _require_inputs(files: Mapping[str, TaskFile], directories: Mapping[str, Path]) -> None:

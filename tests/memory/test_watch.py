@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from cohort.core.memory_records import PassKind, PassPeak, PassSize
+from cohort.core.memory_records import ObservedPass, PassKind, PassPeak, PassSize
 from cohort.memory.watch import PeakRecord
-from cohort.runs.facts import ObservedPass, PassFacts, RunFacts, stored_facts
+from cohort.runs.facts import PassFacts, RunFacts, stored_facts
 
 
 def peak(num_bytes: int) -> PassPeak:

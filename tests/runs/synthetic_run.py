@@ -13,7 +13,6 @@ from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.runs.facts import (
     Activity,
-    DataProblem,
     FactUpdates,
     InputFacts,
     MachineFacts,
@@ -22,7 +21,7 @@ from cohort.runs.facts import (
     SizeFacts,
     TaskFacts,
 )
-from cohort.runs.records import JsonValue, NewTrial
+from cohort.runs.records import DataProblem, JsonValue, NewTrial
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 
-from cohort.core.memory_records import GradientCheckpointing, PassKind
+from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.report import SplitInput
 from cohort.runs.facts import (
     Activity,
-    DataProblem,
     FactUpdates,
     InputFacts,
     MemoryFacts,
-    ObservedPass,
     PassFacts,
     RunFacts,
     RunPlaces,
@@ -22,6 +20,7 @@ from cohort.runs.facts import (
     TaskFacts,
     stored_facts,
 )
+from cohort.runs.records import DataProblem
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 
 UPDATES: FactUpdates = {

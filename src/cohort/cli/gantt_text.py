@@ -21,14 +21,9 @@ _MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 def print_gantt(
     console: Console, placements: Sequence[Placement], *, gpu_ids: Sequence[int], names: Sequence[str], device: str
 ) -> None:
-    """Draw ``placements``; without colours a block stands in brackets.
+    """Draw ``placements``, a row for each of ``gpu_ids``; without colours, blocks are in brackets.
 
-    Args:
-        console: The terminal, which gives the width.
-        placements: Which task holds which devices, from when to when.
-        gpu_ids: All devices, from top to bottom.
-        names: Tasks in the order of their colours.
-        device: The label of a row: GPU or worker.
+    ``names`` are the tasks in the order of their colours; ``device`` is the label of a row, GPU or worker.
     """
     end = max((placement.end_seconds for placement in placements), default=0.0)
     if end <= 0:
@@ -38,10 +33,7 @@ def print_gantt(
     width = max(20, console.width - label_width - 3)
     for gpu in shown:
         line = Text(f"{device} {gpu}".rjust(label_width) + " │")
-        blocks = sorted(
-            (placement for placement in placements if gpu in placement.gpu_ids),
-            key=lambda placement: placement.start_seconds,
-        )
+        blocks = sorted((block for block in placements if gpu in block.gpu_ids), key=lambda block: block.start_seconds)
         # rounding may let blocks touch or overlap by a column: each begins where the one before it ended
         column = 0
         for block in blocks:

@@ -41,12 +41,7 @@ def generate(
         from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
 
         settings = GenerationSettings(
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seed,
-            is_raw=raw,
-            use_base=base,
+            max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, is_raw=raw, use_base=base
         )
         generated = generate_from_run(run_dir, prompt, settings=settings, trial_id=trial)
         best = report_so_far(generated.so_far)

@@ -59,11 +59,7 @@ def build_app() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
-
-    Args:
-        arguments: The words after ``cohort``; those of the process when None.
-    """
+    """Run the command line (that of the process when ``arguments`` is None) and exit."""
     own, overrides = take_overrides(sys.argv[1:] if arguments is None else arguments)
     try:
         build_app()(args=own, prog_name="cohort", obj=tuple(overrides))

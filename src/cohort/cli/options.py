@@ -40,7 +40,7 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
 def report_so_far(so_far: BestSoFar | None) -> dict[str, int] | None:
-    """Print that the adapter is of an unfinished run, if it is; return the trial and step for JSON."""
+    """Print a note if the adapter comes from an unfinished run; return its trial and step for JSON."""
     if so_far is None:
         return None
     print(f"note: {so_far.note}", file=sys.stderr)

@@ -26,19 +26,12 @@ _MOST_ROWS = 40
 def print_plan(
     planned: TaskPlan, simulation: PlanSimulation | None, packs: Sequence[TaskPacks], *, page: Path | None
 ) -> None:
-    """Print a plan, with its simulation and packs where there are any.
-
-    Args:
-        planned: Which task runs where and when.
-        simulation: The plan in simulated time.
-        packs: How each task's trials could be divided.
-        page: Where the plan was written as a page.
-    """
+    """Print a plan, with its simulation and packs where there are any."""
     console = wide_console(120)
     console.print(_task_table(planned))
     if len(planned.tasks) > _MOST_ROWS:
         console.print(f"{len(planned.tasks) - _MOST_ROWS} more tasks are not listed; --json lists all\n")
-    device = "GPU" if planned.choice.hardware.is_gpu else "worker"
+    device = _device(planned)
     print_gantt(
         console,
         planned.plan.placements,
@@ -61,6 +54,10 @@ def print_plan(
         console.print(f"note: {note}", soft_wrap=True)
 
 
+def _device(planned: TaskPlan) -> str:
+    return "GPU" if planned.choice.hardware.is_gpu else "worker"
+
+
 def _task_table(planned: TaskPlan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("task", "trials", "priority", "where", "from", "to", "at worst", "memory", "costs"):
@@ -68,12 +65,11 @@ def _task_table(planned: TaskPlan) -> Table:
     for task in planned.tasks[:_MOST_ROWS]:
         placement, estimate = planned.placement(task.name), planned.estimates[task.name]
         option = next(o for o in estimate.options if o.num_gpus == placement.num_gpus)
-        device = "GPU" if planned.choice.hardware.is_gpu else "worker"
         table.add_row(
             task.name,
             str(estimate.num_trials),
             str(estimate.priority),
-            f"{device} {', '.join(map(str, placement.gpu_ids))}",
+            f"{_device(planned)} {', '.join(map(str, placement.gpu_ids))}",
             format_duration(placement.start_seconds),
             format_duration(placement.end_seconds),
             format_duration(option.seconds),

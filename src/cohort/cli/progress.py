@@ -35,7 +35,7 @@ class View(Generic[P]):
         line: Everything in one line.
         tables: What a terminal shows below that line.
         phase: A change of it is printed at once.
-        interval_seconds: Between plain lines.
+        interval_seconds: Time between plain lines.
     """
 
     line: Callable[[P], str]

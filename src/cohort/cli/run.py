@@ -101,11 +101,7 @@ def continue_queue(directory: Path, *, as_json: bool) -> None:
     from cohort.task_queue.store import open_queue, queue_holder
 
     with open_queue(directory) as store:
-        request = {
-            "policy": get_args(Policy)[0],
-            "stall_limit": STALL_LIMIT_SECONDS,
-            **store.facts().request,
-        }
+        request = {"policy": get_args(Policy)[0], "stall_limit": STALL_LIMIT_SECONDS, **store.facts().request}
         has_work = store.has_open_tasks()
     # a finished queue is shown without starting workers, which would load torch and take a GPU
     if not has_work and queue_holder(directory) is None:

@@ -81,15 +81,7 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
 def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> None:
     """Print the state of a run and its trials."""
     if as_json:
-        body = {
-            "state": status.state,
-            "holder": status.holder,
-            "counts": {name.value: count for name, count in status.counts.items()},
-            "stopped_reasons": dict(status.stopped_reasons),
-            "resident": [list(entry) for entry in status.resident],
-            "tokens_per_second": status.tokens_per_second,
-            "seconds_left": status.seconds_left,
-        }
+        body = {name: value for name, value in vars(status).items() if name != "results"}
         print(json.dumps(body | results_json(status.results), indent=2))
         return
     console = wide_console(160)

@@ -139,11 +139,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 to ``path``, whole or not at all.
-
-    Raises:
-        StorageFullError: the disk or the quota is full; ``path`` is as it was.
-    """
+    """Write ``text`` as UTF-8, as :func:`write_bytes` does."""
     write_bytes(path, text.encode("utf-8"))
 
 

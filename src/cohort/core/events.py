@@ -13,7 +13,6 @@ class StepDone:
     """One optimizer step of one trial.
 
     Attributes:
-        trial_id: The trial.
         step: Optimizer steps completed, counted from 1.
         loss: Mean loss per trained token of this step's batch, in nats. NaN or Inf ends the trial.
         grad_norm: Norm of the trial's whole gradient before clipping.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop at the next step boundary."""
+"""Lets Ctrl-C and SIGTERM stop a run at the next step boundary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["stopping_gently"]
 
 @contextlib.contextmanager
 def stopping_gently(stop: threading.Event) -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM ask the run to stop at the next step boundary; a second one stops it at once."""
+    """Inside the block, Ctrl-C and SIGTERM set ``stop``; a second one interrupts at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["GradientCheckpointing", "MemoryShortage", "PassKind", "PassPeak", "PassSize"]
+__all__ = ["GradientCheckpointing", "MemoryShortage", "ObservedPass", "PassKind", "PassPeak", "PassSize"]
 
 
 class PassKind(StrEnum):
@@ -54,8 +54,8 @@ class PassPeak:
     """The allocator's own maximum during one pass, beyond what was allocated when it began.
 
     Attributes:
-        forward_bytes: From its beginning to its losses.
-        backward_bytes: From there to its gradients; 0 where the pass only measures.
+        forward_bytes: The maximum until its losses are known.
+        backward_bytes: The maximum after that, until its gradients are; 0 where the pass only measures.
     """
 
     kind: PassKind
@@ -66,6 +66,16 @@ class PassPeak:
     @property
     def num_bytes(self) -> int:
         return max(self.forward_bytes, self.backward_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedPass:
+    """A pass whose peak memory was predicted and then observed."""
+
+    kind: PassKind
+    rows: int
+    predicted_bytes: int
+    observed_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)

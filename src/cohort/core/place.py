@@ -25,8 +25,8 @@ class Place:
 
     Attributes:
         file: As the user typed it, or what stands for it (``Task 'a'``).
-        line: In the file, or in the option's value, from 1.
-        option: Of the command line, e.g. ``--gpus``.
+        line: The line in the file, or in the option's value, from 1.
+        option: An option of the command line, e.g. ``--gpus``.
         key: Path of a key; whole numbers are positions in a list.
         text: What none of these says, in words.
     """

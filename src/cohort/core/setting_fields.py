@@ -42,13 +42,10 @@ _KEEPS: Mapping[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why a value is not accepted.
+    """Why a value is not accepted, in the words of a :class:`~cohort.core.errors.Problem`.
 
     Attributes:
-        found: What was there, quoted.
-        allowed: What would be accepted.
-        hint: What to do, as one imperative sentence.
-        at: Where inside the value: positions in a list, keys of a mapping.
+        at: The place inside the value: positions in a list, keys of a mapping.
     """
 
     found: str
@@ -165,13 +162,7 @@ def setting_fields(settings: Any) -> dict[str, SettingField]:
 
 
 def problems_of(values: Mapping[str, object], settings: Mapping[str, SettingField], *, where: Place) -> list[Problem]:
-    """Return the problems of each of ``values`` that its field does not accept.
-
-    Args:
-        values: By name; all of them are in ``settings``.
-        settings: The fields.
-        where: The section.
-    """
+    """Return the problems of ``values`` (by name, all of them in ``settings``); ``where`` is their section."""
     found = ((name, refusal) for name, value in values.items() for refusal in settings[name].refusals(value))
     return [refusal.problem(where.below(name)) for name, refusal in found]
 

@@ -8,8 +8,6 @@ import re
 __all__ = ["format_bytes", "format_bytes_above", "format_count", "format_duration", "parse_bytes"]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
 _FACTORS = {
     f"{prefix}{ending}": base**power
     for power, prefix in enumerate(("", "k", "m", "g", "t"))

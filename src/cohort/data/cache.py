@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cohort.core.durable_files import atomic_file
 from cohort.data.report import DataReport
@@ -25,6 +24,9 @@ from cohort.data.tokenised import TokenisedRows
 __all__ = ["CachedData", "default_cache_directory", "read_cache", "write_cache"]
 
 _MOST_FILES = 64
+# the fields of the rows: arrays, by their name in the file, and lists of texts
+_ARRAYS = {"tokens": "tokens_T", "trained": "trained_T", "offsets": "offsets"}
+_TEXTS = ("prompts", "references", "sources")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +71,12 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
         OSError: the directory cannot be written.
         StorageFullError: no space is left for it.
     """
-    texts = {
-        "key": key,
-        "report": data.report.to_json(),
-        "train": _text_columns(data.train),
-        "validation": _text_columns(data.validation),
-    }
-    arrays: dict[str, Any] = {
-        "texts": np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8),
-        **_arrays(data.train, split="train"),
-        **_arrays(data.validation, split="validation"),
-    }
+    texts: dict[str, Any] = {"key": key, "report": data.report.to_json()}
+    arrays: dict[str, Any] = {}
+    for split, rows in (("train", data.train), ("validation", data.validation)):
+        texts[split] = {name: getattr(rows, name) for name in (*_TEXTS, "fingerprint")}
+        arrays |= {f"{split}_{name}": getattr(rows, field) for name, field in _ARRAYS.items()}
+    arrays["texts"] = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
     path = _file(directory, key)
     with atomic_file(path) as partial, partial.open("wb") as stream:
         np.savez(stream, **arrays)
@@ -96,30 +93,10 @@ def _modified(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
 
 
-def _text_columns(rows: TokenisedRows) -> dict[str, Any]:
-    return {
-        "prompts": rows.prompts,
-        "references": rows.references,
-        "sources": rows.sources,
-        "fingerprint": rows.fingerprint,
-    }
-
-
-def _arrays(rows: TokenisedRows, *, split: str) -> dict[str, NDArray[Any]]:
-    return {f"{split}_tokens": rows.tokens_T, f"{split}_trained": rows.trained_T, f"{split}_offsets": rows.offsets}
-
-
 def _rows(arrays: Any, *, texts: dict[str, Any], split: str) -> TokenisedRows:
-    columns = texts[split]
-    rows = TokenisedRows(
-        tokens_T=arrays[f"{split}_tokens"],
-        trained_T=arrays[f"{split}_trained"],
-        offsets=arrays[f"{split}_offsets"],
-        prompts=tuple(columns["prompts"]),
-        references=tuple(columns["references"]),
-        sources=tuple(columns["sources"]),
-        fingerprint=columns["fingerprint"],
-    )
-    if not len(rows) == len(rows.prompts) == len(rows.references) == len(rows.sources):
+    columns: dict[str, Any] = {name: tuple(texts[split][name]) for name in _TEXTS}
+    numbers: dict[str, Any] = {field: arrays[f"{split}_{name}"] for name, field in _ARRAYS.items()}
+    rows = TokenisedRows(**numbers, **columns, fingerprint=texts[split]["fingerprint"])
+    if any(len(column) != len(rows) for column in columns.values()):
         raise ValueError("the columns of a cache file have different lengths")
     return rows

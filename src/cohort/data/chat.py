@@ -141,11 +141,7 @@ class ChatRenderer:
         return tuple(sorted(token for token in {*added, *self.tokenizer.all_special_tokens} if token.strip()))
 
     def _text(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None,
-        generation_prompt: bool,
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None, generation_prompt: bool
     ) -> str:
         try:
             text = self.tokenizer.apply_chat_template(

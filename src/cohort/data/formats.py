@@ -59,13 +59,14 @@ def detect_format(values: Mapping[str, Any], *, prompt_template: str | None = No
 
     With a prompt template a row needs no ``prompt`` of its own.
     """
+    return next(iter(_fitting(values, prompt_template=prompt_template)), None)
+
+
+def _fitting(values: Mapping[str, Any], *, prompt_template: str | None) -> list[DataFormat]:
     present = {name for name, value in values.items() if value is not None}
     if prompt_template is not None:
         present.add("prompt")
-    for data_format, keys in _KEYS:
-        if present.issuperset(keys):
-            return data_format
-    return None
+    return [data_format for data_format, keys in _KEYS if present.issuperset(keys)]
 
 
 def renamed(values: Mapping[str, Any], *, columns: Mapping[str, str]) -> NamedRow:
@@ -102,7 +103,7 @@ def parse_rows(
         others = [
             (row, entry)
             for row, values, entry in detected
-            if entry is not chosen and not _fits(values, chosen, settings=settings)
+            if chosen not in _fitting(values, prompt_template=settings.prompt_template)
         ]
         if others:
             _note_mixed(others, first=first, chosen=chosen, log=log)
@@ -127,13 +128,6 @@ def parse_rows(
         else:
             parsed.append(ParsedRow(where=row.where, example=example, split=row.split))
     return chosen, parsed
-
-
-def _fits(values: Mapping[str, Any], data_format: DataFormat, *, settings: DatasetSettings) -> bool:
-    present = {name for name, value in values.items() if value is not None}
-    if settings.prompt_template is not None:
-        present.add("prompt")
-    return any(entry is data_format and present.issuperset(keys) for entry, keys in _KEYS)
 
 
 def _note_missing_columns(rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog) -> bool:

@@ -24,10 +24,8 @@ class Span:
     """Consecutive tokens that are treated alike.
 
     Attributes:
-        text: Their text.
         trained: Whether the loss counts them.
         special: Whether this is one special token (BOS, end of turn, ...).
-        num_tokens: How many tokens it is.
     """
 
     text: str
@@ -68,11 +66,7 @@ def render_examples(
 
 
 def _spans(
-    tokens: NDArray[np.int32],
-    *,
-    trained: NDArray[np.bool_],
-    special_ids: set[int],
-    tokenizer: PreTrainedTokenizerBase,
+    tokens: NDArray[np.int32], *, trained: NDArray[np.bool_], special_ids: set[int], tokenizer: PreTrainedTokenizerBase
 ) -> list[Span]:
     ids = [int(token) for token in tokens]
     spans: list[Span] = []

@@ -17,13 +17,8 @@ class LengthStatistics:
     """Row lengths in tokens.
 
     Attributes:
-        num_rows: Rows measured.
-        num_tokens: Tokens of all rows.
-        minimum: Shortest row.
         median: Middle row (the lower of two).
         p95: 95 of 100 rows are at most this long.
-        maximum: Longest row.
-        mean: Mean length.
         bin_edges: Edges of the histogram, one more than ``bin_counts``; bin i holds lengths in [edge i, edge i+1).
         bin_counts: Rows per bin.
     """

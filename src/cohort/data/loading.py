@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cohort.core.errors import InputError, StorageFullError
+from cohort.core.setting_fields import setting_fields
 from cohort.data.cache import CachedData, default_cache_directory, read_cache, write_cache
 from cohort.data.chat import require_chat_template
 from cohort.data.formats import DataFormat, ParsedRow
 from cohort.data.lengths import measure_lengths
-from cohort.data.problems import ProblemKind, ProblemLog, RowProblem, capped
+from cohort.data.problems import ProblemKind, ProblemLog, capped
 from cohort.data.reading import InputSource, ParsedDataset, find_sources, read_examples
 from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings
@@ -37,19 +38,13 @@ _LISTED_PROBLEMS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedDataset:
+class LoadedDataset(CachedData):
     """What a task trains and evaluates on.
 
     Attributes:
-        train: Rows to train on.
-        validation: Rows every evaluation looks at.
-        report: What was found on the way.
         cache_status: ``hit``, ``written``, ``off``, or why the cache could not be written.
     """
 
-    train: TokenisedRows
-    validation: TokenisedRows
-    report: DataReport
     cache_status: str
 
 
@@ -89,7 +84,7 @@ def load_dataset(
     is_clean = all(entry.kind is ProblemKind.VALIDATED_ON_TEST_SPLIT for entry in log.entries)
     cached = read_cache(directory, key=key) if use_cache and is_clean else None
     if cached is not None:
-        return LoadedDataset(train=cached.train, validation=cached.validation, report=cached.report, cache_status="hit")
+        return LoadedDataset(**vars(cached), cache_status="hit")
     data = _prepared(
         sources,
         settings=settings,
@@ -100,7 +95,7 @@ def load_dataset(
         max_problems=max_problems,
     )
     status = _stored(directory, key=key, data=data) if use_cache else "off"
-    return LoadedDataset(train=data.train, validation=data.validation, report=data.report, cache_status=status)
+    return LoadedDataset(**vars(data), cache_status=status)
 
 
 def _prepared(
@@ -181,7 +176,7 @@ def _tokenised(
         try:
             require_chat_template(tokenizer, found_format=parsed.format.value, where=settings.key("train"))
         except InputError as error:
-            log.extend(RowProblem(kind=ProblemKind.INPUT, problem=problem) for problem in error.problems)
+            log.add_input(error)
     if log.of(ProblemKind.INPUT):
         return [], [], np.empty(0, dtype=np.int64)
 
@@ -287,14 +282,8 @@ def _identity(
         {
             "files": [(entry.split, entry.digest) for entry in sources],
             **_tokenizer_parts(tokenizer),
-            "format": settings.format,
+            **{name: getattr(settings, name) for name in setting_fields(settings)},
             "columns": dict(settings.columns),
-            "prompt_template": settings.prompt_template,
-            "on_long_rows": settings.on_long_rows,
-            "on_bad_rows": settings.on_bad_rows,
-            "completion_only_loss": settings.completion_only_loss,
-            "max_length": settings.max_length,
-            "max_train_samples": settings.max_train_samples,
             "seed": settings.seed,
             "share": share,
             "evaluation_max_examples": evaluation_max_examples,

@@ -42,9 +42,7 @@ def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
         role = item.get("role")
         if role not in ROLES:
             raise BadRowError(
-                found=f"the role {role!r} in {place}",
-                allowed=", ".join(ROLES),
-                hint="Use one of these roles.",
+                found=f"the role {role!r} in {place}", allowed=", ".join(ROLES), hint="Use one of these roles."
             )
         extra = {
             name: entry

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cohort.core.errors import Problem
+from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 
 __all__ = ["BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
@@ -65,6 +65,10 @@ class ProblemLog:
 
     def add(self, kind: ProblemKind, *, where: Place | str, found: str, allowed: str, hint: str) -> None:
         self.extend([RowProblem(kind=kind, problem=Problem(where=where, found=found, allowed=allowed, hint=hint))])
+
+    def add_input(self, error: InputError) -> None:
+        """Note the problems of an error that stops the run."""
+        self.extend(RowProblem(kind=ProblemKind.INPUT, problem=problem) for problem in error.problems)
 
     def extend(self, entries: Iterable[RowProblem]) -> None:
         self._entries.extend(entries)

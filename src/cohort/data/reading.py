@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from cohort.core.errors import InputError
 from cohort.data.examples import Conversation
 from cohort.data.formats import DataFormat, ParsedRow, parse_rows
-from cohort.data.problems import ProblemKind, ProblemLog, RowProblem
+from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.rows import RawRow, content_digest, read_source
 from cohort.data.settings import DatasetSettings
-from cohort.data.sources import HubSource, SourceFile, SplitName, resolve_sources
+from cohort.data.sources import SPLITS, HubSource, SourceFile, SplitName, resolve_sources
 
 __all__ = ["InputSource", "ParsedDataset", "find_sources", "read_examples"]
 
@@ -22,7 +22,6 @@ class InputSource:
 
     Attributes:
         split: What its rows are for.
-        source: The file or hub data set.
         digest: SHA-256 of its content (hex).
         rows: Its rows where they had to be read for the digest (hub data sets), else None.
     """
@@ -50,22 +49,19 @@ class ParsedDataset:
 def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSource]:
     """Return every source of the data set with the digest of its content; what is missing is noted in ``log``."""
     found = []
-    for split in _file_splits(settings):
-        where = settings.key(split)
-        written = settings.train if split == "train" else settings.validation
+    for split in SPLITS:
+        where, written = settings.key(split), getattr(settings, split)
+        # a share of the training rows has no files
         if isinstance(written, int | float):
             continue
         resolved = resolve_sources(written, split=split, base_directory=settings.base_directory, where=where, log=log)
         for source in resolved:
+            is_hub = isinstance(source, HubSource)
             try:
-                rows = (
-                    read_source(source, split=split, where=where, log=log).rows
-                    if isinstance(source, HubSource)
-                    else None
-                )
+                rows = read_source(source, split=split, where=where, log=log).rows if is_hub else None
                 digest = content_digest(source, rows=rows)
             except InputError as error:
-                _note_all(error, log=log)
+                log.add_input(error)
             except OSError as error:
                 _note_os_error(error, shown=source.shown, log=log)
             else:
@@ -84,7 +80,7 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
             try:
                 result = read_source(entry.source, split=entry.split, where=settings.key(entry.split), log=log)
             except InputError as error:
-                _note_all(error, log=log)
+                log.add_input(error)
                 continue
             read, unreadable = result.rows, result.num_unreadable
         rows[entry.split].extend(read)
@@ -98,13 +94,6 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
         validation=[row for row in parsed if row.split == "validation"],
         rows_read=rows_read,
     )
-
-
-def _file_splits(settings: DatasetSettings) -> Mapping[SplitName, None]:
-    splits: dict[SplitName, None] = {"train": None}
-    if not isinstance(settings.validation, int | float):
-        splits["validation"] = None
-    return splits
 
 
 def _note_mixed_rendering(parsed: Sequence[ParsedRow], *, log: ProblemLog) -> bool:
@@ -125,10 +114,6 @@ def _note_mixed_rendering(parsed: Sequence[ParsedRow], *, log: ProblemLog) -> bo
             hint="Write every row's prompt and completion in the same form.",
         )
     return is_chat
-
-
-def _note_all(error: InputError, *, log: ProblemLog) -> None:
-    log.extend(RowProblem(kind=ProblemKind.INPUT, problem=problem) for problem in error.problems)
 
 
 def _note_os_error(error: OSError, *, shown: str, log: ProblemLog) -> None:

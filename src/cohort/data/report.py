@@ -1,6 +1,4 @@
-"""What loading a data set found: counts, lines and lengths, as plain values for the run store, the card and the
-terminal.
-"""
+"""What loading a data set found: counts, lines and lengths, for the run store, the model card and the terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +44,6 @@ class DataReport:
     """A data set in numbers.
 
     Attributes:
-        format: The format of the rows.
         is_chat: Whether the chat template rendered them (see :func:`cohort.data.tokenise.encode_prompt`).
         num_rows_read: Rows of all files, unreadable ones included.
         num_train_rows: Rows trials train on.
@@ -57,14 +54,12 @@ class DataReport:
         counts: Notes by kind (see :class:`cohort.data.problems.ProblemKind`).
         lines: ``file:line`` of every note, by kind.
         samples: The first messages of each kind, in words.
-        lengths: Of every row that could be tokenised, before dropping and cutting, training and validation together.
-        train_lengths: Of the training rows as they are trained.
-        max_length: The limit that applied.
+        lengths: Lengths of every row that could be tokenised, before dropping and cutting, of both splits together.
+        train_lengths: Lengths of the training rows as they are trained.
         data_hash: SHA-256 over the content of all files (hex).
-        file_hashes: SHA-256 by file.
         tokenizer_hash: SHA-256 over the tokenizer, its special tokens and its chat template (hex).
         train_input: What the training rows were read from.
-        validation_input: The same of the validation rows; of no file where they are a share of the training rows.
+        validation_input: What the validation rows were read from: no file where they are a share of the training rows.
     """
 
     format: str
@@ -125,9 +120,7 @@ class DataReport:
         return "\n".join(lines)
 
 
-def collect_notes(
-    log: ProblemLog,
-) -> tuple[dict[str, int], dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+def collect_notes(log: ProblemLog) -> tuple[dict[str, int], dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
     """Return (counts, lines, samples) of a log, by kind."""
     lines: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}

@@ -20,9 +20,7 @@ __all__ = ["RawRow", "ReadSource", "content_digest", "read_source"]
 
 @dataclass(frozen=True, kw_only=True)
 class RawRow:
-    """One object as it was read. ``where`` is ``file:line``; in parquet files and hub data sets the line is the row
-    number.
-    """
+    """One object as it was read, with its ``file:line``; parquet files and hub data sets count rows, not lines."""
 
     where: str
     values: Mapping[str, Any]
@@ -108,10 +106,13 @@ def _parsed(line: bytes, *, pretty_document: bool) -> Mapping[str, Any] | BadRow
     return _as_object(value)
 
 
+def _unreadable(*, found: str, allowed: str, hint: str) -> BadRowError:
+    return BadRowError(kind=ProblemKind.UNREADABLE, found=found, allowed=allowed, hint=hint)
+
+
 def _as_object(value: Any) -> Mapping[str, Any] | BadRowError:
     if not isinstance(value, dict):
-        return BadRowError(
-            kind=ProblemKind.UNREADABLE,
+        return _unreadable(
             found=f"a JSON {_json_type(value)}",
             allowed='a JSON object such as {"prompt": "P", "completion": "C"}',
             hint="Wrap the value in an object with the key it belongs to.",
@@ -119,8 +120,7 @@ def _as_object(value: Any) -> Mapping[str, Any] | BadRowError:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        return BadRowError(
-            kind=ProblemKind.UNREADABLE,
+        return _unreadable(
             found="half of a surrogate pair (\\ud800 to \\udfff)",
             allowed="text that can be written as UTF-8",
             hint="Remove the broken escape, usually the first half of a cut emoji.",
@@ -134,8 +134,7 @@ def _json_type(value: Any) -> str:
 
 
 def _not_utf8(byte: int, *, column: int) -> BadRowError:
-    return BadRowError(
-        kind=ProblemKind.UNREADABLE,
+    return _unreadable(
         found=f"the byte 0x{byte:02x} at place {column} of the line",
         allowed="UTF-8 text",
         hint="Save the file as UTF-8.",
@@ -143,7 +142,7 @@ def _not_utf8(byte: int, *, column: int) -> BadRowError:
 
 
 def _not_json(reason: str, *, hint: str) -> BadRowError:
-    return BadRowError(kind=ProblemKind.UNREADABLE, found=f"bad JSON ({reason})", allowed="one JSON object", hint=hint)
+    return _unreadable(found=f"bad JSON ({reason})", allowed="one JSON object", hint=hint)
 
 
 def _decoded_document(data: bytes) -> str | Entry:
@@ -180,10 +179,7 @@ def _json_document(data: bytes) -> Iterator[Entry]:
         found = (
             f"a JSON {_json_type(document)}" if not isinstance(document, dict) else "an object without a list `data`"
         )
-        yield (
-            1,
-            BadRowError(kind=ProblemKind.UNREADABLE, found=found, allowed=allowed, hint="Put the rows into a list."),
-        )
+        yield (1, _unreadable(found=found, allowed=allowed, hint="Put the rows into a list."))
         return
     line, counted = 1, 0
     for place, value in _elements(text, start):
@@ -241,8 +237,7 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
     except csv.Error as error:
         yield (
             line,
-            BadRowError(
-                kind=ProblemKind.UNREADABLE,
+            _unreadable(
                 found=f"bad CSV ({error}) in the row that starts here",
                 allowed="comma-separated values with a header",
                 hint="Close the quotation mark; a quote inside a quoted field is doubled.",
@@ -254,8 +249,7 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
 
 def _csv_object(header: list[str], cells: list[str]) -> Mapping[str, Any] | BadRowError:
     if len(cells) != len(header):
-        return BadRowError(
-            kind=ProblemKind.UNREADABLE,
+        return _unreadable(
             found=f"{len(cells)} fields",
             allowed=f"{len(header)} fields as in the header",
             hint="Quote fields that contain a comma or a line break.",

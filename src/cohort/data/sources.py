@@ -13,10 +13,11 @@ from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import Place
 from cohort.data.problems import ProblemKind, ProblemLog
 
-__all__ = ["READABLE_SUFFIXES", "HubSource", "SourceFile", "SplitName", "resolve_sources"]
+__all__ = ["READABLE_SUFFIXES", "SPLITS", "HubSource", "SourceFile", "SplitName", "resolve_sources"]
 
 READABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 SplitName = Literal["train", "validation"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 # the words by which the hub recognises splits in file names (`datasets`, data_files.py)
 _SPLIT_WORDS = {

@@ -81,11 +81,7 @@ def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: Place
 
 
 def render_rows(
-    rows: Sequence[ParsedRow],
-    *,
-    tokenizer: PreTrainedTokenizerBase,
-    completion_only_loss: bool,
-    log: ProblemLog,
+    rows: Sequence[ParsedRow], *, tokenizer: PreTrainedTokenizerBase, completion_only_loss: bool, log: ProblemLog
 ) -> list[tuple[str, RenderedRow]]:
     """Return (``file:line``, rendered row) of every row that can be rendered; the others are noted in ``log``."""
     chat = ChatRenderer(tokenizer=tokenizer, completion_only_loss=completion_only_loss)

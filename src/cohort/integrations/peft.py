@@ -50,20 +50,12 @@ def accelerate(model: Any) -> int:
                 hint="Add an adapter with PEFT first.",
             )
         )
-    problems = []
-    for name, layer in layers.items():
-        found = _unsupported(layer)
-        if found is not None:
-            problems.append(
-                Problem(
-                    where=name,
-                    found=found[0],
-                    allowed="plain LoRA on a frozen torch.nn.Linear",
-                    hint=found[1],
-                )
-            )
-    if problems:
-        raise InputError(problems)
+    unsupported = {name: found for name, layer in layers.items() if (found := _unsupported(layer)) is not None}
+    if unsupported:
+        allowed = "plain LoRA on a frozen torch.nn.Linear"
+        raise InputError(
+            [Problem(where=name, found=what, allowed=allowed, hint=hint) for name, (what, hint) in unsupported.items()]
+        )
     for layer in layers.values():
         layer.forward = MethodType(_packed_forward, layer)
     return len(layers)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from cohort.core.clock import Clock
-from cohort.core.memory_records import MemoryShortage, PassKind, PassPeak
+from cohort.core.memory_records import MemoryShortage, ObservedPass, PassKind, PassPeak
 from cohort.core.units import format_bytes
 from cohort.memory.plan import MemoryPlan
-from cohort.runs.facts import ObservedPass, PassFacts
+from cohort.runs.facts import PassFacts
 from cohort.training.executor import Executor
 
 __all__ = ["MemoryWatch", "PeakRecord"]

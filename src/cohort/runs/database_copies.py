@@ -23,7 +23,7 @@ def copy_database(directory: RunDirectory, *, position: int) -> Path:
     Raises:
         StorageFullError: the disk is full; earlier copies are untouched.
     """
-    target = directory.root / "checkpoints" / f"{position:09d}.db"
+    target = directory.checkpoints / f"{position:09d}.db"
     with (
         atomic_file(target) as partial,
         database_errors_named(target),
@@ -53,7 +53,7 @@ def repair_database(directory: RunDirectory) -> str | None:
         if not _is_damage(error):
             raise
         problem = error
-    for copy in sorted((directory.root / "checkpoints").glob("[0-9]*.db"), reverse=True):
+    for copy in sorted(directory.checkpoints.glob("[0-9]*.db"), reverse=True):
         if is_good_copy(copy):
             # kept for inspection: what it holds is not ours to delete
             if database.exists():

@@ -23,6 +23,17 @@ class RunDirectory:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.database = root / _DATABASE_NAME
+        # the resolved task, every default written out
+        self.task_file = root / "task.yaml"
+        self.best = root / "best"
+        # manifests, each with a copy of the database as it was then
+        self.checkpoints = root / "checkpoints"
+        self.trials = root / "trials"
+        self.report = root / "report.html"
+        self.results_csv = root / "results.csv"
+        # every step and evaluation, one JSON object a line
+        self.metrics_jsonl = root / "metrics.jsonl"
 
     @classmethod
     def find_problem(cls, root: str | Path) -> Problem | None:
@@ -33,7 +44,7 @@ class RunDirectory:
         path = Path(root)
         # a run lists, adds and replaces files, which takes all three permissions
         if path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            return cls(path)._what_is_there()
+            return cls(path)._problem_of_content()
         if path.exists():
             return _unusable(path, found="a directory that is not writable" if path.is_dir() else "a file")
         # the directory that mkdir would have to write to
@@ -51,10 +62,8 @@ class RunDirectory:
             InputError: ``root`` is a file, holds another run, or holds files that are not ours.
             StorageFullError: the disk is full.
         """
-        directory = cls(Path(root))
-        path = directory.root
-        problem = cls.find_problem(path)
-        if problem is not None:
+        path = Path(root)
+        if (problem := cls.find_problem(path)) is not None:
             raise InputError(problem)
         with storage_full_named(path):
             try:
@@ -62,7 +71,7 @@ class RunDirectory:
             except (PermissionError, NotADirectoryError) as error:
                 # some file systems refuse only when asked, and the path may have changed since it was checked
                 raise InputError(_unusable(path, found=f"a path that cannot be created ({error.strerror})")) from error
-        return directory
+        return cls(path)
 
     @classmethod
     def open(cls, root: str | Path) -> RunDirectory:
@@ -74,16 +83,17 @@ class RunDirectory:
         directory = cls(Path(root))
         if not directory.holds_run():
             if (directory.root / QUEUE_DATABASE).is_file():
-                raise InputError(directory._is_queue())
+                raise InputError(directory._problem_of_queue())
             found = "nothing" if not directory.root.exists() else f"no {_DATABASE_NAME} in it"
             parent = directory.root.absolute().parent
-            waits = f", or see `cohort status {parent}`, the queue it belongs to" * (parent / QUEUE_DATABASE).is_file()
+            in_queue = (parent / QUEUE_DATABASE).is_file()
+            or_status = f", or see `cohort status {parent}`, the queue it belongs to" if in_queue else ""
             raise InputError(
                 Problem(
                     where=str(root),
                     found=found,
                     allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` made",
-                    hint=f"Check the path, or start the run with `cohort tune`{waits}.",
+                    hint=f"Check the path, or start the run with `cohort tune`{or_status}.",
                 )
             )
         return directory
@@ -120,64 +130,24 @@ class RunDirectory:
         except PermissionError as error:
             raise RunStateError(f"{error.filename} cannot be read or changed; fix its permissions") from error
 
-    @property
-    def task_file(self) -> Path:
-        """The resolved task, every default written out."""
-        return self.root / "task.yaml"
-
-    @property
-    def database(self) -> Path:
-        """The run store's SQLite file."""
-        return self.root / _DATABASE_NAME
-
-    @property
-    def best(self) -> Path:
-        return self.root / "best"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Manifests of checkpoints, each with a copy of the database as it was then."""
-        return self.root / "checkpoints"
-
-    @property
-    def trials(self) -> Path:
-        return self.root / "trials"
-
     def trial(self, trial_id: int) -> Path:
         """Return the directory of one trial (``trials/0007``)."""
         # padded, so that names sort as numbers do
         return self.trials / f"{trial_id:04d}"
 
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def results_csv(self) -> Path:
-        return self.root / "results.csv"
-
-    @property
-    def metrics_jsonl(self) -> Path:
-        """Every step and evaluation, one JSON object a line."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard's event files, when asked for."""
-        return self.root / "tensorboard"
-
-    def _is_queue(self) -> Problem:
+    def _problem_of_queue(self) -> Problem:
         """Return the problem of a user who names the directory of a queue where a run is expected."""
         runs = sorted(str(entry) for entry in self.root.iterdir() if entry.is_dir() and RunDirectory(entry).holds_run())
-        shown = ", ".join(runs[:_MOST_SHOWN]) + (f" and {len(runs) - _MOST_SHOWN} more" * (len(runs) > _MOST_SHOWN))
         return Problem(
             where=str(self.root),
             found="a queue of tasks, not a run",
-            allowed=f"the run of one of its tasks: {shown}" if runs else "the run of a task, but none has begun",
+            allowed=f"the run of one of its tasks: {_some_of(runs)}"
+            if runs
+            else "the run of a task, but none has begun",
             hint=f"Name one task's run, such as {runs[0]}." if runs else f"See `cohort status {self.root}`.",
         )
 
-    def _what_is_there(self) -> Problem | None:
+    def _problem_of_content(self) -> Problem | None:
         # a killed process leaves its lock file and half-written files behind: they are no reason to refuse
         names = sorted(
             entry.name
@@ -193,13 +163,17 @@ class RunDirectory:
                 allowed="a directory that is new or empty",
                 hint=f"Continue with `cohort resume {self.root}`, choose another directory, or delete this one.",
             )
-        shown = ", ".join(names[:_MOST_SHOWN]) + (f" and {len(names) - _MOST_SHOWN} more" * (len(names) > _MOST_SHOWN))
         return Problem(
             where=f"-o {self.root}",
-            found=f"a directory with files that are not a run's: {shown}",
+            found=f"a directory with files that are not a run's: {_some_of(names)}",
             allowed="a directory that is new or empty",
             hint="Choose another directory, or move these files away.",
         )
+
+
+def _some_of(names: list[str]) -> str:
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _unusable(path: Path, *, found: str) -> Problem:

@@ -13,19 +13,17 @@ from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Self, TypedDict
 
-from cohort.core.memory_records import GradientCheckpointing, PassKind
+from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.report import SplitInput
-from cohort.runs.records import JsonValue
+from cohort.runs.records import DataProblem, JsonValue
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 
 __all__ = [
     "Activity",
-    "DataProblem",
     "FactUpdates",
     "InputFacts",
     "MachineFacts",
     "MemoryFacts",
-    "ObservedPass",
     "PassFacts",
     "RunFacts",
     "RunPlaces",
@@ -52,26 +50,6 @@ class Activity(StrEnum):
     TRAIN = "train"
     EVALUATE = "evaluate"
     GENERATE = "generate"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataProblem:
-    """A note about the data, as the report lists it."""
-
-    where: str
-    found: str
-    allowed: str
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObservedPass:
-    """A pass whose peak memory was predicted and then observed."""
-
-    kind: PassKind
-    rows: int
-    predicted_bytes: int
-    observed_bytes: int
 
 
 # keys stay as the first version wrote them, so that old and new databases are read by one rule; a group's fields have
@@ -105,7 +83,7 @@ class TaskFacts:
         task_hash: SHA-256 of ``document`` (hex).
         training: Settings that all trials share, by name.
         default_trial_id: The trial with the default hyperparameters, where one has them.
-        warmup_fraction, kept_share: Of the selection at the end of warm-up, for the time that is left.
+        warmup_fraction, kept_share: When the selection is and how many it keeps, for the time that is left.
     """
 
     document: Mapping[str, Any] | None = _key("task")
@@ -122,7 +100,6 @@ class MachineFacts:
     """The machine, packages and kernels the run began with. Others change the last bits of its numbers.
 
     Attributes:
-        versions: By package.
         device: Its type, with its name in parentheses.
         backend, attention: What computes adapters' products and attention.
         tile_table, tiles, term_inside: Launch choices of GPU kernels.
@@ -144,7 +121,6 @@ class InputFacts:
     """The run's inputs: rows, weights and tokenizer, known by their content.
 
     Attributes:
-        data_counts: Rows and tokens, by what they are.
         train_input, validation_input, tokenizer_hash: Tell which input changed. Older runs lack them and tell only that
             one did, by ``train_fingerprint`` and ``validation_fingerprint``.
         evaluation_rows: Validation rows that every evaluation uses.
@@ -206,8 +182,6 @@ class PassFacts:
         token_budgets: Most tokens of a micro-batch, by kind of pass; a shortage lowers them.
         kept_tokens_after_shortage: Longer training passes are recomputed since memory ran out; None where it did not.
         recomputed_above_tokens: Longer training passes are recomputed, for whatever reason.
-        num_shortages: How often memory ran out.
-        num_recomputed: Training passes that were recomputed.
         num_observed: Passes whose peak was observed; the fields below are None where there was none.
         error_percent: Mean error of their predictions, in percent of what was observed.
         predicted_bytes, observed_bytes: The largest pass.
@@ -240,9 +214,8 @@ class RunFacts:
         default_metrics: The same for the default hyperparameters, trained to their last step.
         search_ended: What ended the search before all trials were proposed, in words.
         are_results_written: Whether nothing is left to do.
-        tracker_failures: What went wrong, by tracker.
         run_seconds: Run time when it was last recorded; rows of the log may be later.
-        seconds: By activity. Some run time belongs to none, so that their sum may be less than ``run_seconds``.
+        seconds: Some run time belongs to no activity, so that their sum may be less than ``run_seconds``.
     """
 
     task_name: str | None = None
@@ -272,13 +245,11 @@ class RunFacts:
     def from_stored(cls, stored: Mapping[str, Any]) -> Self:
         """Return the facts that the rows of the table hold, of this version of the database or the one before."""
         # a fact without a row keeps the default of its field: it is not known, or the version that wrote had none
-        known = {
-            entry.name: _read_group(_GROUPS[entry.name], stored) if entry.name in _GROUPS else _read(entry, stored)
-            for entry in fields(cls)
-            if entry.name != "seconds"
-        }
-        seconds = {activity: stored[key] for activity in Activity if (key := _seconds_key(activity)) in stored}
-        return cls(seconds=seconds, **{name: value for name, value in known.items() if value is not None})
+        known: dict[str, Any] = {entry.name: _read(entry, stored) for entry in fields(cls) if entry.name not in _GROUPS}
+        for name, group in _GROUPS.items():
+            known[name] = group(**{entry.name: _read(entry, stored) for entry in fields(group)})
+        known["seconds"] = {activity: stored[key] for activity in Activity if (key := _seconds_key(activity)) in stored}
+        return cls(**{name: value for name, value in known.items() if value is not None})
 
     @property
     def objective_metric(self) -> ObjectiveMetric:
@@ -289,7 +260,7 @@ class RunFacts:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
         hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes"}
-        rows = _rows(vars(self))
+        rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 
 
@@ -321,14 +292,11 @@ class FactUpdates(TypedDict, total=False):
     passes: PassFacts
 
 
-def stored_facts(updates: FactUpdates) -> dict[str, str | None]:
+def stored_facts(updates: Mapping[str, object]) -> dict[str, str | None]:
     """Return the rows that ``updates`` lead to: JSON text by key, None for a row to remove."""
-    return _rows(updates)
-
-
-def _rows(facts: Mapping[str, Any]) -> dict[str, str | None]:
     values: dict[str, Any] = {}
-    for name, value in facts.items():
+    given: dict[str, Any] = dict(updates)
+    for name, value in given.items():
         if name in _GROUPS:
             values |= {_stored_key(entry): getattr(value, entry.name) for entry in fields(value)}
         elif name == "seconds":
@@ -344,8 +312,7 @@ _GROUPS = {entry.name: type(entry.default) for entry in fields(RunFacts) if is_d
 
 def _data_problem(stored: Mapping[str, str]) -> DataProblem:
     # databases of schema version 1 call the hint `mend`
-    hint = stored["hint"] if "hint" in stored else stored["mend"]
-    return DataProblem(where=stored["where"], found=stored["found"], allowed=stored["allowed"], hint=hint)
+    return DataProblem(**{"hint" if key == "mend" else key: text for key, text in stored.items()})
 
 
 # JSON has no tuples, enumerations and records: these keys need a conversion
@@ -378,7 +345,3 @@ def _read(entry: Field[Any], stored: Mapping[str, Any]) -> Any:
     key = _stored_key(entry)
     value = stored.get(key)
     return value if value is None or key not in _FROM_JSON else _FROM_JSON[key](value)
-
-
-def _read_group(kind: type[Any], stored: Mapping[str, Any]) -> Any:
-    return kind(**{entry.name: _read(entry, stored) for entry in fields(kind)})

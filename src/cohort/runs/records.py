@@ -11,6 +11,7 @@ from cohort.tuning.decisions import Decision
 
 __all__ = [
     "CheckpointRecord",
+    "DataProblem",
     "EvaluationRecord",
     "JsonValue",
     "LoggedDecision",
@@ -138,6 +139,16 @@ class ResidencyRecord:
     start_seconds: float
     stop_position: int | None
     stop_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataProblem:
+    """A note about the data, as the report lists it."""
+
+    where: str
+    found: str
+    allowed: str
+    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)

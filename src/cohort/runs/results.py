@@ -35,7 +35,6 @@ class RunResults:
         default_value: The same for the default hyperparameters: recorded at the end of a run whose default trial did
             all its steps, else the best value of ``default_trial``, which a rule may have stopped early.
         default_trial: The trial with the default hyperparameters, where ``default_value`` is its best so far.
-        facts: The run's record.
     """
 
     metric: ObjectiveMetric

@@ -114,7 +114,7 @@ SHOWN_COLUMNS = (
 
 
 def _spread(columns: Sequence[Column], ranked: Sequence[RankedTrial]) -> Iterator[Column]:
-    """Put in the place of a column of mappings one column for each name, in the order the names first occur."""
+    """Replace a column of mappings by one column for each name, in the order the names first occur."""
     for column in columns:
         if not column.each:
             yield column
@@ -136,7 +136,7 @@ def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label
 
 
 def write_results_csv(path: Path, *, results: RunResults) -> None:
-    """Write the trials table, best first. A number that does not exist is an empty field.
+    """Write the table of trials, best first.
 
     Raises:
         StorageFullError: the disk is full; the file is as it was.
@@ -196,7 +196,7 @@ def write_metrics_jsonl(path: Path, *, reader: RunReader) -> None:
 
 def _log_history(reader: RunReader) -> Iterator[dict[str, Any]]:
     """Return the log with the keys of transformers' ``log_history`` and of TRL, and ``trial``."""
-    # num_tokens counts up over a trial, as TRL's counts up over a run
+    # num_tokens adds up over a trial, as TRL's adds up over a run
     seen: dict[int, int] = {}
     for entry in reader.log.entries():
         if not isinstance(entry, LoggedEvent):

@@ -80,9 +80,8 @@ def read_status(directory: RunDirectory) -> RunStatus:
     Raises:
         RunStateError: the run's database cannot be read.
     """
+    # the lock before the database: a run that ends between the two shows as running, never as stopped
     holder = directory.lock().holder() or ""
-    # the lock is asked before the database: a run that ends between the two shows as running, never
-    # as stopped
     with RunReader.open(directory.database) as reader, reader.snapshot():
         results = read_results(reader)
         window = min(_RATE_WINDOW_SECONDS, results.run_seconds)

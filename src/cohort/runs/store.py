@@ -43,11 +43,7 @@ class RunStore:
             RunStateError: there is one already.
             StorageFullError: the disk is full.
         """
-        facts: FactUpdates = {
-            "metric": metric.name,
-            "metric_maximize": metric.maximize,
-            "metric_ties": metric.ties,
-        }
+        facts: FactUpdates = {"metric": metric.name, "metric_maximize": metric.maximize, "metric_ties": metric.ties}
         create_tables(path, facts=stored_facts(facts))
         return cls(open_database(path, read_only=False), clock=clock or SystemClock())
 

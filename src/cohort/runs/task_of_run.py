@@ -27,10 +27,7 @@ __all__ = ["load_run_task", "read_run_task"]
 def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[str] = ()) -> TaskFile:
     """Return the task of a run that is to continue, with its inputs where they are now.
 
-    Args:
-        directory: The run's directory.
-        facts: The run's record; empty where there is none yet.
-        places: Command-line arguments that say where inputs are, e.g. ``["--dataset.train", "rows.jsonl"]``.
+    ``places`` are command-line arguments that say where inputs are, e.g. ``["--dataset.train", "rows.jsonl"]``.
 
     Raises:
         InputError: an input is nowhere to be found, ``places`` sets something else, or the task is no longer valid.

@@ -21,7 +21,6 @@ class TaskResult:
     """The outcome of one task.
 
     Attributes:
-        name: The task's name.
         run_directory: Holds everything that was written.
         adapter_directory: The best adapter, as PEFT and vLLM load it.
         best_trial: Row of ``trials`` that it comes from.
@@ -29,8 +28,6 @@ class TaskResult:
         base_value: The task's metric of the model without an adapter.
         trials: The trials table, best first, as ``--json`` prints it (``FILE_COLUMNS`` of
             :mod:`cohort.runs.results_table`).
-        seconds: Run time.
-        report: The HTML report.
     """
 
     name: str

@@ -29,7 +29,7 @@ class TrialAhead:
 
     Attributes:
         steps_done, planned_steps, warmup_steps: Optimizer steps; the selection is at the end of warm-up.
-        tokens_per_step: Trained.
+        tokens_per_step: Tokens it trains in one step.
         evaluation_steps: Steps it is evaluated after, where they are known.
     """
 
@@ -71,8 +71,8 @@ def seconds_left(
     """Return the seconds that ``trials`` need; None while there is no pace.
 
     Args:
-        trials: All that have not ended; they step together as far as ``most_trials`` lets them.
-        pace: Of the run so far.
+        trials: All trials that have not ended; they step together as far as ``most_trials`` lets them.
+        pace: What steps and evaluations of the run take.
         kept_share: Share that goes on after warm-up, of those not judged yet; 1: no further trial exits.
         most_trials: Most trials that are resident at once, if others have to wait.
     """
@@ -126,13 +126,11 @@ class TokenRate:
         return cls(tokens_per_second, evaluated / trained if trained else 0.0)
 
     def step_seconds(self, num_tokens: float) -> float | None:
-        """Return the seconds of a step, with its part of the evaluations."""
         if not self.tokens_per_second:
             return None
         return num_tokens * (1 + self.evaluated_per_trained) / self.tokens_per_second
 
     def evaluation_seconds(self, num_trials: float) -> float:  # noqa: ARG002 - the steps hold it
-        """Return 0: evaluations are part of the steps."""
         return 0.0
 
 
@@ -162,21 +160,17 @@ class MeasuredPace:
         self._tokens = self._num_evaluated = 0
 
     def took_step(self, num_trials: int, *, num_tokens: int, seconds: float) -> None:
-        """Take in a step of ``num_trials`` trials."""
         self._steps.add(num_trials, tokens=num_tokens, seconds=seconds)
 
     def took_evaluation(self, num_trials: int, *, num_tokens: int, seconds: float) -> None:
-        """Take in an evaluation of ``num_trials`` trials at once."""
         self._tokens += num_tokens
         self._num_evaluated += num_trials
         self._evaluations.add(num_trials, tokens=num_tokens, seconds=seconds)
 
     def step_seconds(self, num_tokens: float) -> float | None:
-        """Return the seconds of a step; None while too few were seen."""
         return self._steps.seconds(num_tokens)
 
     def evaluation_seconds(self, num_trials: float) -> float:
-        """Return the seconds of an evaluation of ``num_trials`` trials; 0 before the first."""
         if not self._num_evaluated:
             return 0.0
         return self._evaluations.seconds(num_trials * self._tokens / self._num_evaluated) or 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NoReturn
@@ -31,6 +31,7 @@ __all__ = [
     "refusal_of",
     "refusals_of",
     "refuse",
+    "require_known",
     "section_with",
     "setting",
     "setting_of",
@@ -60,11 +61,7 @@ class Registered:
     registry: Registry[Any]
 
     def _known(self, name: str) -> str:
-        names = self.registry.names()
-        if name not in names:
-            near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-            hint = f"Did you mean {self.key}: {near[0]}?" if near else "Choose one of these."
-            refuse(Refusal(found=repr(name), allowed=" | ".join(names), hint=hint))
+        require_known(name, self.registry.names(), key=self.key)
         return name
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -124,6 +121,14 @@ def refuse(*refusals: Refusal) -> NoReturn:
         PydanticCustomError: always; its context holds the refusals.
     """
     raise PydanticCustomError(REFUSAL_TYPE, "refused", {"refusals": refusals})
+
+
+def require_known(value: object, names: Sequence[str], *, key: str) -> None:
+    """Refuse ``value`` as the value of ``key`` unless it is one of ``names``."""
+    if value not in names:
+        near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
+        hint = f"Did you mean {key}: {near[0]}?" if near else "Choose one of these."
+        refuse(Refusal(found=repr(value), allowed=" | ".join(names), hint=hint))
 
 
 def refusal_of(problem: Problem) -> Refusal:

@@ -72,7 +72,7 @@ class ValueKind:
     """What one searched hyperparameter may be.
 
     Attributes:
-        field: Its key in a section.
+        field: The key that it has in a section.
         example: A list that could be written.
         is_rank_multiple_allowed: Whether it may follow the trial's own r.
     """
@@ -128,7 +128,7 @@ def quoted_number(value: object) -> str | None:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number, and no switch."""
+    """Return whether ``value`` is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -112,8 +112,8 @@ def task_from_mapping(
         *locate_data(written, base_directory, origin),
     ]
     placed: list[tuple[int, Problem]] = [(problem.where.line or 0, problem) for problem in problems]
-    rest: TaskFile | None = None
     wrong: list[KeyPath] = []
+    rest: TaskFile | None
     try:
         task = rest = TaskFile.model_validate(written)
     except ValidationError as error:
@@ -190,21 +190,13 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
     text = _read_text(path)
     file = Place(file=str(path))
     document = parse_yaml(text, where=file)
-    if document is None or document.data is None:
-        hint = "Write at least model_name_or_path and dataset with train."
-        raise InputError(
-            Problem(where=file.at_line(1), found="an empty file", allowed="a task (keys and values)", hint=hint)
-        )
-    if not isinstance(document.data, dict):
-        found, hint = (
-            f"the text {str(document.data)[:60]!r}",
-            "Write `key: value` lines, such as model_name_or_path: ...",
-        )
-        if isinstance(document.data, list):
-            found, hint = (
-                f"a list of {len(document.data)} entries",
-                "Write one task per file, without the leading dashes.",
-            )
+    if document is None or not isinstance(document.data, dict):
+        data = None if document is None else document.data
+        found, hint = f"the text {str(data)[:60]!r}", "Write `key: value` lines, such as model_name_or_path: ..."
+        if data is None:
+            found, hint = "an empty file", "Write at least model_name_or_path and dataset with train."
+        elif isinstance(data, list):
+            found, hint = f"a list of {len(data)} entries", "Write one task per file, without the leading dashes."
         raise InputError(Problem(where=file.at_line(1), found=found, allowed="one task (keys and values)", hint=hint))
     parsed = [from_working_directory(override) for override in parse_overrides(overrides, model=TaskFile)]
     return task_from_mapping(

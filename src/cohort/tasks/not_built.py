@@ -78,12 +78,7 @@ def _lookup(data: Mapping[str, Any], key: str) -> Any:
 
 
 def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], Place]) -> Iterator[Problem]:
-    """Yield a problem for every value of a task that asks for a missing feature.
-
-    Args:
-        data: The task as it was written, before validation.
-        where: Dotted key to its place.
-    """
+    """Yield a problem for every value of ``data``, a task before validation, that asks for a missing feature."""
     for entry in NOT_BUILT_KEYS:
         value = _lookup(data, entry.key)
         # without the key the default holds, which asks for nothing that is missing

@@ -34,6 +34,10 @@ class Override:
     option: str
 
 
+def _problem(found: str, *, allowed: str, hint: str) -> Problem:
+    return Problem(where="command line", found=found, allowed=allowed, hint=hint)
+
+
 def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str, str]]:
     position = 0
     while position < len(arguments):
@@ -41,16 +45,14 @@ def _pairs(arguments: Sequence[str], problems: list[Problem]) -> Iterator[tuple[
         position += 1
         if not argument.startswith("--") or argument == "--":
             hint = "Write --KEY VALUE, and put quotes around a value with spaces."
-            problems.append(Problem(where="command line", found=repr(argument), allowed="--KEY VALUE pairs", hint=hint))
+            problems.append(_problem(repr(argument), allowed="--KEY VALUE pairs", hint=hint))
         elif "=" in argument:
             option, _, text = argument.partition("=")
             yield option, text
         # no value of a key begins with two dashes: what follows is the next option
         elif position == len(arguments) or arguments[position].startswith("--"):
-            hint = f"Write {argument} VALUE."
-            problems.append(
-                Problem(where="command line", found=f"{argument} without a value", allowed="--KEY VALUE", hint=hint)
-            )
+            found, hint = f"{argument} without a value", f"Write {argument} VALUE."
+            problems.append(_problem(found, allowed="--KEY VALUE", hint=hint))
         else:
             yield argument, arguments[position]
             position += 1
@@ -90,9 +92,7 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
             key = option.removeprefix("--")
             hint = unknown_key_hint(model, tuple(key.replace("-", "_").split(".")), elsewhere="Write that.")
             allowed = "keys of the task file, as --section.key VALUE"
-            problems.append(
-                Problem(where="command line", found=f"the unknown option {option}", allowed=allowed, hint=hint)
-            )
+            problems.append(_problem(f"the unknown option {option}", allowed=allowed, hint=hint))
             continue
         try:
             value = parse_yaml_value(text, where=Place(option=f"command line {option}"))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cohort.core.errors import Problem
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import KeyPath
 from cohort.data.problems import ProblemKind, ProblemLog
-from cohort.data.sources import HubSource, resolve_sources
+from cohort.data.sources import SPLITS, HubSource, resolve_sources
 from cohort.tasks.overrides import Override
 from cohort.tasks.yaml_lines import TaskOrigin
 
@@ -50,7 +50,7 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Pr
         return []
     section = data["dataset"] = dict(section)
     problems: list[Problem] = []
-    for split in ("train", "validation"):
+    for split in SPLITS:
         value = section.get(split)
         entries: list[Any] = value if isinstance(value, list) else [value]
         if not entries or not all(isinstance(entry, str) and entry.strip() for entry in entries):
@@ -59,8 +59,7 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Pr
         absolute = []
         for entry in entries:
             where = origin.where(("dataset", split))
-            name: Literal["train", "validation"] = "train" if split == "train" else "validation"
-            found = resolve_sources(entry, split=name, base_directory=base, where=where, log=log)
+            found = resolve_sources(entry, split=split, base_directory=base, where=where, log=log)
             is_hub = any(isinstance(source, HubSource) for source in found)
             # the run directory keeps its own copy of the task, so a path must not depend on where the file lies
             absolute.append(entry if is_hub else str((base / Path(entry).expanduser()).resolve()))

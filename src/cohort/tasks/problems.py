@@ -52,10 +52,7 @@ def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
 def unknown_key_hint(model: type[BaseModel], path: KeyPath, *, elsewhere: str = "Move it there.") -> str:
     """Return the hint for an unknown key: its name here, the section it belongs to, or the nearest key.
 
-    Args:
-        model: The task file.
-        path: The key as written.
-        elsewhere: What to do about a key that belongs to another section.
+    ``elsewhere`` is what to do about a key that belongs to another section.
     """
     key, section = str(path[-1]), ".".join(str(part) for part in path[:-1])
     word = key.lower().replace("-", "_")
@@ -115,13 +112,8 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
     path: KeyPath = detail["loc"]
     info = _field_at(model, path)
     if detail["type"] == REFUSAL_TYPE:
-        return [
-            (
-                (*path, *refusal.at),
-                replace(refusal.problem(Place()), where=origin.where((*path, *refusal.at))),
-            )
-            for refusal in refusals_of(detail.get("ctx"))
-        ]
+        placed = [((*path, *refusal.at), refusal) for refusal in refusals_of(detail.get("ctx"))]
+        return [(at, replace(refusal.problem(Place()), where=origin.where(at))) for at, refusal in placed]
     if detail["type"] == "extra_forbidden":
         section = _section_of(info) if info is not None else model
         found = f"the unknown key {str(path[-1])!r}"

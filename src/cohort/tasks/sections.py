@@ -12,14 +12,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
-from cohort.tasks.hyperparameters import (
-    LORA_ALPHA,
-    SEARCHABLE,
-    LoraKeys,
-    TrainingKeys,
-    multiple_to_plain,
-    parse_alpha,
-)
+from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tuning.evaluation_times import EvaluationSettings
@@ -29,18 +22,16 @@ from cohort.tuning.samplers import SAMPLERS, sampler_kind
 __all__ = ["EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
 
 
+_MODULES_ALLOWED = "all-linear, or a list of module names"
+
+
 def _target_modules(value: object) -> object:
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name.strip() for name in value):
         return tuple(value)
-    refuse(
-        Refusal(
-            found=repr(value),
-            allowed="all-linear, or a list of module names",
-            hint="Write all-linear, or for example [q_proj, v_proj].",
-        )
-    )
+    hint = "Write all-linear, or for example [q_proj, v_proj]."
+    refuse(Refusal(found=repr(value), allowed=_MODULES_ALLOWED, hint=hint))
 
 
 def _plain_alpha(value: float | MultipleOf) -> float | str:
@@ -59,9 +50,7 @@ else:
         PlainSerializer(lambda names: names if isinstance(names, str) else list(names)),
     ]
     _TARGET_MODULES = setting(
-        "all-linear",
-        allowed="all-linear, or a list of module names",
-        description="the linear layers that get an adapter",
+        "all-linear", allowed=_MODULES_ALLOWED, description="the linear layers that get an adapter"
     )
     _LoraKeys = section_with(LoraKeys, target_modules=(_TARGETS, _TARGET_MODULES))
     _TrainingKeys = section_with(TrainingKeys)
@@ -191,10 +180,7 @@ class SearchSection(Section):
         60, ge=1, allowed="a whole number of at least 1", description="trials of random and tpe; grid takes all"
     )
     space: Annotated[
-        dict[str, Parameter],
-        BeforeValidator(parse_space),
-        PlainSerializer(_plain_space),
-        WithJsonSchema(_SPACE_SCHEMA),
+        dict[str, Parameter], BeforeValidator(parse_space), PlainSerializer(_plain_space), WithJsonSchema(_SPACE_SCHEMA)
     ] = setting(
         {}, allowed=f"a mapping with keys among {', '.join(SEARCHABLE)}", description="a key overrides its namesake"
     )
@@ -224,19 +210,18 @@ class SearchSection(Section):
         # other samplers draw as many as `trials` says, however large the space is
         if not sampler_kind(self.sampler).takes_whole_space:
             return self
-        given = [name for name in ("first_trials", "max_gpu_hours") if getattr(self, name) is not None]
-        if given:
-            refuse(
-                *(
-                    Refusal(
-                        found=f"{name} with sampler: {self.sampler}, which takes all combinations at once",
-                        allowed="sampler: random or tpe",
-                        hint=f"Remove {name}, or choose another sampler.",
-                        at=(name,),
-                    )
-                    for name in given
-                )
+        unused = [
+            Refusal(
+                found=f"{name} with sampler: {self.sampler}, which takes all combinations at once",
+                allowed="sampler: random or tpe",
+                hint=f"Remove {name}, or choose another sampler.",
+                at=(name,),
             )
+            for name in ("first_trials", "max_gpu_hours")
+            if getattr(self, name) is not None
+        ]
+        if unused:
+            refuse(*unused)
         counts = {name: num_points(parameter) for name, parameter in self.space.items()}
         endless = [
             Refusal(

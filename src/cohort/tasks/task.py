@@ -81,14 +81,8 @@ class Task:
         shown = "Task" if name is None else f"Task {name!r}"
         if search_space is not None:
             if search is not None and "space" in search:
-                raise InputError(
-                    Problem(
-                        where=Place(file=shown, key=("search_space",)),
-                        found="search_space and search['space']",
-                        allowed="one of the two",
-                        hint="Remove one.",
-                    )
-                )
+                where, found = Place(file=shown, key=("search_space",)), "search_space and search['space']"
+                raise InputError(Problem(where=where, found=found, allowed="one of the two", hint="Remove one."))
             data["search"] = {**data.get("search", {}), "space": dict(search_space)}
         self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown)
         # the data may be given as "..", whose stem says nothing: the normalised path has the directory's name

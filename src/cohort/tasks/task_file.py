@@ -5,17 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    PlainSerializer,
-    PrivateAttr,
-    SerializeAsAny,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, SerializeAsAny, WithJsonSchema, model_validator
 from ruamel.yaml import YAML
 
 from cohort.core.discovery import modules_of
@@ -26,16 +18,10 @@ from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
-from cohort.tasks.fields import Section, Whole, refuse, setting
+from cohort.tasks.fields import Section, Whole, refuse, require_known, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF
 from cohort.tasks.other_names import use_own_names
-from cohort.tasks.sections import (
-    EvaluationSection,
-    LoraSection,
-    MemorySection,
-    SearchSection,
-    TrainingSection,
-)
+from cohort.tasks.sections import EvaluationSection, LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.yaml_lines import TaskOrigin
 from cohort.tuning.constraints import parse_constraint
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -68,11 +54,8 @@ def _objectives() -> tuple[str, ...]:
 
 
 def _objective(value: object) -> object:
-    if value in _objectives():
-        return value
-    near = get_close_matches(str(value).lower(), _objectives(), n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else "Choose one of these."
-    refuse(Refusal(found=repr(value), allowed=" | ".join(_objectives()), hint=hint))
+    require_known(value, _objectives(), key="objective")
+    return value
 
 
 def _num_gpus(value: object) -> object:
@@ -86,7 +69,7 @@ def _report_to(value: object) -> object:
     # `all` is resolved now: a resumed run must report to the trackers it began with, whatever is installed then
     names = [] if value in (None, "none") else list(installed_trackers()) if value == "all" else value
     names = [names] if isinstance(names, str) else names
-    allowed = f"none, all (what is installed), or one or several of {', '.join(TRACKER_NAMES)}"
+    allowed = f"none, all (those installed), or one or several of {', '.join(TRACKER_NAMES)}"
     if not isinstance(names, list | tuple):
         refuse(Refusal(found=repr(value), allowed=allowed, hint="Write report_to: none."))
     bad = [Refusal(found=repr(name), allowed=allowed, hint="Remove it.") for name in names if name not in TRACKER_NAMES]

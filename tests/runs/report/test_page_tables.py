@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cohort.runs.facts import DataProblem, InputFacts
+from cohort.runs.facts import InputFacts
+from cohort.runs.records import DataProblem
 from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.results import read_results
 from tests.runs.small_run import SmallRun

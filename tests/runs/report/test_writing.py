@@ -12,9 +12,9 @@ import pytest
 
 from cohort.core.errors import StorageFullError
 from cohort.core.events import Evaluated, StepDone
-from cohort.runs.facts import DataProblem, InputFacts, RunPlaces
+from cohort.runs.facts import InputFacts, RunPlaces
 from cohort.runs.reader import RunReader
-from cohort.runs.records import NewTrial
+from cohort.runs.records import DataProblem, NewTrial
 from cohort.runs.report import render_report, write_report
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason

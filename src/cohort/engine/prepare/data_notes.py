@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cohort.data.problems import ProblemKind
 from cohort.data.report import DataReport
-from cohort.runs.facts import DataProblem
+from cohort.runs.records import DataProblem
 
 __all__ = ["data_counts", "data_problems", "split_notes"]
 

@@ -41,10 +41,9 @@ class MlflowTracker:
         if trial_id in self._runs:
             return self._runs[trial_id]
         if self._experiment is None:
-            known = self._client.get_experiment_by_name(self._settings.task_name)
-            self._experiment = (
-                known.experiment_id if known else self._client.create_experiment(self._settings.task_name)
-            )
+            name = self._settings.task_name
+            known = self._client.get_experiment_by_name(name)
+            self._experiment = known.experiment_id if known else self._client.create_experiment(name)
         key = self._settings.trial_key(trial_id)
         found = self._client.search_runs([self._experiment], filter_string=f"tags.`{_KEY_TAG}` = '{key}'")
         if found:

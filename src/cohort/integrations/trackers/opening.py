@@ -49,20 +49,12 @@ def _first_installed(name: str, *, import_module: Importer) -> ModuleType | None
 
 
 def _problem(name: str, *, where: Place | str) -> Problem:
-    if name not in _PACKAGES:
-        return Problem(
-            where=where,
-            found=f"{name!r}",
-            allowed=", ".join((*TRACKER_NAMES, "none")),
-            hint="Choose one of these.",
-        )
-    package = _PACKAGES[name][0]
-    return Problem(
-        where=where,
-        found=f"{name!r}, but the package {package} is not installed",
-        allowed=", ".join((*TRACKER_NAMES, "none")),
-        hint=f"Run `pip install {package}`, or remove {name} from report_to.",
-    )
+    found, hint = f"{name!r}", "Choose one of these."
+    if name in _PACKAGES:
+        package = _PACKAGES[name][0]
+        found += f", but the package {package} is not installed"
+        hint = f"Run `pip install {package}`, or remove {name} from report_to."
+    return Problem(where=where, found=found, allowed=", ".join((*TRACKER_NAMES, "none")), hint=hint)
 
 
 def _open(name: str, module: ModuleType, *, settings: TrackerSettings, import_module: Importer) -> Tracker:
@@ -89,13 +81,7 @@ def _modules(names: Sequence[str], *, import_module: Importer) -> dict[str, Modu
 def tracker_problems(
     names: Sequence[str], *, where: Place | str, import_module: Importer = importlib.import_module
 ) -> list[Problem]:
-    """Return what keeps :func:`open_trackers` from opening ``names``: unknown ones, packages that are not installed.
-
-    Args:
-        names: Of ``report_to``.
-        where: How messages name that key.
-        import_module: Imports a package.
-    """
+    """Return what keeps :func:`open_trackers` from opening ``names``: unknown ones, packages that are not installed."""
     modules = _modules(names, import_module=import_module)
     return [_problem(name, where=where) for name, module in modules.items() if module is None]
 
@@ -110,10 +96,9 @@ def open_trackers(
     Raises:
         InputError: a name is unknown or its package is not installed; lists all of them.
     """
-    modules = _modules(names, import_module=import_module)
-    problems = [_problem(name, where="report_to") for name, module in modules.items() if module is None]
-    if problems:
+    if problems := tracker_problems(names, where="report_to", import_module=import_module):
         raise InputError(problems)
+    modules = _modules(names, import_module=import_module)
     return Trackers(
         {
             name: _open(name, module, settings=settings, import_module=import_module)

@@ -66,12 +66,12 @@ def evaluation_scalars(event: Evaluated) -> dict[str, float]:
 
 
 def leaves_its_slot(decision: Decision) -> bool:
-    """Return whether the trial logs nothing more for now, so that its tracker run may be let go."""
+    """Return whether the trial logs nothing more for now, so that its tracker run can be closed."""
     return decision.kind in (DecisionKind.PARK, DecisionKind.STOP, DecisionKind.FINISH)
 
 
 class Trackers:
-    """Several trackers as one. A tracker that fails is dropped with a warning: no server may end a night's training."""
+    """Several trackers as one. A tracker that fails is dropped and noted: no server may end a night's training."""
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._trackers = dict(trackers)

@@ -30,8 +30,6 @@ class TaskBar:
     """A task on some GPUs for a while. Seconds count from the start of the plan or the queue.
 
     Attributes:
-        task: The task's name.
-        gpu_ids: The GPUs it holds.
         note: More for the tooltip, such as ``exited early``.
         ending: Shape of the mark at its end (:func:`~cohort.runs.report.svg.mark`); empty for none.
     """

@@ -11,7 +11,7 @@ from statistics import median
 
 from cohort.core.seeds import derive_seed
 from cohort.runs.records import JsonValue, TrialRecord
-from cohort.runs.report.labels import setting_label
+from cohort.runs.report.labels import in_order, is_number, setting_label
 from cohort.runs.report.outcomes import outcome_of, trial_group
 from cohort.runs.report.svg import Axis, Frame, band_axis, linear_axis, log_axis, mark
 
@@ -40,12 +40,7 @@ class Effect:
 
 
 def varied_parameters(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> list[str]:
-    """Return the hyperparameters that differ between trials, in their order, without those that follow one of them.
-
-    Args:
-        trials: All that are shown.
-        followed: What each one that is a multiple of another follows (:func:`followed_parameters`).
-    """
+    """Return the hyperparameters that differ between trials, in their order, without those that follow one of them."""
     return list(_groups(trials, followed=followed))
 
 
@@ -76,23 +71,16 @@ def _value_axis(values: Sequence[float]) -> Axis:
     return linear_axis(low - pad, high + pad, count=5)
 
 
-def _number(value: JsonValue) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _parameter_axis(values: Sequence[JsonValue]) -> tuple[Axis, dict[str, float] | None]:
     """The axis, and the band of each value; None for the bands where the axis is continuous."""
-    distinct = {json.dumps(value): value for value in values}
-    numbers = [number for value in distinct.values() if (number := _number(value)) is not None]
-    all_numbers = len(numbers) == len(distinct)
+    distinct, all_numbers = in_order(values)
     if all_numbers and len(distinct) > _MAX_BANDS:
+        numbers = [value for value in distinct.values() if is_number(value)]
         low, high = min(numbers), max(numbers)
         axis = log_axis(low, high) if low > 0 and high / low > 20 else linear_axis(low, high)
         return axis, None
-    keys = sorted(distinct, key=lambda key: (_number(distinct[key]) or 0.0, key) if all_numbers else (0.0, key))
-    return band_axis([setting_label(distinct[key]) for key in keys]), {
-        key: float(index) for index, key in enumerate(keys)
-    }
+    bands = {key: float(index) for index, key in enumerate(distinct)}
+    return band_axis([setting_label(value) for value in distinct.values()]), bands
 
 
 def _effect(
@@ -113,7 +101,7 @@ def _effect(
             continue
         setting = trial.parameters.get(parameter)
         if bands is None:
-            at = _number(setting) or 0.0
+            at = setting if is_number(setting) else 0.0
         else:
             band = bands[json.dumps(setting)]
             by_band.setdefault(band, []).append(trial.best_value)
@@ -153,11 +141,7 @@ def hyperparameter_effects(
 ) -> list[Effect]:
     """Return one drawing for each hyperparameter that varies; none while no trial has a finite evaluation.
 
-    Args:
-        trials: All that are shown.
-        best: The one to mark.
-        value_label: The task's metric in words.
-        followed: What each hyperparameter that is a multiple of another follows; it is named in that one's drawing.
+    ``followed`` gives the base of each multiple of another hyperparameter, whose drawing names it too.
     """
     values = [trial.best_value for trial in trials if trial.best_value is not None and math.isfinite(trial.best_value)]
     if not values:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from typing import TypeGuard
 
 from cohort.runs.records import JsonValue
 
-__all__ = ["is_number", "number_label", "percent_label", "setting_label", "value_label"]
+__all__ = ["in_order", "is_number", "number_label", "percent_label", "setting_label", "value_label"]
 
 _ITEMS_SHOWN = 6
 
 
-def is_number(value: JsonValue) -> bool:
+def is_number(value: JsonValue) -> TypeGuard[int | float]:
     """Return whether ``value`` is a number; a switch is none, although bool is an int."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def in_order(values: Iterable[JsonValue]) -> tuple[dict[str, JsonValue], bool]:
+    """Return the distinct values by their JSON, sorted (numbers by size), and whether all are numbers."""
+    distinct = {json.dumps(value): value for value in values}
+    numeric = all(map(is_number, distinct.values()))
+    keys = sorted(distinct, key=lambda key: (float(str(distinct[key])) if numeric else 0.0, key))
+    return {key: distinct[key] for key in keys}, numeric
 
 
 def number_label(value: float, *, digits: int = 3) -> str:
@@ -27,7 +37,7 @@ def number_label(value: float, *, digits: int = 3) -> str:
 
 def setting_label(value: JsonValue) -> str:
     """Return a hyperparameter's value as a tick of an axis."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if is_number(value):
         return number_label(value)
     return value if isinstance(value, str) else json.dumps(value)
 

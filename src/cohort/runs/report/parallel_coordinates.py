@@ -9,7 +9,7 @@ from html import escape
 
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.report.hyperparameter_effects import varied_parameters
-from cohort.runs.report.labels import is_number, number_label, setting_label
+from cohort.runs.report.labels import in_order, number_label, setting_label
 from cohort.runs.report.outcomes import trial_group
 from cohort.runs.report.svg import text
 
@@ -24,10 +24,8 @@ class _Column:
 
     def __init__(self, name: str, values: Sequence[JsonValue]) -> None:
         self.name = name
-        distinct = {json.dumps(value): value for value in values}
-        numeric = all(map(is_number, distinct.values()))
-        # numbers in their order, words by the alphabet
-        keys = sorted(distinct, key=lambda key: (float(str(distinct[key])) if numeric else 0.0, key))
+        distinct, _ = in_order(values)
+        keys = list(distinct)
         self.places = {key: (index + 0.5) / len(keys) for index, key in enumerate(keys)}
         stride = max(1, math.ceil(len(keys) / _MAX_LABELS))
         self.labels = [(self.places[key], setting_label(distinct[key])) for key in keys[::stride]]

@@ -87,9 +87,8 @@ def _effects(results: RunResults) -> dict[str, Any]:
 def _slots_note(reader: RunReader) -> str:
     stays = reader.log.residencies()
     # every stay that ended is followed by another one of its trial, but for the last
-    parked = sum(1 for stay in stays if stay.stop_seconds is not None) - len(
-        {stay.trial_id for stay in stays if stay.stop_seconds is not None}
-    )
+    ended = [stay.trial_id for stay in stays if stay.stop_seconds is not None]
+    parked = len(ended) - len(set(ended))
     slots = len({stay.slot for stay in stays})
     note = (
         f"A bar is a trial in {'the one slot' if slots == 1 else f'one of {slots} slots'} of the pack, with the "
