@@ -183,6 +183,7 @@ class RunLog:
 
 
 def _maker(kind: type[_Record], names: tuple[str, ...]) -> Callable[[Iterable[Any]], _Record]:
+    # looked up once, not for each of a run's many thousand rows
     readers = [(name, _FROM_COLUMN.get(name)) for name in names]
     build = cast("Callable[..., _Record]", kind)
 

@@ -88,6 +88,7 @@ def _why(trial: TrialRecord, *, metric: ObjectiveMetric) -> str:
 
 def read_results(reader: RunReader) -> RunResults:
     """Read the outcome so far; works at any moment of a run."""
+    # one moment for all three: ranks and times of different moments would contradict each other
     with reader.snapshot():
         facts, trials, run_seconds = reader.facts(), reader.trials(), reader.run_seconds()
     metric = facts.objective_metric

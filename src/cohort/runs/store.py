@@ -167,6 +167,7 @@ class RunStore:
         )
 
     def add_seconds(self, seconds: Mapping[Activity, float]) -> None:
+        # added to what is recorded: earlier processes of the run spent time as well
         before = self.reader.facts().seconds
         self.set_facts(seconds={activity: before.get(activity, 0.0) + more for activity, more in seconds.items()})
 

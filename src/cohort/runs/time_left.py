@@ -203,7 +203,7 @@ class _Curve:
         """Return what one of ``tokens`` takes; None while too little was seen."""
         if self._latest is None:
             return None
-        # a prediction asks once for every trial: fitting each time would sort 32 samples of every pack size
+        # a prediction needs this once for every trial: fitting each time would sort 32 samples of every pack size
         if self._fitted is None:
             self._fitted = self._fit(self._latest)
         constant, slope, flat = self._fitted
