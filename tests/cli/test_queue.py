@@ -39,7 +39,7 @@ def test_tasks_are_added_listed_and_removed(task: Path, queue: str, capsys: pyte
     listed = {entry["name"]: entry for entry in json.loads(out)["tasks"]}
     assert listed["urgent"]["state"] == "queued"
     assert listed["urgent"]["priority"] == 3
-    # a head that was killed leaves its tasks as running: nobody works on them now
+    # a head that was killed leaves its tasks as running: no worker trains them now
     with open_queue(Path(queue)) as store:
         store.update("urgent", state=TaskState.RUNNING)
     assert "1 queued, 1 removed" in cohort(capsys, "status", queue)[1]

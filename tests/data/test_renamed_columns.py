@@ -1,4 +1,4 @@
-"""What is wrong with a row is said in the file's own words."""
+"""Problems of a row name columns as the file does."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_status_follows_from_decisions_and_residency(store: RunStore) -> None:
 
 def test_the_best_evaluation_is_the_last_that_the_study_called_so(tmp_path: Path, store: RunStore) -> None:
     found = [evaluated(0, step, loss) for step, loss in ((1, 1.5), (2, 1.25), (3, 1.0))]
-    # the third is less, but nobody decided it: the record follows the study
+    # the third is less, but no decision says so: the record follows the study
     store.append(found, [new_best(found[0]), new_best(found[1])])
     assert (store.reader.trial(0).best_step, store.reader.trial(0).best_value, store.reader.trial(0).best_loss) == (
         2,

@@ -13,7 +13,7 @@ from cohort.runs.task_of_run import load_run_task, read_run_task
 
 
 def begun(folder: Path) -> RunDirectory:
-    """Return a run in ``folder`` whose task names a model and rows beside it."""
+    """Return a run in ``folder`` whose task names a model and rows next to it."""
     (folder / "model").mkdir(parents=True)
     (folder / "train.jsonl").write_text('{"prompt": "1+1=", "completion": "2"}\n')
     directory = RunDirectory.create(folder / "run")

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TickingClock(ManualClock):
-    """A second passes each time somebody looks, so that every step is told to watchers."""
+    """A second passes at each look, so that watchers get every step."""
 
     def monotonic(self) -> float:
         self.advance(1.0)
@@ -35,7 +35,7 @@ class TickingClock(ManualClock):
 
 
 class Noting(SilentWatcher):
-    """Writes down what is said."""
+    """Records progress and notes."""
 
     def __init__(self, notes: list[str]) -> None:
         self._notes = notes

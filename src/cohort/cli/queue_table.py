@@ -16,7 +16,7 @@ from cohort.task_queue.progress import QueueProgress, TaskView
 from cohort.task_queue.records import TaskState
 from cohort.task_queue.status import QueueStatus, UnstartedTask, queue_status_json, unstarted_task_json
 
-__all__ = ["QUEUE_VIEW", "print_queue", "print_unbegun", "queue_line", "task_table"]
+__all__ = ["QUEUE_VIEW", "print_queue", "print_unstarted", "queue_line", "task_table"]
 
 # in the order in which they are counted
 _STYLES = {
@@ -120,30 +120,32 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         console.print(Text(f"\nto continue: cohort resume {status.directory}"), soft_wrap=True)
 
 
-def print_unbegun(unbegun: UnstartedTask, *, as_json: bool) -> None:
+def print_unstarted(unstarted: UnstartedTask, *, as_json: bool) -> None:
     """Print the state of a queued task whose run has not begun, and what it waits for."""
     if as_json:
-        print(json.dumps(unstarted_task_json(unbegun), indent=2))
+        print(json.dumps(unstarted_task_json(unstarted), indent=2))
         return
-    task = unbegun.task
+    task = unstarted.task
     facts = {"task": task.name, "state": f"{task.state.value}, its run has not begun"}
     if task.state is TaskState.RUNNING:
         facts["state"] = f"beginning on {task.device}" if task.device else "beginning"
     if task.reason:
         facts["reason"] = task.reason
-    if unbegun.waits_for:
-        facts["waits for"] = unbegun.waits_for
-    if unbegun.begins_in_seconds is not None and task.state is TaskState.QUEUED:
-        begins = f"in about {format_duration(unbegun.begins_in_seconds)}" if unbegun.begins_in_seconds else "at once"
+    if unstarted.waits_for:
+        facts["waits for"] = unstarted.waits_for
+    if unstarted.begins_in_seconds is not None and task.state is TaskState.QUEUED:
+        begins = (
+            f"in about {format_duration(unstarted.begins_in_seconds)}" if unstarted.begins_in_seconds else "at once"
+        )
         facts["expected"] = f"to begin {begins}, or earlier if other tasks exit early"
     if task.expected_seconds is not None and not task.state.is_final:
         facts["takes"] = f"about {format_duration(task.expected_seconds)}, without early exit"
-    if unbegun.ends_in_seconds is not None and not task.state.is_final:
-        facts["left"] = f"about {format_duration(unbegun.ends_in_seconds)} until it ends, without early exit"
+    if unstarted.ends_in_seconds is not None and not task.state.is_final:
+        facts["left"] = f"about {format_duration(unstarted.ends_in_seconds)} until it ends, without early exit"
     if task.priority:
         facts["priority"] = str(task.priority)
-    facts["queue"] = f"{unbegun.queue}" + (f" ({unbegun.holder})" if unbegun.holder else "")
+    facts["queue"] = f"{unstarted.queue}" + (f" ({unstarted.holder})" if unstarted.holder else "")
     console = Console(highlight=False, soft_wrap=True)
     print_facts(console, facts)
-    if not unbegun.holder and not task.state.is_final:
-        console.print(Text(f"\nto continue: cohort resume {unbegun.queue}"), soft_wrap=True)
+    if not unstarted.holder and not task.state.is_final:
+        console.print(Text(f"\nto continue: cohort resume {unstarted.queue}"), soft_wrap=True)

@@ -78,7 +78,7 @@ def run(
         if tasks:
             add_to_queue(tasks, output, expect=expect)
         request = {**places.to_json(), "policy": policy, "stall_limit": stall_limit}
-        _work_off(output, pool, expect=expect, request=request, keep_open=keep_open, as_json=as_json)
+        _run_queue(output, pool, expect=expect, request=request, keep_open=keep_open, as_json=as_json)
 
 
 def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) -> None:
@@ -105,16 +105,16 @@ def continue_queue(directory: Path, *, as_json: bool) -> None:
         has_work = store.has_open_tasks()
     # a finished queue is shown without starting workers, which would load torch and take a GPU
     if not has_work and queue_holder(directory) is None:
-        _show(directory, as_json=as_json)
+        _show_queue(directory, as_json=as_json)
         return
     places = PoolRequest(**{name: request.get(name) for name in ("gpus", "workers", "ray")})
     pool, hardware = open_pool(places, directory)
     expect = ExpectedTime(directory, hardware)
     request = {**places.to_json(), **request}
-    _work_off(directory, pool, expect=expect, request=request, keep_open=False, as_json=as_json)
+    _run_queue(directory, pool, expect=expect, request=request, keep_open=False, as_json=as_json)
 
 
-def _work_off(
+def _run_queue(
     directory: Path,
     pool: WorkerPool,
     *,
@@ -142,10 +142,10 @@ def _work_off(
             store.set_facts(request=request)
     with watching(QUEUE_VIEW) as watcher:
         work_off(directory, pool, expect=expect, settings=settings, watcher=watcher)
-    _show(directory, as_json=as_json)
+    _show_queue(directory, as_json=as_json)
 
 
-def _show(directory: Path, *, as_json: bool) -> None:
+def _show_queue(directory: Path, *, as_json: bool) -> None:
     from cohort.cli.queue_table import print_queue
     from cohort.task_queue.page import write_queue_page
     from cohort.task_queue.status import read_queue_status

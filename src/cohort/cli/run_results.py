@@ -26,7 +26,7 @@ from cohort.runs.status import RunStatus
 __all__ = ["print_results", "print_status"]
 
 
-def _named(results: RunResults) -> list[str]:
+def _names_to_show(results: RunResults) -> list[str]:
     """Return the hyperparameters to show for the best trial: all searched ones, also those equal in every trial."""
     rows = [entry.trial.parameters for entry in results.ranked]
     shown = {*searched_names(results.facts), *varied_names(rows)}
@@ -44,7 +44,7 @@ def _outcome(results: RunResults) -> dict[str, str]:
         value = format_value(results.best.best_value)
         where = f"trial {results.best.trial_id}, step {results.best.best_step}"
         facts["best"] = f"{results.metric_label} {value} ({where})"
-        if names := _named(results):
+        if names := _names_to_show(results):
             facts["with"] = parameter_text(results.best.parameters, names)
     if results.default_value is not None:
         facts["default"] = f"{results.metric_label} {format_value(results.default_value)}"

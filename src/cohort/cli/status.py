@@ -21,10 +21,10 @@ def status(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: Debu
             return
         from cohort.task_queue.status import read_unstarted_task
 
-        if (unbegun := read_unstarted_task(run_dir)) is not None:
-            from cohort.cli.queue_table import print_unbegun
+        if (unstarted := read_unstarted_task(run_dir)) is not None:
+            from cohort.cli.queue_table import print_unstarted
 
-            print_unbegun(unbegun, as_json=as_json)
+            print_unstarted(unstarted, as_json=as_json)
             return
         from cohort.cli.run_results import print_status
         from cohort.runs.directory import RunDirectory

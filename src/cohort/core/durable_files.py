@@ -85,12 +85,12 @@ def _flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _beside(path: Path) -> Path:
+def _partial_path(path: Path) -> Path:
     """A new name in the same folder, because a rename is atomic only within one file system."""
     return Path(tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX, dir=path.parent))
 
 
-def _put(partial: Path, target: Path, *, replaces: bool) -> None:
+def _move_into_place(partial: Path, target: Path, *, replaces: bool) -> None:
     if not replaces:
         try:
             os.link(partial, target)
@@ -116,13 +116,13 @@ def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True) -> Itera
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
     """
     target = Path(path)
-    partial = _beside(target)
+    partial = _partial_path(target)
     try:
         with storage_full_named(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             yield partial
             _flush_to_disk(partial)
-            _put(partial, target, replaces=replaces)
+            _move_into_place(partial, target, replaces=replaces)
             _flush_to_disk(target.parent)
     finally:
         partial.unlink(missing_ok=True)
@@ -179,7 +179,7 @@ def atomic_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     recover_directory(target)
-    partial = _beside(target)
+    partial = _partial_path(target)
     try:
         with storage_full_named(target):
             partial.mkdir(parents=True)

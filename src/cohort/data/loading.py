@@ -85,7 +85,7 @@ def load_dataset(
     cached = read_cache(directory, key=key) if use_cache and is_clean else None
     if cached is not None:
         return LoadedDataset(**vars(cached), cache_status="hit")
-    data = _prepared(
+    data = _load(
         sources,
         settings=settings,
         tokenizer=tokenizer,
@@ -94,11 +94,11 @@ def load_dataset(
         log=log,
         max_problems=max_problems,
     )
-    status = _stored(directory, key=key, data=data) if use_cache else "off"
+    status = _try_to_cache(directory, key=key, data=data) if use_cache else "off"
     return LoadedDataset(**vars(data), cache_status=status)
 
 
-def _prepared(
+def _load(
     sources: Sequence[InputSource],
     *,
     settings: DatasetSettings,
@@ -127,7 +127,7 @@ def _prepared(
     evaluated = [validation[index] for index in chosen]
     train_lengths = np.asarray([len(row.tokens) for row in train], dtype=np.int64)
     counts, lines, samples = collect_notes(log)
-    train_rows, validation_rows = _flat(train, identity=identity), _flat(evaluated, identity=identity)
+    train_rows, validation_rows = _flattened(train, identity=identity), _flattened(evaluated, identity=identity)
     report = DataReport(
         format=parsed.format.value,
         is_chat=parsed.is_chat,
@@ -249,7 +249,7 @@ def _note_nothing_left(
         )
 
 
-def _flat(rows: Sequence[TokenRow], *, identity: str) -> TokenisedRows:
+def _flattened(rows: Sequence[TokenRow], *, identity: str) -> TokenisedRows:
     lengths = np.asarray([len(row.tokens) for row in rows], dtype=np.int64)
     tokens = np.concatenate([row.tokens for row in rows])
     trained = np.concatenate([row.trained for row in rows])
@@ -303,7 +303,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _stored(directory: Path, *, key: str, data: CachedData) -> str:
+def _try_to_cache(directory: Path, *, key: str, data: CachedData) -> str:
     try:
         write_cache(directory, key=key, data=data)
     # the cache only saves time, so a full or read-only disk is reported and not fatal

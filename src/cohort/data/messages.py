@@ -53,7 +53,7 @@ def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
             extra["tool_calls"] = _with_parsed_arguments(extra["tool_calls"], place=place)
         content = _content(item.get("content"), place=place, may_be_missing="tool_calls" in extra)
         trained = _weight(item.get("weight"), role=role, place=place)
-        messages.append(_checked(Message(role=role, content=content, trained=trained, extra=extra), place=place))
+        messages.append(_with_answer(Message(role=role, content=content, trained=trained, extra=extra), place=place))
     return tuple(messages)
 
 
@@ -97,7 +97,7 @@ def _sharegpt_message(item: Mapping[str, Any], *, place: str) -> Message:
         )
     content = _content(item.get("value"), place=place, may_be_missing=False)
     trained = _weight(item.get("weight"), role=role, place=place)
-    return _checked(Message(role=role, content=content, trained=trained), place=place)
+    return _with_answer(Message(role=role, content=content, trained=trained), place=place)
 
 
 def parse_tools(value: Any, *, key: str = "tools") -> tuple[Mapping[str, Any], ...] | None:
@@ -158,7 +158,7 @@ def _weight(value: Any, *, role: str, place: str) -> bool:
     return int(value) == 1
 
 
-def _checked(message: Message, *, place: str) -> Message:
+def _with_answer(message: Message, *, place: str) -> Message:
     if message.trained and not message.content.strip() and not message.extra:
         raise BadRowError(
             found=f"an empty answer in {place}",

@@ -130,7 +130,7 @@ def tokenise_rows(
             lengths.append(len(tokens))
             if straddles and settings.completion_only_loss:
                 _note_straddling(where, log=log)
-            cut = _fitted(where, num_tokens=len(tokens), settings=settings, log=log)
+            cut = _num_kept(where, num_tokens=len(tokens), settings=settings, log=log)
             if cut is None:
                 continue
             tokens, trained = tokens[:cut], trained[:cut]
@@ -158,10 +158,10 @@ def _encoded(chunk: Sequence[tuple[str, RenderedRow]], *, tokenizer: PreTrainedT
     )
     columns = zip(chunk, batch["input_ids"], batch["offset_mapping"], batch["special_tokens_mask"], strict=True)
     for entry, ids, pairs, added in columns:
-        yield _masked(entry, ids=ids, pairs=pairs, added=added, tokenizer=tokenizer)
+        yield _with_mask(entry, ids=ids, pairs=pairs, added=added, tokenizer=tokenizer)
 
 
-def _masked(
+def _with_mask(
     entry: tuple[str, RenderedRow],
     *,
     ids: Sequence[int],
@@ -195,7 +195,7 @@ def _last_of_text(is_added: NDArray[np.bool_]) -> int:
     return int(of_text[-1]) if len(of_text) else len(is_added)
 
 
-def _fitted(where: str, *, num_tokens: int, settings: DatasetSettings, log: ProblemLog) -> int | None:
+def _num_kept(where: str, *, num_tokens: int, settings: DatasetSettings, log: ProblemLog) -> int | None:
     """Return how many tokens of the row to keep, or None to leave it out."""
     limit = settings.max_length
     if num_tokens <= limit:

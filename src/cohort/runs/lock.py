@@ -18,19 +18,19 @@ from cohort.core.errors import RunStateError
 __all__ = ["RunLock"]
 
 # RunLock.holder() takes a shared lock for some microseconds: a writer that meets it tries again instead of failing
-_LOOKS = 3
-_LOOK_SECONDS = 0.02
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.02
 
 
 def _lock(descriptor: int) -> None:
-    for left in reversed(range(_LOOKS)):
+    for left in reversed(range(_ATTEMPTS)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if not left:
                 raise
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
 
 
 class RunLock:

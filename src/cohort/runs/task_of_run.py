@@ -34,7 +34,7 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
     """
     given = _require_places(parse_overrides(places, model=TaskFile))
     moved, problems = [], []
-    for key, value in _paths(_plain(directory)):
+    for key, value in _paths(_task_data(directory)):
         # the user's word counts more than a file that happens to lie at the old place
         if key in given:
             continue
@@ -59,7 +59,7 @@ def read_run_task(directory: RunDirectory, *, facts: RunFacts) -> TaskFile:
         InputError: the base model is nowhere to be found.
     """
     # using an adapter needs no rows, so a run whose data are gone can still be exported
-    plain = _plain(directory)
+    plain = _task_data(directory)
     model = plain.get("model_name_or_path")
     if not isinstance(model, str):
         return load_task(directory.task_file)
@@ -69,7 +69,7 @@ def read_run_task(directory: RunDirectory, *, facts: RunFacts) -> TaskFile:
     return TaskFile.model_validate({**plain, "model_name_or_path": found})
 
 
-def _plain(directory: RunDirectory) -> dict[str, Any]:
+def _task_data(directory: RunDirectory) -> dict[str, Any]:
     """Return the task file as plain data; nothing where it is no task, which load_task() reports."""
     try:
         text = directory.task_file.read_text(encoding="utf-8")

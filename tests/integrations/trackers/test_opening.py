@@ -1,4 +1,4 @@
-"""From names in ``report_to`` to trackers: what is missing is said, what is there is used."""
+"""From names in ``report_to`` to trackers: missing packages are reported, installed ones are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drawing and the pages: every bar where it belongs, names escaped, planned beside actual."""
+"""The drawing and the pages: every bar where it belongs, names escaped, planned bars above actual ones."""
 
 from __future__ import annotations
 

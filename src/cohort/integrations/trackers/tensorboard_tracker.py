@@ -42,7 +42,7 @@ class TensorBoardTracker:
             name: value if isinstance(value, simple) else json.dumps(value) for name, value in parameters.items()
         }
 
-    def _of(self, trial_id: int, *, step: int) -> Any:
+    def _writer_of(self, trial_id: int, *, step: int) -> Any:
         if trial_id not in self._open:
             folder = self._folder / self._settings.trial_name(trial_id)
             is_first = not folder.exists()
@@ -56,12 +56,12 @@ class TensorBoardTracker:
         return self._open[trial_id]
 
     def log_step(self, event: StepDone) -> None:
-        writer = self._of(event.trial_id, step=event.step)
+        writer = self._writer_of(event.trial_id, step=event.step)
         for name, value in step_scalars(event).items():
             writer.add_scalar(name, value, event.step)
 
     def log_evaluation(self, event: Evaluated) -> None:
-        writer = self._of(event.trial_id, step=event.step)
+        writer = self._writer_of(event.trial_id, step=event.step)
         for name, value in evaluation_scalars(event).items():
             writer.add_scalar(name, value, event.step)
 
@@ -71,7 +71,7 @@ class TensorBoardTracker:
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in decision.numbers.items())
             line = f"step {decision.step}: {decision.kind.value}, {decision.reason} ({decision.rule}) {numbers}"
             # a parked trial that is stopped opens its files again for this line alone: its last step's numbers stay
-            self._of(decision.trial_id, step=decision.step + 1).add_text("decision", line, decision.step)
+            self._writer_of(decision.trial_id, step=decision.step + 1).add_text("decision", line, decision.step)
             self._open.pop(decision.trial_id).close()
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ def gantt_drawing(
         pale = " pale" if actual and kind == "planned" else ""
         for bar in own:
             low, high = _part_of_row(lanes.get(bar, 0) if kind == "planned" else count, count) if actual else (0.0, 1.0)
-            for gpus in _neighbours([row[gpu] for gpu in bar.gpu_ids if gpu in row], joined=not actual):
+            for gpus in _adjacent_rows([row[gpu] for gpu in bar.gpu_ids if gpu in row], joined=not actual):
                 top = len(gpu_ids) - gpus[0] - low
                 base = len(gpu_ids) - gpus[-1] - high
                 left, y_top = frame.at(bar.start_seconds / divisor, top)
@@ -173,7 +173,7 @@ def _pause(pause: Pause, frame: Frame, *, x: float) -> str:
     return f'<g><title>{escape(title)}</title><path d="M{at:.1f} {top:.1f}V{base:.1f}" class="pause"/>{label}</g>'
 
 
-def _neighbours(rows: Sequence[int], *, joined: bool) -> list[list[int]]:
+def _adjacent_rows(rows: Sequence[int], *, joined: bool) -> list[list[int]]:
     """Return rows as runs of neighbours, which are drawn as one bar; each alone unless ``joined``."""
     runs: list[list[int]] = []
     for row in sorted(rows):

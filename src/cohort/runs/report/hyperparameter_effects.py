@@ -41,10 +41,10 @@ class Effect:
 
 def varied_parameters(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> list[str]:
     """Return the hyperparameters that differ between trials, in their order, without those that follow one of them."""
-    return list(_groups(trials, followed=followed))
+    return list(_varied_with_followers(trials, followed=followed))
 
 
-def _groups(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> dict[str, list[str]]:
+def _varied_with_followers(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> dict[str, list[str]]:
     """The varied hyperparameters, each with those that follow it (``lora_alpha: 2r``)."""
     varied = {}
     for name in dict.fromkeys(name for trial in trials for name in trial.parameters):
@@ -149,5 +149,5 @@ def hyperparameter_effects(
     y = _value_axis(values)
     return [
         _effect(parameter, tied=tied, trials=trials, best=best, value_label=value_label, y=y)
-        for parameter, tied in _groups(trials, followed=followed).items()
+        for parameter, tied in _varied_with_followers(trials, followed=followed).items()
     ]

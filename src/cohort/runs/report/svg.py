@@ -88,7 +88,7 @@ class Axis:
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
 
-def _steps(span: float, *, count: int) -> float:
+def _round_step(span: float, *, count: int) -> float:
     """The round step (1, 2, 5 times a power of ten) that gives about ``count`` ticks."""
     rough = span / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -101,7 +101,7 @@ def linear_axis(low: float, high: float, *, count: int = 5) -> Axis:
     if not high > low:
         pad = abs(low) * 0.05 or 0.5
         low, high = low - pad, high + pad
-    step = _steps(high - low, count=count)
+    step = _round_step(high - low, count=count)
     first = math.ceil(low / step - 1e-9)
     values = [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
     ticks = tuple(((value - low) / (high - low), number_label(value)) for value in values)
