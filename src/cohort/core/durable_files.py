@@ -108,9 +108,7 @@ def _move_into_place(partial: Path, target: Path, *, replaces: bool) -> None:
 def atomic_file(path: str | os.PathLike[str], *, replaces: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; when the block ends well it becomes ``path``, else it is removed.
 
-    Args:
-        path: Where the file goes.
-        replaces: False keeps a file that another process has put there in the meantime.
+    ``replaces=False`` keeps a file that another process has put there in the meantime.
 
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.

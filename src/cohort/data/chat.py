@@ -100,9 +100,7 @@ class ChatRenderer:
     def _answer_span(
         self, full: str, *, messages: Sequence[Message], place: int, tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[int, int, bool]:
-        """Return (first character, one past the last, whether an end-of-turn token closes it) of the answer at
-        ``place``.
-        """
+        """Return where the answer at ``place`` begins and ends, and whether an end-of-turn token closes it."""
         if place == 0:
             raise BadRowError(
                 found="a conversation that starts with a trained answer",
@@ -122,9 +120,7 @@ class ChatRenderer:
         return len(before), len(before) + length, closed
 
     def _end_of_turn(self, answer: str, *, content: str) -> tuple[int, bool]:
-        """Return how many characters of ``answer`` to train, and whether they end with a token made for closing
-        turns.
-        """
+        """Return how many characters of ``answer`` to train, and whether they end in a token that closes turns."""
         # only what the template wrote behind the content counts: content may end in a token of its own (</think>)
         content_end = answer.rfind(content.strip())
         closing_start = content_end + len(content.strip()) if content.strip() and content_end >= 0 else 0

@@ -35,9 +35,7 @@ class LengthStatistics:
 
 
 def measure_lengths(lengths: NDArray[np.int64]) -> LengthStatistics:
-    """Return the statistics of ``lengths``, int64 [N]; zeros and no bins for N = 0. Bins have one width, a round
-    number.
-    """
+    """Return the statistics of ``lengths``, int64 [N]; zeros and no bins for N = 0. All bins have one round width."""
     if len(lengths) == 0:
         return LengthStatistics(
             num_rows=0, num_tokens=0, minimum=0, median=0, p95=0, maximum=0, mean=0.0, bin_edges=(), bin_counts=()

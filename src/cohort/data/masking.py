@@ -48,7 +48,5 @@ def tokens_in_spans(offsets: NDArray[np.int64], *, spans: Sequence[tuple[int, in
 
 
 def border_is_inside_token(offsets: NDArray[np.int64], *, spans: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a span starts in the middle of a token, so that generation starts from other tokens than
-    training saw.
-    """
+    """Return whether a span starts inside a token: generation would start from other tokens than training saw."""
     return any(bool(np.any((offsets[:, 0] < start) & (offsets[:, 1] > start))) for start, _ in spans)

@@ -30,8 +30,7 @@ _LIST_HINT = 'Write a list such as [{"role": "user", "content": "Q"}, {"role": "
 
 
 def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
-    """Return the messages of ``value``, a list of ``{"role", "content", "weight"?}`` objects (or its JSON text, as
-    CSV holds it).
+    """Return the messages of a list of ``{"role", "content", "weight"?}`` objects, or of its JSON text, as in CSV.
 
     Raises:
         BadRowError: anything in it is not as the format says; the first such message is named.

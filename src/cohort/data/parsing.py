@@ -27,8 +27,7 @@ class NamedRow(dict[str, Any]):
 
 
 def parse_row(values: NamedRow, *, original: Mapping[str, Any], data_format: str, template: str | None) -> Example:
-    """Return the example in ``values`` (our column names); template fields may also name columns of the ``original``
-    row.
+    """Return the example in ``values``; the template may also name columns of the ``original`` row.
 
     Raises:
         BadRowError: a key is missing, has another type, or the row has no answer.
@@ -133,8 +132,7 @@ def _from_template(template: str, *, values: NamedRow) -> str:
 
 
 def alpaca_prompt(instruction: str, *, given: str = "", system: str = "") -> str:
-    """Return the prompt of Stanford Alpaca for an instruction and its optional input; ``system`` replaces the first
-    sentences.
+    """Return Stanford Alpaca's prompt for an instruction and its optional input; ``system`` replaces the preamble.
 
     Source: tatsu-lab/stanford_alpaca, ``train.py`` (PROMPT_DICT), with a line break after ``### Response:`` as Axolotl
     and LLaMA-Factory write it, so that prompt and answer never share a token.
@@ -242,9 +240,7 @@ def _openai_preference(values: NamedRow) -> PreferencePair:
 
 
 def _shared_text(chosen: str, rejected: str) -> tuple[str, str, str]:
-    """Split off what both answers begin with (TRL, ``extract_prompt``); a space before the difference stays with the
-    answers.
-    """
+    """Split off what both answers begin with, except a space before the difference (as TRL's ``extract_prompt``)."""
     length = 0
     for left, right in zip(chosen, rejected, strict=False):
         if left != right:

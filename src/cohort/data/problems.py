@@ -44,7 +44,6 @@ class BadRowError(Exception):
         self.found, self.allowed, self.hint, self.kind = found, allowed, hint, kind
 
     def at(self, where: str) -> RowProblem:
-        """Return the record of this problem at ``where`` (``file:line``)."""
         problem = Problem(where=where, found=self.found, allowed=self.allowed, hint=self.hint)
         return RowProblem(kind=self.kind, problem=problem)
 
@@ -82,7 +81,6 @@ class ProblemLog:
         return dict(Counter(entry.kind.value for entry in self._entries))
 
     def of(self, *kinds: ProblemKind) -> list[Problem]:
-        """Return the problems of these kinds, in the order found."""
         return [entry.problem for entry in self._entries if entry.kind in kinds]
 
     def stopping(self, *, bad_rows_stop: bool, long_rows_stop: bool) -> list[Problem]:

@@ -97,9 +97,7 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
 
 
 def _note_mixed_rendering(parsed: Sequence[ParsedRow], *, log: ProblemLog) -> bool:
-    """Return whether the rows are conversations; rows of both kinds (prompt and completion as text and as messages)
-    are noted.
-    """
+    """Return whether the rows are conversations; note a prompt and completion in another form than the first row's."""
     if not parsed:
         return False
     is_chat = isinstance(parsed[0].example, Conversation)

@@ -15,8 +15,7 @@ __all__ = ["choose_rows", "duplicates_of_earlier", "split_off_share"]
 
 
 def split_off_share(contents: Sequence[bytes], *, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Return (training, validation) row indices, each ascending, with ``round(share * N)`` validation rows where
-    possible.
+    """Return (training, validation) row indices, ascending, with ``round(share * N)`` validation rows if possible.
 
     Rows of equal content stay together, so there can be fewer validation rows than asked, never more; none when the
     share is less than half a row, or when every group of equal rows is larger than the share.

@@ -117,10 +117,9 @@ def tokenise_rows(
     settings: DatasetSettings,
     log: ProblemLog,
 ) -> tuple[list[TokenRow], NDArray[np.int64]]:
-    """Return the rows that are short enough and have something to train, and the length of every row before any was
-    cut.
+    """Return the rows that are short enough and have something to train, and each row's length before cutting.
 
-    What happened to the others is noted in ``log``.
+    ``log`` gets a note about every other row.
     """
     kept: list[TokenRow] = []
     lengths: list[int] = []

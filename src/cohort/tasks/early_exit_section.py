@@ -57,7 +57,7 @@ class EarlyExitSection(_RuleKeys):
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema: dict[str, Any] = handler.resolve_ref_schema(handler(core_schema))
-        # a plugin's section is a subclass, whose schema is asked for here and needs no other plugins
+        # a plugin's section is a subclass, whose own schema needs no other plugins
         for entry in EXIT_RULES.plugins() if cls is EarlyExitSection else ():
             own = section_of(entry).model_json_schema()["properties"]
             schema["properties"] |= {name: own[name] for name in _own_fields(entry)}

@@ -90,7 +90,7 @@ def setting_of(field: SettingField, *, description: str | None = None) -> tuple[
     if field.check is not None:
         kind = Annotated[kind, BeforeValidator(_refusing(field))]
     if field.kind is int:
-        # the last validator is asked first: the check sees the whole number
+        # the last validator runs first: the check sees the whole number
         kind = Annotated[kind, BeforeValidator(_whole)]
     if field.default is None:
         kind = kind | None

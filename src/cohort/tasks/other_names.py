@@ -77,7 +77,7 @@ NOT_NEEDED = {
 
 
 def use_own_names(data: dict[str, Any], lines: dict[KeyPath, int]) -> list[tuple[KeyPath, KeyPath]]:
-    """Give every accepted name its key of ours, in place; return the names that contradict a key that is there."""
+    """Replace accepted names by our keys, in place; return the names that contradict a key that is there."""
     for name, section in data.items():
         # sections are the caller's: only their copies change
         data[name] = dict(section) if isinstance(section, Mapping) else section

@@ -69,11 +69,11 @@ def _full_path(option: str, model: type[BaseModel]) -> KeyPath | None:
         if parts == written or (parts == written[-1:] and own[-1:] != parts):
             return own
     is_below_space = parts[:2] == ("search", "space") and 3 <= len(parts) <= 4 and parts[2] in SEARCHABLE
-    # asked last, because it imports the packages that add rules
+    # checked last, because it imports the packages that add rules
     is_of_plugin = key not in keys and parts[:1] == ("early_exit",) and len(parts) == 2 and is_plugin_key(parts[1])
     if key in keys or is_below_space or is_of_plugin or (parts[:2] == ("dataset", "columns") and len(parts) == 3):
         return parts
-    # a last word that two sections share could mean either, so the full name is asked for
+    # a last word that two sections share could mean either, so it needs the full name
     by_leaf = [name for name in keys if name.rsplit(".", 1)[-1] == key]
     return tuple(by_leaf[0].split(".")) if len(by_leaf) == 1 else None
 

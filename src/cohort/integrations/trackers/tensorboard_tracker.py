@@ -80,7 +80,7 @@ class TensorBoardTracker:
 
 
 def _wait_for_a_later_file_name(folder: Path) -> None:
-    """Wait, a second at most, until a new event file sorts after those in ``folder``.
+    """Wait until a new event file sorts after those in ``folder``, a second at most.
 
     TensorBoard reads files by name, which begins with whole seconds: of two files of one second it may read the later
     one first and then drop the earlier one's numbers.

@@ -146,7 +146,7 @@ def _swatch(tone: int, *, pale: bool = False) -> str:
 
 
 def _lanes_of(planned: Sequence[TaskBar], *, tolerance: float) -> dict[TaskBar, int]:
-    """Return in which lane of its rows each bar stands: the first that is free there from its start on."""
+    """Return the lane of each bar in its rows: the first one that is free from the bar's start on."""
     free_from: dict[tuple[int, int], float] = {}
     lanes: dict[TaskBar, int] = {}
     for bar in sorted(planned, key=lambda bar: bar.start_seconds):
@@ -159,7 +159,7 @@ def _lanes_of(planned: Sequence[TaskBar], *, tolerance: float) -> dict[TaskBar, 
 
 
 def _part_of_row(lane: int, num_planned: int) -> tuple[float, float]:
-    """Return from where to where of its row a bar goes: lanes of planned bars, one for what happened, then a gap."""
+    """Return which part of its row a bar takes: lanes of planned bars, one for what happened, then a gap."""
     height = 1 / (num_planned + 1 + _GAP)
     return lane * height, (lane + 0.95) * height
 

@@ -49,7 +49,7 @@ def _metric_label(value: float | None, *, results: RunResults) -> str:
     """Return a value of the task's metric; a share in [0, 1] other than a loss as a percentage."""
     if value is None:
         return "–"
-    # a metric in [0, 1] that is to grow is read as a share, as exact_match is
+    # a metric in [0, 1] that is maximised is a share, such as exact_match
     if results.metric.name != "loss" and results.metric.maximize and 0 <= value <= 1:
         return percent_label(value)
     return f"{value:.4g}"

@@ -96,7 +96,7 @@ def _slots_note(reader: RunReader) -> str:
     )
     if parked > 0:
         note += f"Parked trials came back {parked} time{'' if parked == 1 else 's'}. "
-    return note + "White gaps are slots that stood empty."
+    return note + "White gaps are empty slots."
 
 
 def render_report(reader: RunReader) -> str:
