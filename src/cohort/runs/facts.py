@@ -307,7 +307,9 @@ def stored_facts(updates: Mapping[str, object]) -> dict[str, str | None]:
     return {key: None if value is None else json.dumps(value, default=asdict) for key, value in values.items()}
 
 
-_GROUPS = {entry.name: type(entry.default) for entry in fields(RunFacts) if is_dataclass(entry.default)}
+_GROUPS: dict[str, type[Any]] = {
+    entry.name: type(entry.default) for entry in fields(RunFacts) if is_dataclass(entry.default)
+}
 
 
 def _data_problem(stored: Mapping[str, str]) -> DataProblem:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import KeyPath, Place
+from cohort.core.place import KeyPath, Place, dotted
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
 from cohort.tasks.loading import TaskFile, load_task
@@ -40,7 +40,7 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
             continue
         entries = [value] if isinstance(value, str) else value
         found = [_located(entry, directory=directory, facts=facts) for entry in entries]
-        name = ".".join(map(str, key))
+        name = dotted(key)
         problems += [
             _missing(name, entry, directory=directory) for entry, there in zip(entries, found, strict=True) if not there
         ]
@@ -115,7 +115,7 @@ def _require_places(overrides: Sequence[Override]) -> frozenset[KeyPath]:
     Raises:
         InputError: another key is set.
     """
-    allowed = ", ".join(f"--{'.'.join(map(str, key))} PATH" for key in PATH_KEYS)
+    allowed = ", ".join(f"--{dotted(key)} PATH" for key in PATH_KEYS)
     problems = [
         Problem(
             where="command line",
