@@ -31,12 +31,7 @@ def exit_rules_page() -> str:
             "",
             "## Keys of `early_exit`",
             "",
-            *_table(
-                ("key", "read by", "default", "allowed", "meaning"),
-                [
-                    *_keys(built_in_keys()),
-                ],
-            ),
+            *_table(("key", "read by", "default", "allowed", "meaning"), [*_keys(built_in_keys())]),
             "",
             "## Reasons",
             "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cohort.core.setting_fields import setting_fields, whole
 from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES, reason_of, reasons
+from cohort.tuning.registry import Registry
 from cohort.tuning.samplers import SAMPLERS
 from tests.tuning.plugin_packages import install
 
@@ -43,12 +45,21 @@ def offer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return _offer
 
 
-def test_every_rule_and_sampler_of_the_folders_is_found_the_default_first() -> None:
-    assert [entry.name for entry in EXIT_RULES.built_in()] == [
-        "patterns", "asha", "halving", "hyperband", "median", "none", "patience",
-    ]  # fmt: skip
-    assert [entry.name for entry in SAMPLERS.built_in()] == ["grid", "random", "tpe"]
-    assert EXIT_RULES.find("nothing of the kind") is None
+@pytest.mark.parametrize(
+    ("registry", "known"),
+    [
+        (EXIT_RULES, {"patterns", "asha", "halving", "hyperband", "median", "none", "patience"}),
+        (SAMPLERS, {"grid", "random", "tpe"}),
+    ],
+)
+def test_every_entry_of_a_folder_is_found_the_default_first(registry: Registry[Any], known: set[str]) -> None:
+    found = [entry.name for entry in registry.built_in()]
+    assert known <= set(found)
+    folder = Path(import_module(registry.package).__file__ or "").parent
+    offering = [path for path in folder.glob("*.py") if f"\n{registry.constant} = " in path.read_text("utf-8")]
+    assert len(found) == len(set(found)) == len(offering)
+    assert found == [registry.default, *sorted(set(found) - {registry.default})]
+    assert registry.find("nothing of the kind") is None
 
 
 def test_keys_that_rules_share_are_declared_once() -> None:

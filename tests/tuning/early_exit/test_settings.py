@@ -90,7 +90,7 @@ def test_settings_are_frozen() -> None:
 
 def test_rules_by_name_in_the_order_they_are_asked() -> None:
     names = {rule: [r.name for r in build_rules(EarlyExitSettings(rule=rule))] for rule in EXIT_RULES.names()}
-    assert names == {
+    known = {
         "patterns": ["non_finite", "divergence", "overfitting", "warmup_selection"],
         "patience": ["non_finite", "patience"],
         "halving": ["non_finite", "halving"],
@@ -99,3 +99,7 @@ def test_rules_by_name_in_the_order_they_are_asked() -> None:
         "median": ["non_finite", "median"],
         "none": ["non_finite"],
     }
+    assert {rule: names[rule] for rule in known} == known
+    for rule, asked in names.items():
+        assert asked[0] == "non_finite", f"{rule} compares numbers before they are known to be finite"
+        assert len(set(asked)) == len(asked)
