@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 __all__ = ["stage_together", "to_device_unwaited"]
 
 
-def to_device_unwaited(values: NDArray[np.int64], device: torch.device | str) -> Tensor:
+def to_device_unwaited(values: NDArray[Any], device: torch.device | str) -> Tensor:
     """Return ``values`` on ``device``; the transfer reads pinned memory in stream order, so the host goes on."""
     host = torch.from_numpy(values)
     if torch.device(device).type != "cuda":

@@ -224,11 +224,7 @@ def causal_attention(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: At
     if rule.cap is not None:
         return _capped_causal(q_BLHE, k_BLGE, v_BLGE, rule=rule)
     if window is None or length <= window:
-        q, k, v = (x.transpose(1, 2) for x in (q_BLHE, k_BLGE, v_BLGE))
-        grouped = q_BLHE.shape[2] != k_BLGE.shape[2]
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped, scale=rule.scale).transpose(
-            1, 2
-        )
+        return _fused(q_BLHE, k_BLGE, v_BLGE, rule=rule, visible=None)
     visible = torch.ones(length, length, dtype=torch.bool, device=q_BLHE.device).tril().triu(1 - window)
     return masked_attention(q_BLHE, k_BLGE, v_BLGE, visible=visible, rule=rule)
 
@@ -244,11 +240,22 @@ def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible:
         # with a mask, grouped heads have no fused CUDA kernel
         repeats = q_BQHE.shape[2] // k_BLGE.shape[2]
         k_BLGE, v_BLGE = (x.repeat_interleave(repeats, dim=2) for x in (k_BLGE, v_BLGE))
+    return _fused(q_BQHE, k_BLGE, v_BLGE, rule=rule, visible=visible)
+
+
+def _fused(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule, visible: Tensor | None) -> Tensor:
+    """Return torch's own attention, causal without a mask."""
     q, k, v = (x.transpose(1, 2) for x in (q_BQHE, k_BLGE, v_BLGE))
-    grouped = q_BQHE.shape[2] != k_BLGE.shape[2]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=grouped, scale=rule.scale).transpose(
-        1, 2
+    o = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=visible,
+        is_causal=visible is None,
+        enable_gqa=q_BQHE.shape[2] != k_BLGE.shape[2],
+        scale=rule.scale,
     )
+    return o.transpose(1, 2)
 
 
 def _capped_causal(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: AttentionRule) -> Tensor:

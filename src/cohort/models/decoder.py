@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import copy_context
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -114,14 +115,23 @@ class Decoder:
         if lora is not None and torch.is_grad_enabled():
             residual_TD.requires_grad_()
         cos_TE, sin_TE = self._rotary.lookup(positions_T, num_positions=attention.num_positions)
+        shared = _SharedByLayers(cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
         delta_TD: Tensor | None = None
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
         for layer in self.layers:
             run = layer.recomputed if gradient_checkpointing else layer
-            residual_TD, delta_TD = run(
-                residual_TD, delta_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora
-            )
+            residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
         return _add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _SharedByLayers:
+    """What every layer of one pass reads besides the stream: rotary angles [T, E], how rows attend, the adapters."""
+
+    cos_TE: Tensor
+    sin_TE: Tensor
+    attention: AttentionContext
+    lora: LoraContext | None
 
 
 class DecoderLayer:
@@ -164,30 +174,14 @@ class DecoderLayer:
         self._mlp_post_norm_D = norm("mlp_post_norm")
         self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
 
-    def __call__(
-        self,
-        residual_TD: Tensor,
-        delta_TD: Tensor | None,
-        *,
-        cos_TE: Tensor,
-        sin_TE: Tensor,
-        attention: AttentionContext,
-        lora: LoraContext | None,
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, residual_TD: Tensor, delta_TD: Tensor | None, shared: _SharedByLayers) -> tuple[Tensor, Tensor]:
         """Return the residual stream and the MLP's output, which the next norm adds to it."""
         eps = self._config.rms_norm_eps
         x_TD, residual_TD = _add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps)
-        return self._blocks(x_TD, residual_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
+        return self._blocks(x_TD, residual_TD, shared)
 
     def recomputed(
-        self,
-        residual_TD: Tensor,
-        delta_TD: Tensor | None,
-        *,
-        cos_TE: Tensor,
-        sin_TE: Tensor,
-        attention: AttentionContext,
-        lora: LoraContext | None,
+        self, residual_TD: Tensor, delta_TD: Tensor | None, shared: _SharedByLayers
     ) -> tuple[Tensor, Tensor]:
         """Return the same bits as a call, keeping only the sum of both inputs until the backward pass.
 
@@ -199,7 +193,7 @@ class DecoderLayer:
 
         def layer(stream_TD: Tensor) -> tuple[Tensor, Tensor]:
             x_TD, same_TD = fork_rms_norm(stream_TD, weight_D=self._input_norm_D, eps=self._config.rms_norm_eps)
-            return self._blocks(x_TD, same_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
+            return self._blocks(x_TD, same_TD, shared)
 
         # a GPU's backward pass runs in a thread of its own, which does not see who forced a backend around the call
         context = copy_context()
@@ -208,36 +202,26 @@ class DecoderLayer:
         )
         return outputs
 
-    def _blocks(
-        self,
-        x_TD: Tensor,
-        residual_TD: Tensor,
-        *,
-        cos_TE: Tensor,
-        sin_TE: Tensor,
-        attention: AttentionContext,
-        lora: LoraContext | None,
-    ) -> tuple[Tensor, Tensor]:
+    def _blocks(self, x_TD: Tensor, residual_TD: Tensor, shared: _SharedByLayers) -> tuple[Tensor, Tensor]:
         eps = self._config.rms_norm_eps
-        mixed_TD = self._attend(x_TD, cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
+        mixed_TD = self._attend(x_TD, shared)
         if self._attention_post_norm_D is not None:
             mixed_TD = rms_norm(mixed_TD, weight_D=self._attention_post_norm_D, eps=eps)
         x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._mlp_norm_D, eps=eps)
-        delta_TD = self.mlp(x_TD, lora)
+        delta_TD = self.mlp(x_TD, shared.lora)
         if self._mlp_post_norm_D is not None:
             delta_TD = rms_norm(delta_TD, weight_D=self._mlp_post_norm_D, eps=eps)
         return residual_TD, delta_TD
 
-    def _attend(
-        self, x_TD: Tensor, *, cos_TE: Tensor, sin_TE: Tensor, attention: AttentionContext, lora: LoraContext | None
-    ) -> Tensor:
-        config = self._config
+    def _attend(self, x_TD: Tensor, shared: _SharedByLayers) -> Tensor:
+        config, attention, lora = self._config, shared.attention, shared.lora
         q_TX, k_TX, v_TX = self._qkv(x_TD, lora).split((config.query_width, config.kv_width, config.kv_width), dim=1)
         q_THE, k_TGE, v_TGE = (x.unflatten(1, (-1, config.head_dim)) for x in (q_TX, k_TX, v_TX))
         if self._q_norm_E is not None and self._k_norm_E is not None:
             q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
             k_TGE = rms_norm(k_TGE, weight_D=self._k_norm_E, eps=config.rms_norm_eps)
-        q_THE, k_TGE = apply_rope(q_THE, k_TGE, cos_TE=cos_TE, sin_TE=sin_TE)
+        q_THE, k_TGE = apply_rope(q_THE, k_TGE, cos_TE=shared.cos_TE, sin_TE=shared.sin_TE)
+        # only the ragged kernels write their output next to the columns that an augmented product appends
         if not isinstance(attention, PackedAttention) or not self._rule.suits_kernels:
             o_THE = attention.attend(self._index, q_THE, k_TGE, v_TGE, rule=self._rule)
             return self._output(o_THE.flatten(1), lora)

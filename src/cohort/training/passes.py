@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from cohort.core.memory_records import PassKind, PassSize
 from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.kernels.cross_entropy import logits_bytes
 from cohort.kernels.packed_linear import SlotTable
+from cohort.kernels.staging import to_device_unwaited
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.captured_pass import CapturedPasses, StagedReplay
@@ -131,7 +133,9 @@ class Passes:
             if not self.objective.sums_tokens:
                 terms_G = self.objective.terms(losses_T, samples)
                 weights = [1 / divisors[entry.slot] for entry in entries[:: self.objective.group_size]]
-                terms_G.backward(torch.tensor(weights, dtype=terms_G.dtype, device=terms_G.device))
+                # pinned, as the token weights are: a plain transfer would make the host wait for the forward pass
+                weights_G = to_device_unwaited(np.array(weights), terms_G.device).to(terms_G.dtype)
+                terms_G.backward(weights_G)
                 return terms_G.detach()
             losses_T.backward(token_weights(batch, divisors=present, dtype=losses_T.dtype))
         return self.objective.terms(losses_T.detach(), samples)

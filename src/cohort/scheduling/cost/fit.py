@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from cohort.scheduling.cost.model import Knee, LaunchFloor, StepCost, StepSample, TrialWork
+from cohort.scheduling.cost.model import COEFFICIENTS, Knee, LaunchFloor, StepCost, StepSample, TrialWork
 
 __all__ = ["CostFit", "LaunchRegime", "errors_percent", "fit_step_cost"]
 
@@ -24,7 +24,6 @@ __all__ = ["CostFit", "LaunchRegime", "errors_percent", "fit_step_cost"]
 PRIOR_WEIGHT = 0.003
 # fits of two regimes settle in a few rounds of telling which step is whose
 MOST_ROUNDS = 12
-FEATURES = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +191,7 @@ def _fit_floor(samples: Sequence[StepSample], launched: LaunchRegime) -> LaunchF
 
 
 def _features(pack: Sequence[TrialWork], *, knees: Sequence[float]) -> list[float]:
+    """Return what a pack holds of each of ``COEFFICIENTS``, and its tokens beyond each knee."""
     tokens = sum(work.num_tokens for work in pack)
     return [
         1.0,
@@ -208,32 +208,18 @@ def _features(pack: Sequence[TrialWork], *, knees: Sequence[float]) -> list[floa
 def _values(cost: StepCost, places: Sequence[float]) -> NDArray[np.float64]:
     """Return coefficients in the order of :func:`_features`."""
     slopes = {knee.at_tokens: knee.seconds_per_token for knee in cost.knees}
-    return np.array(
-        [
-            cost.fixed_seconds,
-            cost.seconds_per_adapter,
-            cost.seconds_per_rank_row,
-            cost.seconds_per_token,
-            cost.seconds_per_rank_token,
-            cost.seconds_per_square,
-            cost.seconds_per_sequence,
-            *(slopes.get(place, 0.0) for place in places),
-        ]
-    )
+    plain = (getattr(cost, name) for name in COEFFICIENTS)
+    return np.array([*plain, *(slopes.get(place, 0.0) for place in places)])
 
 
 def _cost(values: Sequence[float], places: Sequence[float]) -> StepCost:
+    plain, slopes = values[: len(COEFFICIENTS)], values[len(COEFFICIENTS) :]
     return StepCost(
-        fixed_seconds=values[0],
-        seconds_per_adapter=values[1],
-        seconds_per_rank_row=values[2],
-        seconds_per_token=values[3],
-        seconds_per_rank_token=values[4],
-        seconds_per_square=values[5],
-        seconds_per_sequence=values[6],
+        **dict(zip(COEFFICIENTS, plain, strict=True)),
         knees=tuple(
             Knee(at_tokens=place, seconds_per_token=slope)
-            for place, slope in zip(places, values[FEATURES:], strict=True)
+            for place, slope in zip(places, slopes, strict=True)
+            # a knee that costs nothing only slows the planners' programs
             if slope > 0
         ),
     )

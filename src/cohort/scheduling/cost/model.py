@@ -21,6 +21,7 @@ from enum import Enum
 from itertools import pairwise
 
 __all__ = [
+    "COEFFICIENTS",
     "CostModel",
     "CostSource",
     "Interconnect",
@@ -32,6 +33,18 @@ __all__ = [
     "derive_cost",
     "pack_seconds",
 ]
+
+
+COEFFICIENTS = (
+    "fixed_seconds",
+    "seconds_per_adapter",
+    "seconds_per_rank_row",
+    "seconds_per_token",
+    "seconds_per_rank_token",
+    "seconds_per_square",
+    "seconds_per_sequence",
+)
+"""The fields of :class:`StepCost` that a fit finds, knees aside, in its order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,16 +134,8 @@ class StepCost:
     launches: LaunchFloor | None = None
 
     def __post_init__(self) -> None:
-        coefficients = [
-            self.fixed_seconds,
-            self.seconds_per_token,
-            self.seconds_per_adapter,
-            self.seconds_per_sequence,
-            self.seconds_per_rank_row,
-            self.seconds_per_rank_token,
-            self.seconds_per_square,
-            *(knee.seconds_per_token for knee in self.knees),
-        ]
+        coefficients = [getattr(self, name) for name in COEFFICIENTS]
+        coefficients += [knee.seconds_per_token for knee in self.knees]
         # Planners minimise this sum exactly, which needs it convex and increasing in the pack.
         if min(coefficients) < 0:
             raise ValueError(f"no coefficient may be negative, but this is {self}")

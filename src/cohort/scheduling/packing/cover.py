@@ -34,10 +34,7 @@ def cover_jobs(
         most_branches: Limit of the integer program.
     """
     allowed = [pack for pack in packs if pack.seconds <= at_most_seconds]
-    waiting: dict[TrialType, list[PackableTrial]] = {}
-    for trial in problem.trials:
-        waiting.setdefault(TrialType.of(trial), []).append(trial)
-    demand = {type_: len(trials) for type_, trials in waiting.items()}
+    demand = {type_: len(trials) for type_, trials in problem.by_type.items()}
     covered = {type_ for pack in allowed for type_, _ in pack.counts}
     # Short packs alone may not hold every trial (some are longer than the limit by themselves).
     if covered != set(demand):
@@ -45,7 +42,7 @@ def cover_jobs(
     chosen = _cover(allowed, demand, most_branches=most_branches)
     if chosen is None:
         return None
-    placed = [(pack.num_gpus, members) for pack, members in _trimmed(chosen, demand, problem, waiting) if members]
+    placed = [(pack.num_gpus, members) for pack, members in _trimmed(chosen, demand, problem) if members]
     return _place(placed, problem)
 
 
@@ -72,19 +69,15 @@ def _cover(packs: Sequence[PricedPack], demand: dict[TrialType, int], *, most_br
 
 
 def _trimmed(
-    chosen: Sequence[PricedPack],
-    demand: dict[TrialType, int],
-    problem: PackingProblem,
-    waiting: dict[TrialType, list[PackableTrial]],
+    chosen: Sequence[PricedPack], demand: dict[TrialType, int], problem: PackingProblem
 ) -> list[tuple[PricedPack, list[PackableTrial]]]:
     """Return the packs with members, each trial in one; a trial covered twice leaves the pack where that saves most."""
     counts = [Counter(dict(pack.counts)) for pack in chosen]
     held = sum(counts, Counter())
-    example = {type_: trials[0] for type_, trials in waiting.items()}
 
     def area(place: int, without: TrialType | None = None) -> float:
         members = counts[place] - Counter([without]) if without is not None else counts[place]
-        pack = [example[type_] for type_, count in members.items() for _ in range(count)]
+        pack = [problem.by_type[type_][0] for type_, count in members.items() for _ in range(count)]
         degree = chosen[place].num_gpus
         return degree * problem.seconds(pack, num_gpus=degree) if pack else 0.0
 
@@ -94,7 +87,7 @@ def _trimmed(
             best = max(places, key=lambda place: area(place) - area(place, type_))
             counts[best] -= Counter([type_])
             held[type_] -= 1
-    left = {type_: iter(trials) for type_, trials in waiting.items()}
+    left = {type_: iter(trials) for type_, trials in problem.by_type.items()}
     return [
         (pack, [next(left[type_]) for type_, count in own.items() for _ in range(count)])
         for pack, own in zip(chosen, counts, strict=True)

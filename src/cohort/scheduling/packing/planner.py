@@ -24,7 +24,7 @@ from cohort.scheduling.packing.balancing import balance_jobs
 from cohort.scheduling.packing.best_pack import PackLimits
 from cohort.scheduling.packing.cover import cover_jobs
 from cohort.scheduling.packing.prices import PricedPack, fair_prices, rank_weights, uniform_prices
-from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackJob, PackPlan, TrialType
+from cohort.scheduling.packing.records import PackingProblem, PackJob, PackPlan, TrialType
 from cohort.scheduling.packing.throughput_search import ThroughputSearch
 
 __all__ = ["PackingSettings", "plan_packs"]
@@ -172,10 +172,9 @@ def _end(jobs: Sequence[PackJob]) -> float:
 
 def _longest_alone(problem: PackingProblem) -> float:
     """Return the seconds of the trial that takes longest alone at its fastest degree."""
-    examples = {TrialType.of(trial): trial for trial in problem.trials}.values()
     return max(
         min(problem.seconds([trial], num_gpus=d) for d in problem.degrees if problem.fits([trial], num_gpus=d))
-        for trial in examples
+        for trial, *_ in problem.by_type.values()
     )
 
 
@@ -186,9 +185,7 @@ def _plan_jobs(
 
     ``fair`` tells early that the trials that are left cost more than the GPU-seconds that are left.
     """
-    waiting: dict[TrialType, list[PackableTrial]] = {}
-    for trial in problem.trials:
-        waiting.setdefault(TrialType.of(trial), []).append(trial)
+    waiting = {type_: list(trials) for type_, trials in problem.by_type.items()}
     free = list(range(problem.num_gpus))
     busy: list[tuple[float, tuple[int, ...]]] = []
     jobs: list[PackJob] = []

@@ -9,7 +9,6 @@ least GPU-seconds, found column by column with F(d, K) as the pricing step (Gilm
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,7 +46,7 @@ class PackPrices:
 
 def rank_weights(problem: PackingProblem) -> dict[TrialType, float]:
     """Return PLoRA's weights: rank times tokens to train."""
-    return {TrialType.of(trial): trial.work.weight for trial in problem.trials}
+    return {type_: type_.work.weight for type_ in problem.by_type}
 
 
 def uniform_prices(problem: PackingProblem) -> dict[TrialType, float]:
@@ -61,12 +60,11 @@ def uniform_prices(problem: PackingProblem) -> dict[TrialType, float]:
 
 def _uniform_packs(problem: PackingProblem) -> list[PricedPack]:
     """Return every pack of one type that fits."""
-    examples = {TrialType.of(trial): trial for trial in problem.trials}
     found = []
-    for type_, most in Counter(TrialType.of(trial) for trial in problem.trials).items():
+    for type_, trials in problem.by_type.items():
         for degree in problem.degrees:
-            for count in range(1, most + 1):
-                pack = [examples[type_]] * count
+            for count in range(1, len(trials) + 1):
+                pack = trials[:count]
                 if not problem.fits(pack, num_gpus=degree):
                     break
                 seconds = problem.seconds(pack, num_gpus=degree)
@@ -78,7 +76,7 @@ def fair_prices(
     problem: PackingProblem, *, limits: PackLimits | None = None, tolerance: float = 0.01, most_rounds: int = 40
 ) -> PackPrices:
     """Return prices that no pack undercuts by more than ``tolerance``, or the last ones after ``most_rounds``."""
-    counts = Counter(TrialType.of(trial) for trial in problem.trials)
+    counts = {type_: len(trials) for type_, trials in problem.by_type.items()}
     place = {type_: index for index, type_ in enumerate(counts)}
     packs = _uniform_packs(problem)
     prices = uniform_prices(problem)

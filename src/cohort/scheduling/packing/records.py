@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cohort.core.errors import InputError, Problem
 from cohort.scheduling.cost.model import CostModel, TrialWork
@@ -71,6 +72,14 @@ class PackingProblem:
         for trial in self.trials:
             if not set(self.degrees) <= set(trial.state_bytes):
                 raise ValueError(f"trial {trial.trial_id} gives no state bytes for some of the degrees {self.degrees}")
+
+    @cached_property
+    def by_type(self) -> Mapping[TrialType, tuple[PackableTrial, ...]]:
+        """The trials, those that are interchangeable together."""
+        found: dict[TrialType, list[PackableTrial]] = {}
+        for trial in self.trials:
+            found.setdefault(TrialType.of(trial), []).append(trial)
+        return {type_: tuple(trials) for type_, trials in found.items()}
 
     @property
     def degrees(self) -> tuple[int, ...]:
