@@ -49,7 +49,6 @@ class AdapterState:
     """Everything of an adapter that training changes, each [r, D].
 
     Attributes:
-        weights: Master weights.
         moments: The optimizer's, by name; none before the first step, where all are zero.
     """
 
@@ -58,7 +57,6 @@ class AdapterState:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments by name."""
         return {"weights": self.weights, **self.moments}
 
 
@@ -79,11 +77,8 @@ class AdapterBank:
         """Allocate an empty bank.
 
         Args:
-            layout: Adapted linears.
             num_slots: Most adapters at once.
             num_rank_rows: Most rank rows at once; each adapter takes its rank rounded up to 16.
-            device: The device of all matrices.
-            dtype: The dtype of master weights and gradients.
             compute_dtype: The dtype of the copies that products read; with None or ``dtype`` they read the masters.
             moments: The optimizer's; none where nothing is trained.
         """

@@ -29,7 +29,6 @@ def merge_into_base(
 
     Args:
         base_directory: Local directory of the base model.
-        adapter: The adapter.
         output_directory: Existing empty directory.
         shards: The safetensors files of ``base_directory`` that make up the model; others, such as a second copy of
             the weights in another layout, are left out: they would not hold the adapter.

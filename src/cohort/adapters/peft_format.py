@@ -98,7 +98,6 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
 
 
 def serialised_weights(layout: AdapterLayout, weights_rD: Tensor) -> bytes:
-    """Return the content of ``adapter_model.safetensors``."""
     return save(peft_tensors(layout, weights_rD), metadata={"format": "pt"})
 
 

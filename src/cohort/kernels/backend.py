@@ -89,8 +89,7 @@ def triton_interprets() -> bool:
 def _describe_cuda(index: int) -> BackendChoice:
     if not _triton_is_installed():
         return BackendChoice(
-            backend=Backend.REFERENCE,
-            reason="Triton is not installed; `pip install triton` for the fast kernels",
+            backend=Backend.REFERENCE, reason="Triton is not installed; `pip install triton` for the fast kernels"
         )
     name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
     if torch.version.hip is None and capability < LEAST_CAPABILITY:

@@ -63,7 +63,6 @@ def _working(gate_up_TF: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gelu(x: Tensor, *, with_tanh: bool) -> tuple[Tensor, Tensor]:
-    """Return GELU and its derivative."""
     # exp and erf rather than gelu and tanh: as with SiLU, those may give a row other last bits depending on where it
     # stands in the tensor, and a packed row must not notice its place
     if with_tanh:

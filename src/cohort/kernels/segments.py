@@ -85,9 +85,7 @@ class SegmentTable:
         """Build the table of samples of ``lengths`` rows that stand one after the other.
 
         Args:
-            lengths: Rows of each sample.
             slots: Slot of each sample, non-decreasing, with -1 (no adapter) only at the end.
-            num_slots: Slots of the bank.
             num_rows: Rows of the stream, at least ``sum(lengths)``.
 
         Raises:

@@ -56,10 +56,7 @@ class DecoderConfig:
         vocab_size: Rows of the token table.
         hidden_size: Width of the residual stream.
         intermediate_size: Width of the MLP.
-        num_layers: Decoder layers.
-        num_heads: Query heads.
         num_kv_heads: Key-value heads; divides ``num_heads``.
-        head_dim: Width of one head.
         rms_norm_eps: Added to the mean square in every norm.
         max_position_embeddings: Context length the checkpoint states.
         tie_word_embeddings: The head shares the token table.
@@ -75,7 +72,6 @@ class DecoderConfig:
         attention_cap: Scores become ``cap * tanh(score / cap)``; None leaves them.
         logit_cap: The same for the logits.
         windows: By layer, how many positions back (itself included) a query sees; None for all.
-        rotary: Rotary frequencies.
         bos_token_id: First token of a sequence, where the checkpoint names one.
         eos_token_ids: Tokens that end a completion, as the checkpoint's generation settings name them.
         pad_token_id: Padding token, where the checkpoint names one.
@@ -132,7 +128,6 @@ class DecoderConfig:
         return self.num_kv_heads * self.head_dim
 
     def attention_rule(self, layer: int) -> AttentionRule:
-        """Return how ``layer`` attends."""
         return AttentionRule(window=self.windows[layer], scale=self.attention_scale, cap=self.attention_cap)
 
     @property

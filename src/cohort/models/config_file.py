@@ -41,6 +41,7 @@ def read_config(folder: Path) -> DecoderConfig:
     problems = list(_unsupported_settings(settings, raw, family, path))
     if problems:
         raise InputError(problems)
+    # chat models end an answer with other tokens than config.json names; generation uses those of this file
     generation = folder / "generation_config.json"
     stops = (_read_json(generation) if generation.is_file() else {}).get("eos_token_id")
     head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // settings.num_attention_heads

@@ -12,13 +12,7 @@ from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
 
-__all__ = [
-    "ModelCounts",
-    "activation_bytes_per_token",
-    "count_model",
-    "recomputed_bytes_per_token",
-    "weight_bytes",
-]
+__all__ = ["ModelCounts", "activation_bytes_per_token", "count_model", "recomputed_bytes_per_token", "weight_bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +37,6 @@ class ModelCounts:
 
 
 def count_model(config: DecoderConfig) -> ModelCounts:
-    """Return the costs of the decoder that ``config`` describes."""
     layout = checkpoint_layout(config)
     linear = sum(math.prod(fused.shape) for fused in layout if fused.is_linear)
     table = config.vocab_size * config.hidden_size
@@ -71,8 +64,6 @@ def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, p
     and up, and their product; an estimate from above, since kernels may recompute some of these.
 
     Args:
-        config: The decoder.
-        bytes_per_value: Of the stream.
         padding: Rows of padded attention over rows of the stream; 1.6 is GSM8K (mean 158 tokens) padded to 256, as
             without Triton. The ragged kernels keep less: the estimate stays from above.
     """

@@ -30,12 +30,8 @@ class Decoder:
     """A frozen decoder-only transformer.
 
     Attributes:
-        config: What it is.
-        layers: Its layers, in order.
         head: Product to vocabulary logits; shares the token table's storage where the checkpoint ties them.
         linears: ``(in_features, out_features)`` of each adaptable linear by full module path, in order of use.
-        dtype: Dtype of weights and stream.
-        device: Where it is.
         num_bytes: Bytes of all weights, shared storage counted once; spare columns (below 1 %) are not counted.
         is_recorded: Whether a CUDA graph may know where the weights are: from then on none is moved.
     """
@@ -46,7 +42,6 @@ class Decoder:
         """Build from what :func:`~cohort.models.weights.freeze_weights` gives.
 
         Args:
-            config: What it is.
             tensors: The token table ``embed`` and the norms, by their names in the checkpoint's layout.
             products: The ``head`` and, as ``layers.N.qkv``, the linears of the layers. Their format is their own.
         """
@@ -76,7 +71,6 @@ class Decoder:
         }
 
     def embed(self, tokens_T: Tensor) -> Tensor:
-        """Return the token rows [T, D]."""
         rows_TD = F.embedding(tokens_T, self._table_VD)
         return rows_TD if self._embedding_scale == 1.0 else rows_TD * self._embedding_scale
 
@@ -101,9 +95,7 @@ class Decoder:
         in the adapters although the frozen rows below them are constants.
 
         Args:
-            tokens_T: int64 [T].
             positions_T: int64 [T], each below ``attention.num_positions`` (any small number in rows of no sequence).
-            attention: How the rows attend.
             lora: The resident adapters; None for the frozen model alone.
             gradient_checkpointing: Keep only the input of each layer and recompute the layer in the backward pass: the
                 same bits for one more forward pass of the layers. No effect without gradients.
@@ -138,7 +130,6 @@ class DecoderLayer:
     """Attention and MLP, each behind its norm; the additions to the residual stream are fused into the norms.
 
     Attributes:
-        mlp: The feed-forward block.
         linears: The packed linears, in order of use.
     """
 

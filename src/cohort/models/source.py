@@ -62,9 +62,6 @@ def _fetch(hub_id: str) -> Path:
 def _problem(text: str, *, found: str, hint: str) -> InputError:
     return InputError(
         Problem(
-            where=f"model_name_or_path: {text}",
-            found=found,
-            allowed="a local model directory or a hub id",
-            hint=hint,
+            where=f"model_name_or_path: {text}", found=found, allowed="a local model directory or a hub id", hint=hint
         )
     )

@@ -23,10 +23,7 @@ def reserve_spare_columns(decoder: Decoder, *, adapted: Collection[str], num_ran
     change nothing. Weights move one at a time, and none once a CUDA graph has recorded where they are.
 
     Args:
-        decoder: The decoder whose weights move.
         adapted: Linears that the bank adapts, by full module path.
-        num_rank_rows: Rank rows of the bank.
-        num_rows: Rows of the pass.
     """
     device = decoder.device
     if decoder.is_recorded or device.type != "cuda" or decoder.dtype.itemsize != 2:
@@ -45,6 +42,7 @@ def reserve_spare_columns(decoder: Decoder, *, adapted: Collection[str], num_ran
 
 def _columns(linear: PackedLinear, *, gpu: str, num_rank_rows: int, num_rows: int) -> int | None:
     """Return how many spare columns the linear's weight should have; None leaves it as it is."""
+    # an augmented product takes the term of one part, which owns all output columns
     if len(linear.parts) > 1:
         return None
     frozen = linear.frozen

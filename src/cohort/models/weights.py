@@ -54,7 +54,6 @@ class WeightDtype(Enum):
             ) from None
 
     def on(self, device: torch.device) -> torch.dtype:
-        """Return the torch dtype for ``device``."""
         if self is WeightDtype.AUTO:
             return torch.float32 if device.type == "cpu" else torch.bfloat16
         dtype: torch.dtype = getattr(torch, self.value)

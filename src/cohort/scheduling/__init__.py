@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_packs", "plan_placement"]
 
-_HOMES = {
-    "plan_packs": "cohort.scheduling.packing.planner",
-    "plan_placement": "cohort.scheduling.placement.planner",
-}
+_HOMES = {"plan_packs": "cohort.scheduling.packing.planner", "plan_placement": "cohort.scheduling.placement.planner"}
 
 
 def __getattr__(name: str) -> object:

@@ -34,8 +34,6 @@ class Request:
     """A trial that is or wants to be resident.
 
     Attributes:
-        trial_id: The trial.
-        r: Its LoRA rank.
         batch_size: Examples of one of its steps.
         mean_length: Mean tokens of an example.
         priority: Larger goes first.
@@ -99,7 +97,6 @@ def admit(
     Args:
         runnable: Trials that want to be resident, in order of arrival; residents among them are passed over.
         resident: Trials that are resident, in order of admission.
-        capacity: The room there is.
         vacated_batch_sizes: Batch sizes of the trials that left since the last call.
 
     Raises:
@@ -143,8 +140,7 @@ def admit(
             evicted.append(victim)
         take(request)
     return Admission(
-        evicted=tuple(request.trial_id for request in evicted),
-        admitted=tuple(request.trial_id for request in admitted),
+        evicted=tuple(request.trial_id for request in evicted), admitted=tuple(request.trial_id for request in admitted)
     )
 
 
@@ -162,8 +158,7 @@ def _victims(request: Request, inside: Sequence[Request], capacity: Capacity) ->
     victims: list[Request] = []
     staying = list(inside)
     less_urgent = sorted(
-        (other for other in reversed(inside) if other.priority < request.priority),
-        key=lambda other: other.priority,
+        (other for other in reversed(inside) if other.priority < request.priority), key=lambda other: other.priority
     )
     while not _fits(request, staying, capacity):
         if not less_urgent:

@@ -66,10 +66,7 @@ def generate(
     on the budget (on a CPU at a fixed thread count, bit for bit). A sequence whose logits are not finite ends there.
 
     Args:
-        decoder: The frozen model.
-        requests: What to continue, in any order.
         lora_for: Gives the adapters for a stream, ``bank.context``; may be None when no request names a slot.
-        num_slots: Slots of that bank.
         stop_ids: Tokens that end a sequence; by default those of the model's generation settings.
         sampling: By default the likeliest token.
         token_budget: Most positions (prompts and what they may grow to) whose keys and values are kept at once. One

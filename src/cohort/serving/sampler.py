@@ -41,9 +41,6 @@ def pick_tokens(
     """Return the next token of each sequence; None where its logits are not finite.
 
     Args:
-        logits_BV: Logits, any floating dtype.
-        sampling: How to pick.
-        seeds: Seed of each sequence's request.
         steps: Tokens each sequence has already generated: a draw is a pure function of seed and step.
     """
     finite_B = logits_BV.isfinite().all(dim=1)

@@ -101,12 +101,12 @@ class CapturedPasses:
 
     Attributes:
         capture_seconds: Time spent on recording, host and device.
-        num_replays: Passes that ran as graphs.
     """
 
     def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
         """Record passes of at most ``most_rows`` rows of ``decoder`` with ``bank``, which must not move."""
         self._decoder, self._bank, self._most_rows = decoder, bank, most_rows
+        # the widest resident rank decides which kernels are launched, so each has graphs of its own
         self._graphs: dict[tuple[bool, int], list[_CapturedPass]] = {}
         self._seen: Counter[tuple[bool, int, PassShape]] = Counter()
         self._pool: Any | None = None
@@ -164,6 +164,7 @@ class CapturedPasses:
         """
         lengths = [len(entry.sample.tokens) for entry in entries]
         used = sum(lengths)
+        # dropout draws by keys of the step, which are not among the tensors that are filled
         if used >= self._most_rows or any(entry.row_keys is not None for entry in entries):
             return None
         slots = self._bank.slot_table()
@@ -219,14 +220,7 @@ class _CapturedPass:
     """One graph and the tensors it reads, all of them in one buffer that one transfer fills."""
 
     def __init__(
-        self,
-        shape: PassShape,
-        *,
-        decoder: Decoder,
-        bank: AdapterBank,
-        slots: SlotTable,
-        trains: bool,
-        pool: Any,
+        self, shape: PassShape, *, decoder: Decoder, bank: AdapterBank, slots: SlotTable, trains: bool, pool: Any
     ) -> None:
         self.shape = shape
         self.filling = 0
@@ -261,12 +255,7 @@ class _CapturedPass:
         self._graph, self._losses_T = self._capture(decoder, pool=pool)
 
     def stage(
-        self,
-        stream: HostStream,
-        *,
-        slots: SlotTable,
-        divisors: Mapping[int, int] | None,
-        fresh_slots: Collection[int],
+        self, stream: HostStream, *, slots: SlotTable, divisors: Mapping[int, int] | None, fresh_slots: Collection[int]
     ) -> StagedReplay:
         self._copied.synchronize()  # the last transfer still reads the pinned memory
         self._fill(stream, divisors=divisors or {})

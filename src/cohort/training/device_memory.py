@@ -122,7 +122,6 @@ class DeviceMemory:
         """Watch ``device``.
 
         Args:
-            device: The executor's.
             limit_bytes: On a CPU, the most that base model, bank and passes may take together. On a GPU the
                 allocator's limit holds.
             base_bytes: On a CPU, the bytes of base model and bank.
@@ -154,7 +153,6 @@ class DeviceMemory:
         """Watch one pass; a pass that raises leaves no record.
 
         Args:
-            kind: What it is for.
             size: What its memory depends on. With None it counts against the limit, and nothing is recorded.
         """
         wanted = None if size is None or not self._is_wanted(size) else size

@@ -50,12 +50,10 @@ def evaluation_losses(
     the same bits in every pack.
 
     Args:
-        passes: The executor's passes.
-        micro_batches: Cuts the rows into passes.
-        slots: The slots to measure.
         rows, row_ids: The evaluation rows; where the objective groups rows, the ids are those of groups.
         too_large: Makes the error for a row that does not fit into memory alone.
     """
+    # rows of no adapter come last in every stream
     order = sorted(slots, key=lambda slot: (slot == BASE_SLOT, slot))
     objective = passes.objective
     size = objective.group_size
@@ -65,6 +63,7 @@ def evaluation_losses(
     def one_pass(present: Sequence[SlotSample]) -> list[dict[str, float]]:
         losses_T, own = passes.measure(present), [entry.sample for entry in present]
         measured = {"loss": objective.terms(losses_T, own), **objective.metrics(losses_T, own)}
+        # one wait for each number of the whole pass, not one for each group
         groups = zip(*(values_G.tolist() for values_G in measured.values()), strict=True)
         return [dict(zip(measured, group, strict=True)) for group in groups]
 

@@ -98,11 +98,8 @@ class Executor:
         """Allocate the bank next to ``decoder``.
 
         Args:
-            decoder: The frozen backbone.
             target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
             train_rows: The rows of trials that come without rows of their own.
-            settings: Sizes.
-            device: The decoder's.
             dtype: Of master weights and gradients.
             compute_dtype: Of the factors in products; the decoder's.
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
@@ -176,7 +173,6 @@ class Executor:
         """Make a trial resident, fresh or exactly where ``state`` left off; return its slot.
 
         Args:
-            spec: The trial.
             state: None starts the trial.
             rows: The trial's own training rows; None for those of the executor.
 
@@ -239,6 +235,7 @@ class Executor:
         staged, self._staged = self._staged, None
         steps = tuple((resident.spec, resident.slot, resident.step) for resident in residents)
         samples, first = staged if staged is not None else (None, None)
+        # another trial came, left or was put back since: the staged step is not the next one
         if samples is None or samples.steps != steps:
             samples, first = gather(residents, objective=self.objective), None
         divisors = samples.divisors
@@ -299,7 +296,6 @@ class Executor:
         return {slots[slot]: outcome for slot, outcome in found.items()}
 
     def evaluate_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> EvaluationLoss:
-        """Return the validation loss of the frozen model itself."""
         return self._evaluate((BASE_SLOT,), rows=rows, row_ids=row_ids)[BASE_SLOT]
 
     def _evaluate(

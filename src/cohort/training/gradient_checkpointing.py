@@ -32,9 +32,7 @@ class GradientCheckpointingPolicy:
         """Start with what was planned.
 
         Args:
-            mode: The task's.
             keep_tokens: In mode ``auto``, most tokens of a pass that keeps its activations; None for no bound.
-            device: The executor's.
         """
         self._mode = mode
         self._least_split = LEAST_SPLIT_TOKENS.get(torch.device(device).type, 1)
@@ -46,7 +44,6 @@ class GradientCheckpointingPolicy:
         self.num_passes = 0
 
     def is_for(self, num_tokens: int) -> bool:
-        """Return whether a training pass of ``num_tokens`` tokens is recomputed."""
         return self.keep_tokens is not None and num_tokens > self.keep_tokens
 
     def lower(self, keep_tokens: int) -> None:
@@ -55,12 +52,7 @@ class GradientCheckpointingPolicy:
             self.keep_tokens = keep_tokens if self.keep_tokens is None else min(self.keep_tokens, keep_tokens)
 
     def takes_over(self, num_tokens: int, *, can_split: bool) -> bool:
-        """Decide to recompute a pass that ran out of memory; False where it is to be split, or was recomputed already.
-
-        Args:
-            num_tokens: The pass's tokens.
-            can_split: Whether it has several samples.
-        """
+        """Decide to recompute a pass that ran out of memory; False if it is to be split, or was recomputed already."""
         if self._mode is not GradientCheckpointing.AUTO or self.is_for(num_tokens):
             return False
         if can_split and num_tokens // 2 >= self._least_split:

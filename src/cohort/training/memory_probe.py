@@ -39,7 +39,6 @@ class ProbePass:
     """One pass to measure: the rows of one adapter.
 
     Attributes:
-        r: The adapter's rank.
         lengths: Tokens of each row.
         trained_share: Share of each row that is trained, at its end.
     """
@@ -61,9 +60,6 @@ def probe_grid(ranks: Sequence[int], *, tokens: int, longest: int, usual: int) -
 
     Args:
         ranks: Every rank that will train.
-        tokens: Tokens of the largest pass.
-        longest: Tokens of the longest row.
-        usual: Tokens of a usual row.
     """
     usual, half = max(2, min(usual, tokens)), max(2, tokens // 2)
 
@@ -89,6 +85,7 @@ def probe_rows(probe: ProbePass, *, vocabulary: int, group_size: int = 1) -> Tok
     for start, length in zip(offsets.tolist(), lengths.tolist(), strict=False):
         first = max(1, round(length * (1 - probe.trained_share)))
         trained[start + min(length - 1, first) : start + length] = True
+    # a generator of its own: the probe must not move a draw of training
     rng = np.random.default_rng(0)
     count = len(lengths)
     return TokenisedRows(
@@ -213,7 +210,6 @@ class MemoryProbe:
         return executor.memory.take_peaks(), fits
 
     def close(self) -> None:
-        """Free the bank."""
         device = self._decoder.device
         del self._executor
         release_cached(device)

@@ -76,7 +76,6 @@ class MicroBatches:
 
         Args:
             entries: Samples in the order they are packed in.
-            one_pass: Runs one micro-batch.
             too_large: Makes the error for a sample that does not fit alone, from it and the allocator's words.
             restart: Undoes every pass so far; all of them are then run again. With None a pass leaves nothing behind,
                 and only the failed one is run again.
@@ -140,7 +139,6 @@ def sample_too_large(
     """Return the error for a row that does not fit into memory alone.
 
     Args:
-        sample: The row.
         words: What the allocator said.
         whose: The trial it belongs to, in words.
         source: ``file:line`` of the row.

@@ -37,7 +37,6 @@ class StagedPass:
     """A pass whose stream is on the device, to be launched kernel by kernel or as a graph.
 
     Attributes:
-        entries: Its samples.
         slots: The bank's slots when it was staged; other ranks, scales or rank rows make it void.
         fresh_slots: Slots whose gradients it writes over what the bank holds.
         stream: The stream and what the linears need, or a graph whose tensors are filled.
@@ -81,7 +80,6 @@ class Passes:
         """Send what a pass over ``entries`` reads to the device.
 
         Args:
-            entries: Sorted by slot.
             divisors: The objective's, of every slot's whole step.
             fresh_slots: Slots whose gradients the pass writes over what the bank holds.
             recomputed: Whether the pass uses gradient checkpointing; such a pass is never a graph's.
@@ -147,6 +145,7 @@ class Passes:
         if losses_T is not None:
             return losses_T
         batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
+        # no row keys: an evaluation drops nothing
         lora = self._bank.context(batch.segments)
         with self._memory.observe(PassKind.EVALUATE, pass_size(batch, lora, decoder=self._decoder)):
             return token_losses(self._decoder, batch, lora)

@@ -44,13 +44,7 @@ class StepSamples:
 
 
 def gather(residents: Sequence[Resident], *, objective: Objective, ahead: int = 0) -> StepSamples:
-    """Return the samples of the residents' next step, or of the one ``ahead`` steps after it.
-
-    Args:
-        residents: In slot order.
-        objective: Of all of them.
-        ahead: Steps to skip.
-    """
+    """Return the samples of the residents' next step, or of the one ``ahead`` steps after it."""
     entries: list[SlotSample] = []
     divisors: dict[int, int] = {}
     num_tokens: dict[int, int] = {}
@@ -69,6 +63,7 @@ def samples_of(resident: Resident, *, step: int, group_size: int = 1) -> list[Sl
     row_ids = (group * group_size + place for group in resident.order.batch(step) for place in range(group_size))
     for sample_id in row_ids:
         sample = resident.rows.sample(sample_id)
+        # None, not unused keys: a pass without dropout can be recorded as a graph
         keys = None
         if spec.adapter.lora_dropout > 0:
             keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=step, sample_id=sample_id)

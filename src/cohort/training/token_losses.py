@@ -55,10 +55,8 @@ def token_weights(batch: PackedBatch, *, divisors: Mapping[int, int], dtype: tor
     """Return the weight of every row's loss [T] where samples are plain sums: ``1 / divisor`` on a slot's trained rows.
 
     Args:
-        batch: The stream.
         divisors: By slot, of all samples of its optimizer step, all micro-batches together, so that gradients
             accumulate to the mean over the step and not to a mean of means.
-        dtype: Of the losses.
     """
     weights = np.zeros(batch.num_rows)
     for slot, divisor in divisors.items():
@@ -76,7 +74,6 @@ def sequence_sums(losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
 
     Args:
         losses_T: As :func:`token_losses` returns them; rows behind the last sample are filler.
-        samples: The sequences in the stream's order.
     """
     lengths = [len(sample.tokens) for sample in samples]
     used_T = losses_T[: sum(lengths)]

@@ -19,15 +19,12 @@ class TrialSpec:
     Attributes:
         trial_id: Number within the task.
         seed: Trial seed: initial weights, order of samples and dropout come from it.
-        adapter: LoRA hyperparameters.
         learning_rate: Peak rate.
-        batch_size: Examples per optimizer step.
         num_steps: Optimizer steps of the full planned training.
         schedule: Shape of the learning rate over the planned steps.
         warmup_ratio: Share of the planned steps over which the rate climbs.
         weight_decay: AdamW's decoupled decay.
         max_grad_norm: Norm the gradient is clipped to; 0 or infinity does not clip.
-        beta1, beta2, epsilon: AdamW's constants.
     """
 
     trial_id: int

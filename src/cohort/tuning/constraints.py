@@ -44,13 +44,7 @@ _ALLOWED = "a comparison such as lora_alpha >= r, with + - * / // % and or not i
 
 
 class ConstraintError(Exception):
-    """A text is no constraint, or one that cannot be worked out for a configuration.
-
-    Attributes:
-        found: What was there.
-        allowed: What would be accepted.
-        hint: What to do.
-    """
+    """A text is no constraint, or one that cannot be worked out for a configuration."""
 
     def __init__(self, *, found: str, allowed: str = _ALLOWED, hint: str) -> None:
         super().__init__(f"{found}; allowed: {allowed}. {hint}")
@@ -100,7 +94,6 @@ def parse_constraint(text: object, *, names: Collection[str]) -> Constraint:
     """Return the constraint that a text describes.
 
     Args:
-        text: As the user wrote it.
         names: Parameters it may be about.
 
     Raises:

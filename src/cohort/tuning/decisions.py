@@ -57,7 +57,6 @@ class Reason(str):
         shape: str = "",
         is_comparison: bool = False,
     ) -> Reason:
-        """Return the reason; ``text`` is what records hold."""
         reason = super().__new__(cls, text)
         reason.label, reason.sentence = label or text, sentence
         reason.colours, reason.shape, reason.is_comparison = colours, shape, is_comparison
@@ -76,8 +75,6 @@ class Decision:
     Attributes:
         trial_id: The trial it is about, which need not be the trial whose event led to it.
         step: Optimizer steps the trial had completed.
-        kind: What to do.
-        reason: Why.
         rule: Name of the rule that decided; ``study`` for a new best, a finish or a failure.
         numbers: Everything compared: losses, slopes, gap, counters, thresholds, rank, share. May hold NaN and Inf.
         message: The error of a failed trial; else empty.

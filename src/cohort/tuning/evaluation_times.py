@@ -114,9 +114,7 @@ def plan_evaluation_rows(
 
     Args:
         workloads: All trials of the task; they share the rows, so one number is chosen for all.
-        num_available: Validation rows there are.
         mean_tokens_per_row: Tokens that evaluating one row reads, generated ones included.
-        settings: The bound and ``max_examples``.
         kept_share: Share of the trials expected to go on after warm-up.
         min_rows: Rows never thinned away, even where the bound is then broken (``cost_fraction`` says so).
 

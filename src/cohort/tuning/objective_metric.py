@@ -40,7 +40,6 @@ class ObjectiveMetric:
 
     @property
     def label(self) -> str:
-        """The metric in words."""
         return "validation loss" if self.name == "loss" else self.name.replace("_", " ")
 
     def read(self, event: Evaluated) -> float | None:

@@ -68,7 +68,6 @@ class Range:
 
     Attributes:
         min: Lower bound; > 0 with ``log``.
-        max: Upper bound, >= ``min``.
         log: Whether draws are uniform in the logarithm.
         step: Only ``min``, ``min + step``, ... are drawn; not with ``log``.
         num: Only ``num`` evenly (with ``log``: geometrically) spaced values are drawn, both bounds among them.
@@ -137,6 +136,7 @@ def values_of(parameter: Parameter) -> tuple[Value, ...] | None:
     if isinstance(parameter, Conditional):
         inner = values_of(parameter.parameter)
         rest = parameter.otherwise
+        # A default is filled in later, and a multiple follows from other draws: neither is known here.
         return None if inner is None or rest is None or isinstance(rest, MultipleOf) else (*inner, rest)
     if isinstance(parameter, Constant):
         return (parameter.value,)
@@ -164,6 +164,7 @@ def range_problems(parameter: Range) -> Iterator[tuple[str, str, str]]:
     bounds = f"min {parameter.min}, max {parameter.max}"
     if not (math.isfinite(parameter.min) and math.isfinite(parameter.max)) or parameter.min > parameter.max:
         yield bounds, "finite numbers with min <= max", "Exchange or correct them."
+        # The checks below compare and divide by these bounds.
         return
     if parameter.log and parameter.min <= 0:
         yield bounds, "min > 0 where log is true", "Raise min, or remove log."

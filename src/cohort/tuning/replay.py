@@ -27,11 +27,7 @@ class RecordedCurve:
     """What one trial measures when nothing stops it.
 
     Attributes:
-        candidate: Its steps and evaluation steps.
         train_losses: Loss of step 1, 2, ...; may end early where the record does, at a non-finite loss.
-        validation_losses: Loss by evaluation step.
-        metrics: Further metrics by evaluation step.
-        batch_size: Examples of a step.
     """
 
     candidate: Candidate
@@ -57,9 +53,6 @@ class RecordedCurve:
 
         Args:
             candidate: Its evaluation steps must be among the points.
-            points: By increasing step.
-            batch_size: Examples of a step.
-            ema_weight: What the record was smoothed with.
         """
         losses: list[float] = []
         ema: float | None = None
@@ -85,9 +78,7 @@ class ReplayReport:
     """What early exit made of the curves.
 
     Attributes:
-        decisions: All decisions in order.
         best: The best checkpoint; None when nothing finite was measured.
-        steps: Optimizer steps each trial did.
         samples_used: Training examples of all trials together.
         samples_full: The same without early exit.
         samples_saved_by: Examples that each reason to end saved.
@@ -116,9 +107,6 @@ def replay_curves(
     """Run a study over recorded curves, one step of each resident trial at a time.
 
     Args:
-        curves: One per trial.
-        settings: Early exit.
-        metric: What the best is chosen by.
         num_slots: Trials resident at once; all by default. Only rules that depend on the order of results (ASHA,
             median) decide differently for another number.
 

@@ -18,12 +18,6 @@ class SearchFeedback:
     """
 
     def __init__(self, sampler: Sampler, *, metric: ObjectiveMetric = LOSS) -> None:
-        """Begin.
-
-        Args:
-            sampler: Whose proposals the trials are.
-            metric: What the study's result is chosen by.
-        """
         self._sampler, self._metric = sampler, metric
         self._num_decisions = 0
         self._bests: dict[int, float] = {}

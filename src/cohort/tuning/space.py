@@ -35,8 +35,6 @@ class SearchSpace:
     """Parameters by name, in the order in which a grid varies them (the last one fastest).
 
     Attributes:
-        parameters: By name.
-        where: The place of the space.
         constraints: What every configuration has to meet.
 
     Raises:

@@ -52,12 +52,12 @@ def parse_space(
         base: Values that hold where the space does not set a parameter, so that ``lora_alpha: 2r`` can follow an ``r``
             outside the space.
         integer_parameters: Names whose ranges are of whole numbers.
-        where: The place of the space.
 
     Raises:
         InputError: with all problems.
     """
     parameters: dict[str, Parameter] = {}
+    # All keys are read before any is refused, so that users see every mistake at once.
     problems: list[Problem] = []
     for name, written in space.items():
         try:
@@ -120,6 +120,7 @@ def _entry(name: str, written: object, *, names: Collection[str], base: Mapping[
 
 
 def _range(written: Mapping[Any, Any], *, is_integer: bool) -> Range:
+    # A mistyped `log` would search the range evenly, and nothing would show it.
     unknown = [key for key in written if key not in _RANGE_KEYS]
     if unknown:
         near = get_close_matches(str(unknown[0]), _RANGE_KEYS, n=1)

@@ -64,11 +64,7 @@ class Study:
     """
 
     def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        settings: EarlyExitSettings,
-        *,
-        metric: ObjectiveMetric = LOSS,
+        self, candidates: Sequence[Candidate], settings: EarlyExitSettings, *, metric: ObjectiveMetric = LOSS
     ) -> None:
         self._settings = settings
         self._metric = metric
@@ -97,7 +93,6 @@ class Study:
 
     @property
     def metric(self) -> ObjectiveMetric:
-        """What the result is chosen by."""
         return self._metric
 
     def candidate(self, trial_id: int) -> Candidate:
@@ -125,7 +120,6 @@ class Study:
         return tuple(trial_id for state in order for trial_id, trial in self._trials.items() if trial.state is state)
 
     def start(self, trial_id: int) -> None:
-        """Record that a waiting or ready trial became resident."""
         self._move(self._trial(trial_id), TrialPhase.RUNNING)
 
     def pause(self, trial_id: int) -> None:

@@ -35,8 +35,6 @@ def adamw_step(
     Args:
         params_RD: Masters, one row per rank row of the bank.
         grads_RD: Gradients. Left as they are (not clipped) unless ``zero_grads``.
-        exp_avg_RD: First moments.
-        exp_avg_sq_RD: Second moments.
         slots: The slots that step; a slot owns ``rank`` consecutive rows. Staged ones are for CUDA graphs: stage before
             the capture, stage the next step into the same memory before each replay. The norms then have a place for
             every slot that was staged at the capture.

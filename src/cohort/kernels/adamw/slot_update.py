@@ -20,12 +20,9 @@ class SlotUpdate:
 
     Attributes:
         row_start: First rank row of the slot in the bank.
-        rank: Rank rows of the slot.
         learning_rate: Of this step, schedule applied.
         step: Number of this step, the first is 1 (bias correction).
         weight_decay: Decoupled (Loshchilov and Hutter 2019): weights shrink by ``learning_rate * weight_decay``.
-        beta1: Decay of the first moment.
-        beta2: Decay of the second moment.
         eps: Added to the root of the corrected second moment.
         max_grad_norm: Clips the slot's gradient to this norm; None leaves it alone.
     """
@@ -68,7 +65,6 @@ class StagedSlots:
     """The settings of one step on the device, for launches that a CUDA graph records.
 
     Attributes:
-        slots: What was staged.
         table_AC: float32 [rank rows that step (or the capacity), Column.COUNT].
     """
 
@@ -93,8 +89,6 @@ def stage_slots(
     """Copy the settings to ``device`` without waiting for it.
 
     Args:
-        slots: The slots that step.
-        device: Where the bank is.
         capacity: Rows of the table, for a graph that is replayed with other slots later; default the rows that step.
         into: An earlier result of the same capacity whose memory is used again, so that a recorded graph reads the new
             settings. The copy is ordered on the current stream.

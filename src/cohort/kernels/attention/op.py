@@ -69,8 +69,6 @@ def packed_attention(
     Args:
         q_THE: Queries, already rotated.
         k_TGE: Keys, already rotated; G divides H.
-        v_TGE: Values.
-        tiles: Where the sequences are.
         window: How many rows back a query sees, itself included; None for all.
         room: Where o is written, [T, H * E], if not into memory of its own.
 

@@ -44,8 +44,6 @@ def packed_linear(
         x_TK: The stream [T, K].
         frozen: The frozen product, W [N, K].
         parts: Stacked factors of each sibling, in the order of their columns, in ``x``'s dtype.
-        slots: Ranks, scales and dropout of the slots.
-        segments: Which rows belong to which slot and sample.
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
         tables: Device tables of ``segments`` and ``slots``, built once per step and shared by its linears; the grouped
             kernels build (and briefly keep) their own when None.
@@ -119,7 +117,6 @@ class _PackedLinearFunction(torch.autograd.Function):
         room: PaddedRows | None,
         *factors: Tensor,
     ) -> Tensor:
-        """Compute y and keep what backward needs."""
         del factors  # autograd alone needs them; the parts hold the same tensors
         ctx.frozen, ctx.parts, ctx.slots, ctx.row_keys_T = frozen, parts, slots, row_keys_T
         if backend is Backend.TRITON:
@@ -144,7 +141,6 @@ class _PackedLinearFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy_TN: Tensor) -> tuple[Tensor | None, ...]:
-        """Return dx, and the factors' gradients where the parts have no sinks."""
         owned = [part.grad_a_RK is None for part in ctx.parts]
         parts = [
             replace(part, grad_a_RK=torch.zeros_like(part.a_RK), grad_b_RN=torch.zeros_like(part.b_RN)) if own else part

@@ -72,10 +72,7 @@ def room_for(
     """Return empty rows [T, K] with room behind them, for a linear's input; None where its product is not augmented.
 
     Args:
-        like: Gives dtype and device.
         frozen, parts: The linear.
-        tables: Of the pass.
-        tiles: Instead of the measured ones.
     """
     width = frozen.in_features
     tiles = tiles or _tiles(like, parts, num_rows=tables.num_rows, width=width)
@@ -116,12 +113,7 @@ def _covers(parts: Sequence[LoraPart], width: int) -> bool:
 
 
 def inner_weight(
-    x_TK: Tensor,
-    frozen: FrozenProduct,
-    parts: Sequence[LoraPart],
-    *,
-    tables: LaunchTables,
-    forward: bool,
+    x_TK: Tensor, frozen: FrozenProduct, parts: Sequence[LoraPart], *, tables: LaunchTables, forward: bool
 ) -> Tensor | None:
     """Return the weight for a product that takes the LoRA term inside, or None where it cannot.
 

@@ -54,8 +54,6 @@ def packed_mlp(
         gate_up_parts: Stacked factors of gate and up, or of those that are adapted.
         down: The frozen product [D, F].
         down_parts: Stacked factors of down, empty where it is not adapted.
-        slots: Ranks, scales and dropout of the slots.
-        segments: Which rows belong to which slot and sample.
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
         tables: Device tables of ``segments`` and ``slots``; built on demand when None.
         backend: Triton's kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
@@ -143,7 +141,6 @@ class _PackedMlpFunction(torch.autograd.Function):
         row_keys_T: Tensor | None,
         *factors: Tensor,
     ) -> Tensor:
-        """Compute y and keep what backward needs."""
         del factors  # autograd alone needs them; the parts hold the same tensors
         ctx.gate_up, ctx.down, ctx.parts = gate_up, down, (gate, up, down_part)
         ctx.tables, ctx.row_keys_T = tables, row_keys_T
@@ -163,7 +160,6 @@ class _PackedMlpFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_TD: Tensor) -> tuple[Tensor | None, ...]:
-        """Return dx, and the factors' gradients where the parts have no sinks."""
         owned = [part.grad_a_RK is None for part in ctx.parts]
         gate, up, down_part = parts = [
             _with_sinks(part) if own else part for part, own in zip(ctx.parts, owned, strict=True)

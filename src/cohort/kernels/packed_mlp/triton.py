@@ -21,13 +21,7 @@ from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.choice.tiles import TermPlace, TileChoice, fitting_stages
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct, can_accumulate
 from cohort.kernels.packed_linear.hopper.launch import hopper_product
-from cohort.kernels.packed_linear.launch.launches import (
-    expand,
-    input_side,
-    output_side,
-    output_side_ds,
-    shrink,
-)
+from cohort.kernels.packed_linear.launch.launches import expand, input_side, output_side, output_side_ds, shrink
 from cohort.kernels.packed_linear.launch.support import (
     chunk_counters,
     chunk_parts,
@@ -39,13 +33,7 @@ from cohort.kernels.packed_linear.launch.support import (
 from cohort.kernels.packed_linear.launch.tables import LaunchTables, RankPass
 from cohort.kernels.packed_linear.portable.augmented import Spread
 from cohort.kernels.packed_linear.tables import LoraPart
-from cohort.kernels.packed_linear.triton import (
-    augmented_product,
-    begin_augmented,
-    inner_weight,
-    room_for,
-    tiles_for,
-)
+from cohort.kernels.packed_linear.triton import augmented_product, begin_augmented, inner_weight, room_for, tiles_for
 from cohort.kernels.packed_mlp.choice import MlpTiles, default_tiles
 from cohort.kernels.packed_mlp.triton_kernels import activate_kernel, gradient_kernel
 

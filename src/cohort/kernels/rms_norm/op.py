@@ -22,8 +22,6 @@ def rms_norm(x_TD: Tensor, *, weight_D: Tensor, eps: float, backend: Backend | N
 
     Args:
         x_TD: Any leading axes: [T, D] for a layer's input, [T, H, E] for query and key norms.
-        weight_D: Frozen gains.
-        eps: Added to the mean square.
         backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
 
     Raises:

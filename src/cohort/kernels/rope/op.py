@@ -25,7 +25,6 @@ def apply_rope(
         q_THE: Queries [T, query heads, E].
         k_TGE: Keys [T, key-value heads, E].
         cos_TE: Cosines of each row's angles, both halves written out as transformers does.
-        sin_TE: Sines, likewise.
         backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
 
     Raises:

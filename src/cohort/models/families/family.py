@@ -32,24 +32,14 @@ def windows_by_layer_type(settings: Any) -> tuple[int | None, ...]:
 class ModelFamily:
     """One dense family. A function of ``settings`` reads the checkpoint's transformers configuration.
 
-    What has a default may be left out: the defaults are Llama's.
+    What has a default may be left out: the defaults are Llama's. The attributes that are not listed mean what they mean
+    in :class:`~cohort.models.config.DecoderConfig`.
 
     Attributes:
         model_type: As ``config.json`` has it.
         architecture: Class name of its causal language model.
         examples: Models of the family, for messages.
-        qkv_bias: Whether q, k and v add a bias.
-        output_bias: Whether o adds a bias.
-        mlp_bias: Whether gate, up and down add a bias.
-        qk_norm: Whether queries and keys are normalised per head.
-        windows: Attention window by layer.
         activation: transformers' name of the MLP's activation.
-        norm_offset: Added to the weight of every norm.
-        post_norms: Whether the outputs of attention and MLP are normalised before they join the stream.
-        embedding_scale: Factor on the token rows.
-        attention_scale: Factor on the scores; None for ``head_dim ** -0.5``.
-        attention_cap: Soft cap of the scores, or None.
-        logit_cap: Soft cap of the logits, or None.
         refused: Settings that nothing here computes: the checkpoint must leave them off.
     """
 

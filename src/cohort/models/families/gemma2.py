@@ -25,5 +25,6 @@ FAMILY = ModelFamily(
     ),
     attention_cap=lambda settings: settings.attn_logit_softcapping,
     logit_cap=lambda settings: settings.final_logit_softcapping,
+    # the attention here is causal, and a model trained with another would compute nonsense without an error
     refused=("use_bidirectional_attention",),
 )

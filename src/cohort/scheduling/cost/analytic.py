@@ -44,9 +44,6 @@ class ModelWork:
         weight_bytes: Of the frozen model on its devices together.
         rank_width: Adapter entries of one rank: sum of inputs and outputs of the adapted linears.
         num_linears: Adapted linears of all layers.
-        num_layers: Decoder layers.
-        hidden_size: Width of the residual stream.
-        bytes_per_value: Of the stream.
     """
 
     flops_per_token: float
@@ -63,8 +60,6 @@ def analytic_step_cost(work: ModelWork, hardware: Hardware, *, launched: LaunchR
     """Return a step's coefficients on one device.
 
     Args:
-        work: The frozen model and its adapters.
-        hardware: The device.
         launched: When a GPU's steps are launched by the host; None: never, and the result is convex.
     """
     is_gpu = hardware.is_gpu

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +111,6 @@ def _places(samples: Sequence[StepSample], knees: Sequence[float], prior: StepCo
 
 
 def _fit_work(samples: Sequence[StepSample], places: Sequence[float], prior: StepCost | None) -> StepCost:
-    """Fit the convex part."""
     seconds = np.array([sample.seconds for sample in samples])
     features = np.array([_features(sample.pack, knees=places) for sample in samples])
     # Relative errors: divided by its seconds, a step of 10 ms counts as much as one of 1 s.
@@ -213,9 +213,10 @@ def _values(cost: StepCost, places: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _cost(values: Sequence[float], places: Sequence[float]) -> StepCost:
-    plain, slopes = values[: len(COEFFICIENTS)], values[len(COEFFICIENTS) :]
+    slopes = values[len(COEFFICIENTS) :]
+    plain: dict[str, Any] = dict(zip(COEFFICIENTS, values, strict=False))
     return StepCost(
-        **dict(zip(COEFFICIENTS, plain, strict=True)),
+        **plain,
         knees=tuple(
             Knee(at_tokens=place, seconds_per_token=slope)
             for place, slope in zip(places, slopes, strict=True)

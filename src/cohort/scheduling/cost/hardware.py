@@ -22,11 +22,9 @@ class Hardware:
 
     Attributes:
         name: As users write it and as cached costs are filed under.
-        memory_bytes: Of the device.
         flops_per_second: Peak of dense bf16 products (CPU: float32 products that are reached).
         bytes_per_second: Peak of its memory.
         link_bytes_per_second: To other GPUs of the machine, each way; 0 where there is no other.
-        is_gpu: Whether it is one.
     """
 
     name: str
@@ -103,7 +101,6 @@ def parse_hardware(text: str, *, where: str) -> HardwareChoice:
     """Return what ``text`` names: ``H200``, ``8xH200``, or ``2x8xH200`` for two nodes of eight.
 
     Args:
-        text: As the user wrote it.
         where: How messages name the option.
 
     Raises:

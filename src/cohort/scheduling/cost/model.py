@@ -52,9 +52,7 @@ class TrialWork:
     """What one trial adds to a pack.
 
     Attributes:
-        r: LoRA rank.
         num_tokens: Tokens of one of its optimizer steps.
-        num_steps: Steps it trains.
         sum_squares: Sum over the sequences of a step of their squared length.
         num_sequences: Sequences of one of its steps.
     """

@@ -77,14 +77,7 @@ def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: S
 def evaluation_seconds(
     evaluations: Mapping[int, EvaluationWork], *, works: Mapping[int, TrialWork], cost: StepCost, token_budget: int
 ) -> float:
-    """Return the seconds of all evaluations, each trial's measured alone: packed with others they are cheaper.
-
-    Args:
-        evaluations: By trial.
-        works: Of the same trials.
-        cost: Of a training step.
-        token_budget: Tokens of one evaluation pass.
-    """
+    """Return the seconds of all evaluations, each trial's measured alone: packed with others they are cheaper."""
     seconds = 0.0
     for trial_id, evaluation in evaluations.items():
         passes = max(1, -(-round(evaluation.num_tokens) // token_budget))

@@ -61,7 +61,6 @@ class MicroBatch:
     samples: tuple[PipelineSample, ...] = ()
 
     def tokens(self, multiple: int) -> int:
-        """Return tokens with each adapter's share padded to ``multiple``."""
         return padded_tokens(self.samples, multiple)
 
 

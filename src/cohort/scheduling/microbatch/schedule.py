@@ -44,7 +44,6 @@ class MicroBatchSettings:
 
     Attributes:
         capacity: Most padded tokens of one.
-        stages: Of the pipeline.
         multiple: What each adapter's tokens in a micro-batch are padded to.
         limits: Of each packing's integer programs.
         num_processes: Packings at the same time; the result does not depend on it.
@@ -91,16 +90,11 @@ def group_adapters(adapters: Sequence[AdapterBatches], *, settings: MicroBatchSe
 
 
 def schedule_micro_batches(
-    adapters: Sequence[AdapterBatches],
-    *,
-    settings: MicroBatchSettings,
-    groups: Sequence[Sequence[int]] | None = None,
+    adapters: Sequence[AdapterBatches], *, settings: MicroBatchSettings, groups: Sequence[Sequence[int]] | None = None
 ) -> tuple[MicroBatch, ...]:
     """Return micro-batches in their order of execution; the bubble lemma holds for them.
 
     Args:
-        adapters: What each trains on.
-        settings: How.
         groups: Of :func:`group_adapters` when None.
 
     Raises:
@@ -209,8 +203,6 @@ def least_capacity(
 
     Args:
         throughput: Tokens a second by tokens of a micro-batch, measured.
-        longest_sample: Padded tokens.
-        most_tokens: What fits in memory.
 
     Raises:
         ValueError: nothing was measured between the longest sample and what fits.
@@ -231,8 +223,6 @@ def pipeline_seconds(
 
     Args:
         schedule: Micro-batches; a no-op costs what ``seconds_of(0)`` says.
-        stages: Of the pipeline.
-        multiple: Padding of each adapter's tokens.
         seconds_of: Forward and backward of a micro-batch over all stages, by its tokens.
     """
     if not schedule:

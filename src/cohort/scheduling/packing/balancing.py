@@ -40,13 +40,7 @@ class _Change:
 def balance_jobs(
     jobs: Sequence[PackJob], problem: PackingProblem, *, most_evaluations: int = 20_000
 ) -> tuple[PackJob, ...]:
-    """Return jobs that end no later; deterministic.
-
-    Args:
-        jobs: Any valid plan's.
-        problem: Costs and memory.
-        most_evaluations: Changes that are looked at.
-    """
+    """Return jobs that end no later; deterministic."""
     return _Balancing(jobs, problem, most_evaluations=most_evaluations).run()
 
 
@@ -118,11 +112,7 @@ class _Balancing:
                 degree = min(d for d in self.problem.degrees if self.problem.fits([leaving], num_gpus=d))
                 first_free = sorted(range(len(ends)), key=lambda gpu: (ends[gpu], gpu))[:degree]
                 yield _Change(
-                    source=place,
-                    target=len(self.jobs),
-                    gpu_ids=tuple(sorted(first_free)),
-                    left=left,
-                    joined=(leaving,),
+                    source=place, target=len(self.jobs), gpu_ids=tuple(sorted(first_free)), left=left, joined=(leaving,)
                 )
                 for other in targets:
                     target = self.jobs[other]

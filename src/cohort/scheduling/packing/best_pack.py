@@ -68,12 +68,8 @@ def best_pack(
     """Return the pack with the most weight per second; None when no trial fits.
 
     Args:
-        available: Trials by type.
         num_gpus: Its degree, one of the problem's.
-        problem: Costs and memory.
         weights: Of one trial of each type, above 0.
-        at_most_seconds: Longest pack allowed.
-        limits: Of the search.
     """
     limits = limits or PackLimits()
     cost = problem.cost.by_num_gpus[num_gpus]
@@ -85,10 +81,7 @@ def best_pack(
     types.sort(key=lambda type_: (type_.work.num_steps, type_.work.num_tokens, type_.work.r, type_.state_bytes))
     program = _Program(types, available, num_gpus=num_gpus, problem=problem, weights=weights, limit=at_most_seconds)
     # the best uniform pack is the first guess; it is often the best of all
-    best = max(
-        (pack for type_ in types for pack in _uniform(type_, program)),
-        key=lambda pack: program.ratio(pack),
-    )
+    best = max((pack for type_ in types for pack in _uniform(type_, program)), key=lambda pack: program.ratio(pack))
     is_proven = False
     solves = 0
     for _ in range(limits.most_guesses):
@@ -223,11 +216,9 @@ class _Program:
         return _seconds([(type_, count) for type_, count in zip(self.types, pack, strict=True) if count], self.cost)
 
     def weight(self, pack: Sequence[int]) -> int:
-        """Return the pack's weight in units."""
         return sum(weight * count for weight, count in zip(self.weights, pack, strict=True))
 
     def ratio(self, pack: Sequence[int]) -> float:
-        """Return weight units per second."""
         return self.weight(pack) / self.exact_seconds(pack)
 
     def is_better(self, pack: Sequence[int], other: Sequence[int]) -> bool:

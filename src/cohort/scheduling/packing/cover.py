@@ -29,9 +29,6 @@ def cover_jobs(
 
     Args:
         packs: What to choose from; any number of each.
-        problem: Trials, costs and memory.
-        at_most_seconds: Longest pack to choose.
-        most_branches: Limit of the integer program.
     """
     allowed = [pack for pack in packs if pack.seconds <= at_most_seconds]
     demand = {type_: len(trials) for type_, trials in problem.by_type.items()}

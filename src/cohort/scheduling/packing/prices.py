@@ -59,7 +59,6 @@ def uniform_prices(problem: PackingProblem) -> dict[TrialType, float]:
 
 
 def _uniform_packs(problem: PackingProblem) -> list[PricedPack]:
-    """Return every pack of one type that fits."""
     found = []
     for type_, trials in problem.by_type.items():
         for degree in problem.degrees:

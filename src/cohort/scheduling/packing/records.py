@@ -17,7 +17,6 @@ class PackableTrial:
     """One trial to train.
 
     Attributes:
-        trial_id: The trial.
         work: What it adds to a pack.
         state_bytes: Its weights, gradients and moments on one GPU, by number of GPUs of the pack.
     """
@@ -159,7 +158,6 @@ class PackPlan:
 
     Attributes:
         jobs: Every trial is in exactly one.
-        num_gpus: GPUs there are.
         policy: What made the plan.
         num_solves: Integer programs solved for it.
         num_unproven: Those that hit their limit; their best pack so far was used.
@@ -191,7 +189,6 @@ def jobs_in_order(
 
     Args:
         packs: Trials, the GPUs or how many of those that are free earliest, and seconds.
-        num_gpus: GPUs there are.
     """
     free = [0.0] * num_gpus
     jobs = []

@@ -96,7 +96,6 @@ def packing_lower_bound(problem: PackingProblem, *, most_rounds: int = 200) -> P
     """Return the bound over all packings.
 
     Args:
-        problem: Every trial of it fits somewhere.
         most_rounds: Rounds of column generation; fewer make the bound weaker, not wrong.
     """
     kinds = _Kinds.of(problem)
@@ -154,9 +153,7 @@ class _Kinds:
             found.setdefault((trial.work, tuple(sorted(trial.state_bytes.items()))), []).append(trial)
         groups = list(found.values())
         return cls(
-            problem=problem,
-            examples=tuple(group[0] for group in groups),
-            counts=tuple(len(group) for group in groups),
+            problem=problem, examples=tuple(group[0] for group in groups), counts=tuple(len(group) for group in groups)
         )
 
     def members(self, pack: Sequence[int]) -> list[PackableTrial]:

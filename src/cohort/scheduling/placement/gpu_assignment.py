@@ -36,12 +36,10 @@ def assign_gpus(
 
     Args:
         coarse: One per task; together with ``running`` they never hold more GPUs of a node than it has.
-        tasks: Options and arrivals.
-        cluster: GPUs by node.
-        running: Tasks that keep their GPUs.
     """
     # (coarse time until which a GPU is held, exact time from which it is free)
     free_from = dict.fromkeys(cluster.gpu_ids, 0.0)
+    # Running tasks keep their GPUs, so they are placed before anything is chosen.
     placements = [held.placement() for held in running]
     for held in running:
         free_from |= dict.fromkeys(held.gpu_ids, held.remaining_seconds)

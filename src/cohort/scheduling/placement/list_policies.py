@@ -60,17 +60,14 @@ _ORDERS: Mapping[ListPolicy, Callable[[TaskRequest], tuple[float, ...]]] = {
 
 
 def list_plan(
-    tasks: Sequence[TaskRequest],
-    cluster: Cluster,
-    *,
-    policy: ListPolicy,
-    running: Sequence[RunningTask] = (),
+    tasks: Sequence[TaskRequest], cluster: Cluster, *, policy: ListPolicy, running: Sequence[RunningTask] = ()
 ) -> PlacementPlan:
     """Return the plan of one list policy.
 
     Raises:
         InputError: a task fits no GPUs there are.
     """
+    # A policy orders tasks of one priority; between levels there is no choice.
     order = sorted(tasks, key=lambda task: (-task.priority, *_ORDERS[policy](task)))
     return plan_in_order(order, cluster, running=running, policy=policy.value)
 
@@ -149,6 +146,7 @@ def _pools(task: TaskRequest, cluster: Cluster) -> Sequence[tuple[int, ...]]:
 
 
 def _earliest(task: TaskRequest, option: TaskOption, gpus: Sequence[int], free_from: Mapping[int, float]) -> Placement:
+    # Not a sort of all: a cluster has many more GPUs than a task takes.
     first = heapq.nsmallest(option.num_gpus, gpus, key=lambda gpu: (free_from[gpu], gpu))
     free = max(task.arrival_seconds, *(free_from[gpu] for gpu in first))
     # Among GPUs that are free by then, those that became free last: the others can still serve a short task before.

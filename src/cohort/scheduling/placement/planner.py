@@ -52,7 +52,6 @@ class PlacementSettings:
         most_solver_tasks: With more waiting tasks the best list policy is taken without a solver: such instances are
             within a few percent of their lower bound, and the plan's gap says so.
         num_workers: Solver threads; they share work deterministically.
-        seed: Of the solver.
     """
 
     num_units: int = 200
@@ -111,6 +110,7 @@ def plan_placement(
         return replace(listed, status=SolverStatus.OPTIMAL, solver_gap=0.0)
     if len(tasks) > settings.most_solver_tasks:
         return listed
+    # A share of the plan's own length: the solver's work then does not grow with how long tasks take.
     unit = makespan / settings.num_units
     model = _PlacementModel(tasks, cluster, running=running, unit=unit)
     outcome = model.solve(settings)
@@ -140,12 +140,7 @@ class _PlacementModel:
     """The constraint program of one plan."""
 
     def __init__(
-        self,
-        tasks: Sequence[TaskRequest],
-        cluster: Cluster,
-        *,
-        running: Sequence[RunningTask],
-        unit: float,
+        self, tasks: Sequence[TaskRequest], cluster: Cluster, *, running: Sequence[RunningTask], unit: float
     ) -> None:
         self.model = cp_model.CpModel()
         self.cluster = cluster
@@ -172,6 +167,7 @@ class _PlacementModel:
         return math.ceil(seconds / self.unit)
 
     def _in_units(self, task: TaskRequest) -> TaskRequest:
+        # Rounded up, never down: in exact seconds the plan may then only become shorter.
         options = tuple(replace(option, seconds=self._ceil(option.seconds)) for option in task.options)
         return replace(task, options=options, arrival_seconds=self._ceil(task.arrival_seconds))
 
@@ -217,6 +213,7 @@ class _PlacementModel:
         present = self.model.new_bool_var(label)
         interval = self.model.new_optional_interval_var(start, round(option.seconds), end, present, label)
         shares = []
+        # One interval on every node: a task that spans nodes holds its GPUs on all of them at the same time.
         for name, gpus in self.cluster.nodes.items():
             share = self.model.new_int_var(0, min(option.num_gpus, len(gpus)), f"{label}: {name}")
             self.intervals[name].append(interval)

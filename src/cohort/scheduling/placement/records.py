@@ -39,9 +39,7 @@ class TaskRequest:
     """A task that waits for GPUs.
 
     Attributes:
-        task_id: Its name.
         options: Degrees of parallelism it may run at; the planner chooses one.
-        arrival_seconds: It cannot start before.
         priority: Larger is more urgent: no plan delays the end of more urgent tasks for less urgent ones.
         may_span_nodes: Its GPUs may be on several nodes.
     """
@@ -63,7 +61,6 @@ class TaskRequest:
         return next(option.seconds for option in self.options if option.num_gpus == num_gpus)
 
     def remaining(self, share: float) -> TaskRequest:
-        """Return the same task with ``share`` of its work left."""
         options = tuple(replace(option, seconds=option.seconds * share) for option in self.options)
         return replace(self, options=options)
 
@@ -99,7 +96,6 @@ class Cluster:
         return sum(sizes) if task.may_span_nodes else max(sizes, default=0)
 
     def without(self, gpu_ids: Sequence[int]) -> Cluster:
-        """Return the cluster that is left when GPUs are lost."""
         lost = set(gpu_ids)
         # Nodes without GPUs go: they would be empty pools that every policy has to skip.
         left = {name: tuple(gpu for gpu in node if gpu not in lost) for name, node in self.nodes.items()}
@@ -195,6 +191,7 @@ def find_unplaceable(tasks: Sequence[TaskRequest], cluster: Cluster) -> tuple[Pr
     if tasks and not cluster.num_gpus:
         hint = "Give the number of GPUs, at least 1."
         return (Problem(where="gpus", found="0", allowed="1 or more", hint=hint),)
+    # Judged by its smallest option: wider ones are left out of the plan as long as one fits.
     return tuple(
         Problem(
             where=f"task {task.task_id}: num_gpus",

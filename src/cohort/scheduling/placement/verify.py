@@ -98,6 +98,7 @@ def _overlaps(placements: Sequence[Placement], *, slack: float) -> list[str]:
             by_gpu.setdefault(gpu, []).append(placement)
     faults = []
     for gpu, held in sorted(by_gpu.items()):
+        # By start, so that only neighbours can overlap.
         held.sort(key=lambda placement: (placement.start_seconds, placement.end_seconds))
         for earlier, later in pairwise(held):
             if later.start_seconds < earlier.end_seconds - slack:
@@ -119,6 +120,7 @@ def placement_lower_bound(
     num_gpus = cluster.num_gpus
     if not num_gpus:
         return 0.0
+    # Options that nothing here can hold would only make the bound lower than it need be.
     possible = [
         (task.arrival_seconds, [option for option in task.options if option.num_gpus <= cluster.most_gpus_for(task)])
         for task in tasks

@@ -23,7 +23,6 @@ class SupervisedFineTuning(Objective):
         return sum(int(sample.trained.sum()) for sample in samples)
 
     def terms(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
-        """Return the sum of each row's losses."""
         return sequence_sums(losses_T, samples)
 
 

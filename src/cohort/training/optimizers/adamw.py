@@ -20,7 +20,6 @@ class AdamW(Optimizer):
     moments = (Moment("exp_avg"), Moment("exp_avg_sq"))
 
     def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:
-        """See :meth:`Optimizer.update`."""
         updates = [
             SlotUpdate(
                 row_start=bank.rank_rows(resident.slot).start,

@@ -47,7 +47,6 @@ class BarrierRule(Rule):
         self._next_rung_of: dict[int, int] = {}
 
     def group(self, candidate: Candidate) -> int:  # noqa: ARG002
-        """Return the group that a trial is ranked in."""
         return 0
 
     def rung_steps(self, candidate: Candidate) -> tuple[int, ...]:
@@ -55,7 +54,6 @@ class BarrierRule(Rule):
         raise NotImplementedError
 
     def share_at(self, index: int) -> Fraction:  # noqa: ARG002
-        """Return the share of the arrivals at a rung that goes on."""
         return self._share
 
     def reason_to_park(self, index: int) -> Reason:  # noqa: ARG002
@@ -90,7 +88,6 @@ class BarrierRule(Rule):
         return (park, *self._open_if_full(group))
 
     def leave(self, trial_id: int) -> tuple[Verdict, ...]:
-        """Stop waiting for the trial."""
         group = self._group_of[trial_id]
         # Its losses at rungs that have opened stay: later arrivals are ranked among all that were judged there. At a
         # rung that is still closed it is not ranked, for it would take the place of a trial that can go on.

@@ -34,7 +34,6 @@ class DivergenceRule(Rule):
         self._counts: Counter[int] = Counter()
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
-        """Count at evaluations; return STOP at the ``patience``-th in a row."""
         if isinstance(observation.event, StepDone):
             return ()
         slopes = observation.trajectory.slopes(self._window)

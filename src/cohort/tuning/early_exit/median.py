@@ -42,7 +42,6 @@ class MedianRule(Rule):
         self._curves: dict[int, list[tuple[Fraction, float]]] = {}
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
-        """Return STOP at an evaluation that finds the trial in the worse half."""
         event, candidate = observation.event, observation.candidate
         if isinstance(event, StepDone):
             return ()

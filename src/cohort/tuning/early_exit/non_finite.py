@@ -25,7 +25,6 @@ class NonFiniteRule(Rule):
     name = "non_finite"
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
-        """Return STOP when the event holds a non-finite number."""
         event = observation.event
         # The gradient norm too: the update made from it leaves no finite weight, one step before a loss shows it.
         if isinstance(event, StepDone):

@@ -38,7 +38,6 @@ class OverfittingRule(Rule):
         self._counts: Counter[int] = Counter()
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
-        """Count at evaluations; return STOP at the ``patience``-th in a row."""
         if isinstance(observation.event, StepDone):
             return ()
         trial_id = observation.trial_id

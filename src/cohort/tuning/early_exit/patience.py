@@ -49,7 +49,6 @@ class PatienceRule(Rule):
         self._counts: dict[int, int] = {}
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
-        """Count at evaluations; return STOP at the ``patience``-th in a row."""
         if isinstance(observation.event, StepDone):
             return ()
         trial_id = observation.trial_id

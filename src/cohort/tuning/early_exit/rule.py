@@ -51,12 +51,10 @@ class Observation:
 
     @property
     def trial_id(self) -> int:
-        """The trial."""
         return self.candidate.trial_id
 
     @property
     def is_last_step(self) -> bool:
-        """Whether the trial has done all its planned steps."""
         return self.event.step == self.candidate.planned_steps
 
 

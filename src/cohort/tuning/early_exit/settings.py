@@ -26,7 +26,6 @@ class EarlyExitSettings:
 
     Attributes:
         rule: Which trials end early, and why. A non-finite loss ends a trial under each rule.
-        common: What all rules share.
         options: The rule's own settings. They can also be read from this object: ``settings.select_fraction``.
 
     Raises:

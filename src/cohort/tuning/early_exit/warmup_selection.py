@@ -44,9 +44,7 @@ class WarmupSelectionRule(BarrierRule):
         return (first,) if second is None else (first, second)
 
     def share_at(self, index: int) -> Fraction:
-        """Return the share that goes on after warm-up, or at the second selection."""
         return self._share if index == 0 else self._reselect_share
 
     def reason_to_park(self, index: int) -> Reason:
-        """Return that the trial has warmed up, or reached the second selection."""
         return WARMED_UP if index == 0 else RUNG_REACHED

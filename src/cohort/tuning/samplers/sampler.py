@@ -37,7 +37,6 @@ class Sampler(ABC):
         A trial that ended early is reported as well: leaving it out would hide that its region is poor.
 
         Args:
-            trial_id: Of a proposal.
             value: Its objective; None (or a non-finite value) where nothing finite was measured.
             depth: How many comparisons with other trials it has come to, its end counted as one. Values are compared
                 at equal depth; a trial that came deeper was better than those left behind, whatever they measured.

@@ -251,12 +251,6 @@ def filling_tiles(tiles: TileChoice, *, width: int, num_chunks: int, least_progr
     """Return ``tiles`` with 64 columns for each program of the weight gradients where there would be too few programs.
 
     64 are the least for the wide matrix instruction. As with strips, no bit depends on it.
-
-    Args:
-        tiles: As measured on full streams.
-        width: Columns of the gradient.
-        num_chunks: Chunks of rows that the launch serves.
-        least_programs: How many are enough.
     """
     few_outputs, few_inputs, few_da = (
         block > _NARROW and -(-width // block) * num_chunks < least_programs

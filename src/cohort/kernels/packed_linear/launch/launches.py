@@ -37,14 +37,7 @@ from cohort.kernels.packed_linear.portable.backward import input_side_kernel, ou
 from cohort.kernels.packed_linear.portable.forward import expand_kernel, shrink_kernel
 from cohort.kernels.packed_linear.tables import LoraPart
 
-__all__ = [
-    "MOST_PARTS",
-    "expand",
-    "input_side",
-    "output_side",
-    "output_side_ds",
-    "shrink",
-]
+__all__ = ["MOST_PARTS", "expand", "input_side", "output_side", "output_side_ds", "shrink"]
 
 # A launch takes three pointers of each kind; more siblings than q, k and v take further launches.
 MOST_PARTS = 3
@@ -166,10 +159,7 @@ def expand(
     stage_bytes = rank_pass.max_class * tiles.expand_block * y_TN.element_size()
     tile_bytes = tables.tile_rows * (tiles.expand_block + rank_pass.max_class) * y_TN.element_size()
     stages = fitting_stages(
-        tiles.expand_stages,
-        stage_bytes=stage_bytes,
-        fixed_bytes=tile_bytes,
-        limit_bytes=shared_bytes(y_TN.device),
+        tiles.expand_stages, stage_bytes=stage_bytes, fixed_bytes=tile_bytes, limit_bytes=shared_bytes(y_TN.device)
     )
     expand_kernel[(strips, rank_pass.num_tiles)](
         rank_pass.tiles, s_PTC, *three(factors), y_TN, *three([part.column_start for part in parts]), *three(widths),

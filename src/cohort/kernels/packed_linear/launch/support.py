@@ -91,6 +91,5 @@ def chunk_counters(tables: LaunchTables, rank_pass: RankPass, strips: int) -> Te
 
 
 def sink_of(gradient: Tensor | None) -> Tensor:
-    """Return the tensor that a part's gradient goes to."""
     assert gradient is not None, "backward needs sinks"
     return gradient

@@ -35,11 +35,9 @@ class Spread:
     flags_FC: Tensor
 
     def arguments(self) -> tuple[Tensor, Tensor, int]:
-        """Return what kernels take: the columns, the flags, the stride of a row."""
         return self.spare_TC, self.flags_FC, self.spare_TC.stride(0)
 
     def constants(self) -> dict[str, int]:
-        """Return what kernels are compiled for."""
         blocks = self.flags_FC.shape[0]
         return {"SPREAD": self.spare_TC.shape[1], "FLAGS": blocks, "FLAGS_UP": triton.next_power_of_2(blocks)}
 
