@@ -100,10 +100,10 @@ class Executor:
         Args:
             target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
             train_rows: The rows of trials that come without rows of their own.
-            dtype: Of master weights and gradients.
-            compute_dtype: Of the factors in products; the decoder's.
+            dtype: What master weights and gradients are kept in.
+            compute_dtype: What products read the factors in; the decoder's.
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
-            objective, optimizer: Of all trials.
+            objective, optimizer: What all trials minimise, and how.
         """
         self.decoder, self.train_rows, self.settings = decoder, train_rows, settings
         self.objective, self.optimizer = objective, optimizer

@@ -20,7 +20,7 @@ class SlotUpdate:
 
     Attributes:
         row_start: First rank row of the slot in the bank.
-        learning_rate: Of this step, schedule applied.
+        learning_rate: The rate of this step, schedule applied.
         step: Number of this step, the first is 1 (bias correction).
         weight_decay: Decoupled (Loshchilov and Hutter 2019): weights shrink by ``learning_rate * weight_decay``.
         eps: Added to the root of the corrected second moment.

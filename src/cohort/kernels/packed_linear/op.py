@@ -86,7 +86,7 @@ def input_room(
     Args:
         like: Any tensor of the pass: gives dtype, device and with them the backend.
         frozen, parts: The linear, as :func:`packed_linear` takes them.
-        tables: Of the pass; without them nothing is augmented.
+        tables: The tables of the pass; without them nothing is augmented.
     """
     if tables is None or not parts or choose_backend(like) is not Backend.TRITON:
         return None

@@ -17,9 +17,9 @@ class RankTiles:
 
     Attributes:
         forward_block: Columns of a step of the kernel over the frozen gate-and-up product.
-        forward_warps, forward_stages: Of that kernel.
+        forward_warps, forward_stages: How that kernel is launched.
         backward_rows, backward_block: Rows and columns of a step of the gradient kernel.
-        backward_warps, backward_stages: Of that kernel.
+        backward_warps, backward_stages: How that kernel is launched.
     """
 
     forward_block: int

@@ -39,9 +39,9 @@ class ModelWork:
     """What the frozen model and one rank of an adapter amount to.
 
     Attributes:
-        flops_per_token: Of a training pass, forward and input gradients, loss head included.
-        flops_per_square: Of attention, forward and backward, by squared length of a sequence.
-        weight_bytes: Of the frozen model on its devices together.
+        flops_per_token: Work of a training pass: forward and input gradients, loss head included.
+        flops_per_square: Work of attention, forward and backward, by squared length of a sequence.
+        weight_bytes: The frozen model on all its devices together.
         rank_width: Adapter entries of one rank: sum of inputs and outputs of the adapted linears.
         num_linears: Adapted linears of all layers.
     """

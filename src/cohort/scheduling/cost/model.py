@@ -100,7 +100,6 @@ class LaunchFloor:
     Attributes:
         from_tokens: Steps of fewer tokens are replayed as graphs and have no floor.
         tokens_per_pass: A step of more tokens takes several passes.
-        seconds_per_pass: Of one pass.
         seconds_per_sequence: More for each sequence of the step.
     """
 
@@ -188,7 +187,7 @@ class Interconnect:
     """What tensor parallelism costs between GPUs.
 
     Attributes:
-        bytes_per_second: Of one GPU's links, each way.
+        bytes_per_second: What one GPU's links carry, each way.
         seconds_per_collective: Latency of one all-reduce.
         collectives_per_step: All-reduces of a step: two a layer forward and two backward.
         bytes_per_token: Activation bytes that each all-reduce moves for a token.

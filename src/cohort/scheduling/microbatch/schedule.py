@@ -45,7 +45,7 @@ class MicroBatchSettings:
     Attributes:
         capacity: Most padded tokens of one.
         multiple: What each adapter's tokens in a micro-batch are padded to.
-        limits: Of each packing's integer programs.
+        limits: When each packing's integer programs stop.
         num_processes: Packings at the same time; the result does not depend on it.
     """
 

@@ -69,7 +69,7 @@ def best_pack(
 
     Args:
         num_gpus: Its degree, one of the problem's.
-        weights: Of one trial of each type, above 0.
+        weights: What one trial of each type counts, above 0.
     """
     limits = limits or PackLimits()
     cost = problem.cost.by_num_gpus[num_gpus]

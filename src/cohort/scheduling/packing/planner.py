@@ -46,7 +46,7 @@ class PackingSettings:
         first_deadline: First end to aim at, as a share above that total; then halfway between what failed and what
             succeeded.
         most_deadlines: Ends to aim at in all.
-        limits: Of each integer program; deterministic.
+        limits: When each integer program stops; deterministic.
         most_branches: Branches of each DTM search beyond its first candidate.
         most_solves: Integer programs after which no other deadline is tried; deterministic, unlike a time limit.
         most_balancing: Changes of each finished plan that are looked at to end it sooner.

@@ -49,7 +49,7 @@ class ThroughputSearch:
     """DTM with memoised packs: trials of equal type are interchangeable, so the state is a count per type.
 
     Attributes:
-        weights: Of one trial of each type.
+        weights: What one trial of each type counts.
         most_branches: Branches one search opens beyond its first candidate.
         num_solves, num_unproven: Integer programs so far, and those that hit their limit.
     """

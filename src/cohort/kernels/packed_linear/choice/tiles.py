@@ -75,15 +75,15 @@ class TileChoice:
             :func:`rows_per_chunk`; the same for every linear of a step.
         shrink_block: Columns of X a shrink step reads.
         shrink_splits: Programs that share the columns of one shrink tile; None as :func:`shares_of` says.
-        shrink_warps, shrink_stages: Of the shrink.
+        shrink_warps, shrink_stages: How the shrink is launched.
         ds_apart: Compute dS by a shrink of its own: dY is read twice, but no float32 partial sums are written.
-        ds_block, ds_splits, ds_warps, ds_stages: Of that shrink.
+        ds_block, ds_splits, ds_warps, ds_stages: How that shrink is launched.
         expand_block, expand_strip: Output columns that an expand step writes, and the most that one program writes.
-        expand_warps, expand_stages: Of the expand.
+        expand_warps, expand_stages: How the expand is launched.
         output_rows, output_block: Rows a step and columns a program of the kernel over dY reads.
-        output_warps, output_stages: Of that kernel.
+        output_warps, output_stages: How that kernel is launched.
         input_rows, input_block: Rows a step and columns a program of the kernel over X reads that writes dX as well.
-        input_warps, input_stages: Of that kernel.
+        input_warps, input_stages: How that kernel is launched.
         da_rows, da_block, da_warps, da_stages: Of the same kernel where it writes dA alone: the term of dX is inside a
             product, or no dX is asked for.
         term_forward, term_backward: Where the LoRA term enters Y and dX; dX has no augmented form.
