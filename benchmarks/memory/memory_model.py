@@ -31,11 +31,12 @@ from cohort.core.memory_records import PassKind
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
-from cohort.memory.profile import MARGIN_SHARE, MemoryProfile, profile_memory
+from cohort.memory.profile import MemoryProfile, profile_memory
 from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes
 from cohort.models.decoder import Decoder
 from cohort.scheduling.admission import Request, admit
 from cohort.scheduling.pass_memory import TERMS, mean_error_percent
+from cohort.scheduling.pass_sizes import MARGIN_SHARE
 from cohort.training.device_memory import release_cached
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec, TrialState

@@ -95,11 +95,11 @@ def limits(folder: Path, roomy: Path) -> dict[str, int]:
         patch.setattr(memory_plan, "profile_memory", caught)
         preparation = _prepare(task_for(folder, limit=ROOMY, gradient_checkpointing="always"))
     (profile,) = profiles
-    longest = int(preparation.data.train.lengths.max())
+    longest = int(preparation.inputs.data.train.lengths.max())
     kept, recomputed = profile.pass_bytes(longest), profile.recomputed_bytes(longest)
     assert recomputed < 0.6 * kept
     fixed = preparation.decoder.num_bytes
-    state = 16 * rank_row_bytes(preparation.layout, has_compute_copy=False)
+    state = 16 * rank_row_bytes(preparation.inputs.layout, has_compute_copy=False)
 
     def limit(passes: float) -> int:
         return int(fixed + (state + passes) / 0.95)

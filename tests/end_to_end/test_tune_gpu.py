@@ -45,7 +45,7 @@ def test_validation_losses_are_those_of_peft(folder: Path) -> None:
     model = PeftModel.from_pretrained(base, folder / "run" / "best")
     total, count = 0.0, 0
     for row in prepared.evaluation_rows:
-        sample = prepared.data.validation.sample(row)
+        sample = prepared.inputs.data.validation.sample(row)
         tokens, trained = torch.from_numpy(sample.tokens).long(), torch.from_numpy(sample.trained)
         with torch.no_grad():
             losses = torch.nn.functional.cross_entropy(

@@ -13,7 +13,7 @@ from cohort.scheduling.placement.cluster_events import (
     GpusLost,
     TaskArrived,
     TaskEnded,
-    TaskFailed,
+    TaskInterrupted,
     TaskReestimated,
     TaskWithdrawn,
 )
@@ -104,7 +104,7 @@ def test_faults_without_progress_count_and_progress_begins_again(scene: Scene) -
         task = scene.store.task(name)
         assert task is not None
         assert (task.state, task.attempts) == (TaskState.QUEUED, attempts)
-    assert all(isinstance(event, TaskFailed) for event in scene.states.events)
+    assert all(isinstance(event, TaskInterrupted) for event in scene.states.events)
     scene.states.failed(name, "out of memory")
     assert scene.state(name) == (TaskState.FAILED, "out of memory (3 attempts)")
     assert isinstance(scene.states.events[-1], TaskWithdrawn)

@@ -211,11 +211,11 @@ class SharedSession:
             return
         task, problems = preparation.task, []
         # a rank row holds the same linears for every adapter of a bank
-        if preparation.target_modules != first.target_modules:
+        if preparation.inputs.target_modules != first.inputs.target_modules:
             problems.append(
                 Problem(
                     where=task.where("lora.target_modules"),
-                    found=f"{len(preparation.target_modules)} linears, which differ from those of the session's tasks",
+                    found=f"{len(preparation.inputs.target_modules)} linears, which differ from those of the session's tasks",
                     allowed="the same target_modules: tasks that share a bank adapt the same linears",
                     hint="Tune this task in a session of its own.",
                 )

@@ -18,10 +18,8 @@ from cohort.training.memory_probe import MemoryProbe, ProbePass, probe_grid, wor
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 
-__all__ = ["MARGIN_SHARE", "MemoryProfile", "profile_memory"]
+__all__ = ["MemoryProfile", "profile_memory"]
 
-# share of the memory that stays free: for fragments, and for predictions that are a little low
-MARGIN_SHARE = 0.05
 # tokens of the sweep's largest pass; a line reaches further than that, and what is then chosen is checked by a pass
 MOST_TOKENS = 8192
 # a CPU works sample by sample
@@ -60,8 +58,8 @@ class MemoryProfile:
     largest_tokens: int
     fit_error_percent: float
     reserve_bytes: int
-    num_passes: int
-    seconds: float
+    num_passes: int = 0
+    seconds: float = 0.0
 
     @property
     def passes(self) -> KnownPasses:
@@ -93,7 +91,7 @@ class MemoryProfile:
         """Return what recorded passes of at most ``tokens`` hold: their attention is padded."""
         return GRAPH_FACTOR * self.pass_bytes(tokens) if self.decoder.device.type == "cuda" else 0.0
 
-    def needs(self, *, margin_share: float = MARGIN_SHARE) -> MemoryNeeds:
+    def needs(self, *, margin_share: float) -> MemoryNeeds:
         return MemoryNeeds(
             pass_bytes=self.pass_bytes,
             recomputed_bytes=self.recomputed_bytes,
@@ -131,19 +129,20 @@ def profile_memory(
         memory_limit_bytes: Of everything, on a CPU.
     """
     begun = clock()
-    widest = max(ranks)
-
-    def worst(tokens: int) -> PassSize:
-        return worst_pass(tokens, decoder=decoder, widest=widest, usual=usual, longest=longest)
-
-    def largest_of(model: PassModel) -> int:
-        return _largest(model, worst, room_bytes=room_bytes, most_tokens=most_tokens)
+    search = _Search(
+        decoder=decoder,
+        widest=max(ranks),
+        usual=usual,
+        longest=longest,
+        room_bytes=room_bytes,
+        most_tokens=most_tokens,
+    )
 
     def open_probe(mode: GradientCheckpointing) -> MemoryProbe:
         return MemoryProbe(
             decoder,
             target_linears=layout.linears,
-            num_rank_rows=aligned_rank(widest),
+            num_rank_rows=aligned_rank(search.widest),
             memory_limit_bytes=memory_limit_bytes,
             gradient_checkpointing=mode,
             objective=objective,
@@ -151,142 +150,125 @@ def profile_memory(
 
     swept = MOST_TOKENS if decoder.device.type != "cpu" else min(MOST_CPU_TOKENS, MOST_CPU_ROWS * usual)
     grid = probe_grid(ranks, tokens=min(swept, most_tokens), longest=longest, usual=usual)
-    found = None if known is None else _without_measuring(known, largest_of, longest=longest)
+    found = None if known is None else search.without_measuring(known)
     if found is None:
         with contextlib.closing(open_probe(GradientCheckpointing.NEVER)) as probe:
-            found = _measured(
-                probe, grid, known, largest_of, worst, widest=widest, longest=longest, room_bytes=room_bytes
-            )
+            found = search.measured(probe, grid, known)
     if found is None:
         return None
     sure_bytes = SURE_SHARE * room_bytes - found.reserve_bytes
-    does_fit = found.model.predict(PassKind.TRAIN, worst(longest)) <= sure_bytes
+    does_fit = found.model.predict(PassKind.TRAIN, search.worst(longest)) <= sure_bytes
+    # recomputed passes have a fit of their own: a second sweep, which is spared where nothing will be recomputed
     if gradient_checkpointing is GradientCheckpointing.ALWAYS or (
         gradient_checkpointing is GradientCheckpointing.AUTO and not does_fit
     ):
-        row = ProbePass(r=widest, lengths=(longest,))
         with contextlib.closing(open_probe(GradientCheckpointing.ALWAYS)) as probe:
-            found = _with_recomputed(
-                probe, grid, row, found, size=replace(worst(longest), recomputed=True), room_bytes=room_bytes
-            )
-    return MemoryProfile(
-        decoder=decoder,
-        model=found.model,
-        widest=widest,
-        usual=usual,
-        longest=longest,
-        checked_tokens=found.checked_tokens,
-        largest_tokens=found.largest_tokens,
-        fit_error_percent=found.fit_error_percent,
-        reserve_bytes=found.reserve_bytes,
-        num_passes=found.num_passes,
-        seconds=clock() - begun,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    """The result of a search; see :class:`MemoryProfile`."""
-
-    model: PassModel
-    checked_tokens: int
-    largest_tokens: int
-    fit_error_percent: float
-    reserve_bytes: int
-    num_passes: int
+            found = search.with_recomputed(probe, grid, found)
+    return replace(found, seconds=clock() - begun)
 
 
 def _model_of(known: KnownPasses) -> PassModel:
     return replace(fit_passes(known.peaks), correction=known.correction)
 
 
-def _without_measuring(known: KnownPasses, largest_of: Callable[[PassModel], int], *, longest: int) -> _Found | None:
-    """Return the result that known passes imply; None where a pass of more rows than was run may fit."""
-    model = _model_of(known)
-    largest = largest_of(model)
-    if largest >= known.checked_tokens + longest:
-        return None
-    return _Found(
-        model=model,
-        checked_tokens=known.checked_tokens,
-        largest_tokens=largest,
-        fit_error_percent=known.fit_error_percent,
-        reserve_bytes=known.reserve_bytes,
-        num_passes=0,
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """The search for the largest pass that fits; its fields are arguments of :func:`profile_memory`."""
 
+    decoder: Decoder
+    widest: int
+    usual: int
+    longest: int
+    room_bytes: float
+    most_tokens: int
 
-def _measured(
-    probe: MemoryProbe,
-    grid: Sequence[ProbePass],
-    known: KnownPasses | None,
-    largest_of: Callable[[PassModel], int],
-    worst: Callable[[int], PassSize],
-    *,
-    widest: int,
-    longest: int,
-    room_bytes: float,
-) -> _Found | None:
-    """Sweep, where nothing is known, then check the largest pass that fits by prediction."""
-    if known is None:
-        peaks, num_passes = _sweep(probe, grid)
-        if {peak.kind for peak in peaks} != set(PassKind):
+    def without_measuring(self, known: KnownPasses) -> MemoryProfile | None:
+        """Return the profile that known passes imply; None where a pass of more rows than was run may fit."""
+        model = _model_of(known)
+        largest = self._largest(model)
+        if largest >= known.checked_tokens + self.longest:
             return None
-        model = fit_passes(peaks)
-        error = model.error_percent(peaks)
-    else:
-        # the first pass sets up libraries, whose workspaces would count as its own memory
-        probe.measure(grid[0])
-        model, num_passes, error = _model_of(known), 1, known.fit_error_percent
-    checked = largest = 0
-    for _ in range(3):
-        largest = largest_of(model)
-        length = min(longest, max(2, largest))
-        check = ProbePass(r=widest, lengths=(length,) * max(1, largest // length))
-        found, fits = probe.measure(check) if largest else ((), True)
-        num_passes += 1
-        model = model.refitted(found)
-        if fits and max((peak.num_bytes for peak in found), default=0) <= room_bytes:
-            checked = check.num_tokens if found else 0
-            break
+        return self._profile(
+            model, largest, known.checked_tokens, error_percent=known.fit_error_percent, reserve=known.reserve_bytes
+        )
+
+    def measured(
+        self, probe: MemoryProbe, grid: Sequence[ProbePass], known: KnownPasses | None
+    ) -> MemoryProfile | None:
+        """Sweep, where nothing is known, then check the largest pass that fits by prediction."""
+        if known is None:
+            peaks, num_passes = _sweep(probe, grid)
+            # no fit without a pass of each kind
+            if {peak.kind for peak in peaks} != set(PassKind):
+                return None
+            model = fit_passes(peaks)
+            error = model.error_percent(peaks)
+        else:
+            # the first pass sets up libraries, whose workspaces would count as its own memory
+            probe.measure(grid[0])
+            model, num_passes, error = _model_of(known), 1, known.fit_error_percent
+        checked = largest = 0
+        for _ in range(3):
+            largest = self._largest(model)
+            length = min(self.longest, max(2, largest))
+            check = ProbePass(r=self.widest, lengths=(length,) * max(1, largest // length))
+            found, fits = probe.measure(check) if largest else ((), True)
+            num_passes += 1
+            model = model.refitted(found)
+            if fits and max((peak.num_bytes for peak in found), default=0) <= self.room_bytes:
+                checked = check.num_tokens if found else 0
+                break
+            if not fits:
+                model = model.corrected(PassKind.TRAIN, self.worst(largest), at_least=1.05 * self.room_bytes)
+        # known passes were measured with another process's libraries: the larger reserve holds for both
+        reserve = max(probe.reserve_bytes, 0 if known is None else known.reserve_bytes)
+        return self._profile(model, largest, checked, error_percent=error, reserve=reserve, num_passes=num_passes)
+
+    def with_recomputed(self, probe: MemoryProbe, grid: Sequence[ProbePass], found: MemoryProfile) -> MemoryProfile:
+        """Add recomputed passes to a profile, unless it has some; then run the longest row, which decides."""
+        if found.model.knows(PassKind.TRAIN, recomputed=True):
+            return found
+        peaks, count = _sweep(probe, grid)
+        longest, fits = probe.measure(ProbePass(r=self.widest, lengths=(self.longest,)))
+        # evaluations keep nothing either way
+        kept = (*found.model.samples, *(peak for peak in peaks if peak.kind is PassKind.TRAIN))
+        model = replace(fit_passes(kept), correction=found.model.correction)
+        model = model.refitted([peak for peak in longest if peak.kind is PassKind.TRAIN])
         if not fits:
-            model = model.corrected(PassKind.TRAIN, worst(largest), at_least=1.05 * room_bytes)
-    return _Found(
-        model=model,
-        checked_tokens=checked,
-        largest_tokens=largest,
-        fit_error_percent=error,
-        reserve_bytes=max(probe.reserve_bytes, 0 if known is None else known.reserve_bytes),
-        num_passes=num_passes,
-    )
+            size = found.worst(self.longest, recomputed=True)
+            model = model.corrected(PassKind.TRAIN, size, at_least=1.05 * self.room_bytes)
+        return replace(
+            found,
+            model=model,
+            num_passes=found.num_passes + count + 1,
+            reserve_bytes=max(found.reserve_bytes, probe.reserve_bytes),
+        )
 
+    def worst(self, tokens: int) -> PassSize:
+        return worst_pass(tokens, decoder=self.decoder, widest=self.widest, usual=self.usual, longest=self.longest)
 
-def _with_recomputed(
-    probe: MemoryProbe,
-    grid: Sequence[ProbePass],
-    row: ProbePass,
-    found: _Found,
-    *,
-    size: PassSize,
-    room_bytes: float,
-) -> _Found:
-    """Add recomputed passes to the result, unless it has some; then run the longest row, which decides."""
-    if found.model.knows(PassKind.TRAIN, recomputed=True):
-        return found
-    peaks, count = _sweep(probe, grid)
-    longest, fits = probe.measure(row)
-    # evaluations keep nothing either way
-    kept = (*found.model.samples, *(peak for peak in peaks if peak.kind is PassKind.TRAIN))
-    model = replace(fit_passes(kept), correction=found.model.correction)
-    model = model.refitted([peak for peak in longest if peak.kind is PassKind.TRAIN])
-    if not fits:
-        model = model.corrected(PassKind.TRAIN, size, at_least=1.05 * room_bytes)
-    return replace(
-        found,
-        model=model,
-        num_passes=found.num_passes + count + 1,
-        reserve_bytes=max(found.reserve_bytes, probe.reserve_bytes),
-    )
+    def _largest(self, model: PassModel) -> int:
+        """Return the tokens of the largest training pass that fits by prediction, a multiple of :data:`GRAIN`."""
+        return GRAIN * largest_that_fits(
+            lambda count: model.predict(PassKind.TRAIN, self.worst(GRAIN * count)) <= self.room_bytes,
+            at_most=max(1, self.most_tokens // GRAIN),
+        )
+
+    def _profile(
+        self, model: PassModel, largest: int, checked: int, *, error_percent: float, reserve: int, num_passes: int = 0
+    ) -> MemoryProfile:
+        return MemoryProfile(
+            decoder=self.decoder,
+            model=model,
+            widest=self.widest,
+            usual=self.usual,
+            longest=self.longest,
+            checked_tokens=checked,
+            largest_tokens=largest,
+            fit_error_percent=error_percent,
+            reserve_bytes=reserve,
+            num_passes=num_passes,
+        )
 
 
 def _sweep(probe: MemoryProbe, grid: Sequence[ProbePass]) -> tuple[list[PassPeak], int]:
@@ -300,11 +282,3 @@ def _sweep(probe: MemoryProbe, grid: Sequence[ProbePass]) -> tuple[list[PassPeak
         if not fits:
             return peaks, count
     return peaks, 1 + len(grid)
-
-
-def _largest(model: PassModel, worst: Callable[[int], PassSize], *, room_bytes: float, most_tokens: int) -> int:
-    """Return the tokens of the largest training pass that fits by prediction, a multiple of :data:`GRAIN`."""
-    return GRAIN * largest_that_fits(
-        lambda count: model.predict(PassKind.TRAIN, worst(GRAIN * count)) <= room_bytes,
-        at_most=max(1, most_tokens // GRAIN),
-    )

@@ -16,12 +16,11 @@ from cohort.engine.estimate.task_costs import TaskCosts, cost_key
 from cohort.engine.prepare.inputs import read_inputs
 from cohort.machine.measurements import read_costs
 from cohort.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes
-from cohort.planning.planning import NamedTask, TaskPlan
+from cohort.planning.planning import NamedTask, TaskPlan, where_and_when
 from cohort.scheduling.cost.model import CostModel
 from cohort.scheduling.packing.planner import plan_packs
 from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackPlan
 from cohort.scheduling.packing.verify import check_pack_plan, packing_lower_bound
-from cohort.scheduling.pass_sizes import MARGIN_SHARE
 
 __all__ = ["TaskPacks", "packs_json", "plan_task_packs"]
 
@@ -67,7 +66,7 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
     degrees = [2**k for k in range(num_gpus.bit_length()) if 2**k <= min(num_gpus, max(1, most_gpus))]
     costs = {degree: sketch.step_cost(degree, tokens_per_pass=None) for degree in degrees}
     row_bytes = rank_row_bytes(sketch.layout, has_compute_copy=hardware.is_gpu)
-    taken = LOSS_HEAD_BYTES if hardware.is_gpu else 0
+    taken, share = LOSS_HEAD_BYTES if hardware.is_gpu else 0, 1 - task.file.memory.margin
     problem = PackingProblem(
         trials=tuple(
             PackableTrial(
@@ -82,7 +81,7 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
             by_num_gpus={degree: cost for degree, (cost, _) in costs.items()},
             sources={degree: source for degree, (_, source) in costs.items()},
         ),
-        room_bytes={d: sketch.device_bytes * (1 - MARGIN_SHARE) - sketch.weight_bytes / d - taken for d in degrees},
+        room_bytes={d: sketch.device_bytes * share - sketch.weight_bytes / d - taken for d in degrees},
         activation_bytes_per_token=sketch.activation_bytes,
         token_budget=sketch.sizes(1).executor.token_budget,
     )
@@ -109,15 +108,7 @@ def packs_json(packs: Sequence[TaskPacks]) -> list[dict[str, Any]]:
             "approximation_ratio": own.plan.approximation_ratio,
             "one_gpu_training_seconds": own.alone_seconds,
             "policy": own.plan.policy,
-            "packs": [
-                {
-                    "trials": list(job.trial_ids),
-                    "gpu_ids": list(job.gpu_ids),
-                    "start_seconds": job.start_seconds,
-                    "end_seconds": job.end_seconds,
-                }
-                for job in own.plan.jobs
-            ],
+            "packs": [{"trials": job.trial_ids, **where_and_when(job)} for job in own.plan.jobs],
         }
         for own in packs
     ]

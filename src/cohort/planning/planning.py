@@ -12,13 +12,15 @@ from cohort.engine.estimate.estimate import TaskEstimate, estimate_task
 from cohort.engine.prepare.inputs import load_fitting_task
 from cohort.planning.cluster_choice import ClusterChoice
 from cohort.runs.directory import choose_name
+from cohort.scheduling.packing.records import PackJob
 from cohort.scheduling.placement.list_policies import ListPolicy, list_plan
 from cohort.scheduling.placement.planner import plan_placement
 from cohort.scheduling.placement.records import Placement, PlacementPlan, TaskRequest
+from cohort.scheduling.placement.simulate import RunSegment
 from cohort.scheduling.placement.verify import check_plan
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["NamedTask", "TaskPlan", "load_tasks", "plan_json", "plan_tasks"]
+__all__ = ["NamedTask", "TaskPlan", "load_tasks", "plan_json", "plan_tasks", "where_and_when"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,26 +165,29 @@ def _finite(value: float) -> float | None:
 
 
 def _task_json(planned: TaskPlan, task: NamedTask) -> dict[str, Any]:
-    estimate, placement = planned.estimates[task.name], planned.placement(task.name)
+    estimate = planned.estimates[task.name]
     return {
         "task": task.name,
         "file": str(task.path),
         "priority": estimate.priority,
         "trials": estimate.num_trials,
-        "gpu_ids": list(placement.gpu_ids),
-        "start_seconds": placement.start_seconds,
-        "end_seconds": placement.end_seconds,
+        **where_and_when(planned.placement(task.name)),
         "options": [
             {
                 "num_gpus": option.num_gpus,
                 "seconds": option.seconds,
-                "training_seconds": option.time.training,
-                "evaluation_seconds": option.time.evaluation,
-                "start_seconds": option.time.start,
-                "rest_seconds": option.time.rest,
+                **{
+                    f"{part}_seconds": getattr(option.time, part)
+                    for part in ("training", "evaluation", "start", "rest")
+                },
                 "memory_bytes": option.memory_bytes,
                 "cost": option.step_source.value,
             }
             for option in estimate.options
         ],
     }
+
+
+def where_and_when(record: Placement | RunSegment | PackJob) -> dict[str, Any]:
+    # the keys of --json are the records' fields, alike in plans, simulations and packs
+    return {name: getattr(record, name) for name in ("gpu_ids", "start_seconds", "end_seconds")}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cohort.engine.estimate.estimate import TaskEstimate
-from cohort.planning.planning import TaskPlan
+from cohort.planning.planning import TaskPlan, where_and_when
 from cohort.scheduling.placement.list_policies import ListPolicy
 from cohort.scheduling.placement.simulate import SimulatedTask, SimulationReport, SimulationSettings, simulate
 
@@ -86,13 +86,5 @@ def simulation_json(simulation: PlanSimulation) -> dict[str, Any]:
         "evictions": report.num_evictions,
         "unfinished": list(report.unfinished),
         "first_come_makespan_seconds": simulation.first_come.makespan_seconds,
-        "segments": [
-            {
-                "task": segment.task_id,
-                "gpu_ids": list(segment.gpu_ids),
-                "start_seconds": segment.start_seconds,
-                "end_seconds": segment.end_seconds,
-            }
-            for segment in report.segments
-        ],
+        "segments": [{"task": segment.task_id, **where_and_when(segment)} for segment in report.segments],
     }

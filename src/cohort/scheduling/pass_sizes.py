@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 LEAST_TOKENS = 64
-# On a GPU: what stays free, for fragments and estimates that are too low
-MARGIN_SHARE = 0.08
+# the default of memory.margin: it stays free for fragments, and for predictions that are a little low
+MARGIN_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

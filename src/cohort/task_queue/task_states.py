@@ -15,7 +15,7 @@ from cohort.scheduling.placement.cluster_events import (
     GpusLost,
     TaskArrived,
     TaskEnded,
-    TaskFailed,
+    TaskInterrupted,
     TaskReestimated,
     TaskWithdrawn,
 )
@@ -121,7 +121,9 @@ class TaskStates:
         self._log.decide("fail", task=task, text=f"{message}; it will continue from its last checkpoint")
         active = self._replanner.active(task)
         if active is not None:
-            self.events.append(TaskFailed(at_seconds=self._log.now, task_id=task, saved_share=self.saved_share(active)))
+            self.events.append(
+                TaskInterrupted(at_seconds=self._log.now, task_id=task, saved_share=self.saved_share(active))
+            )
 
     def lost_slots(self, slot_ids: tuple[int, ...], tasks: Iterable[str], *, reason: str) -> None:
         saved = []

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 
 from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
+from cohort.scheduling.pass_sizes import MARGIN_SHARE
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
 from cohort.tasks.other_names import checkpointing_word
@@ -123,7 +124,11 @@ class MemorySection(Section):
         description="most of the device's memory, base model included; null: all",
     )
     margin: float = setting(
-        0.05, ge=0, lt=0.9, allowed="a share of at least 0 and below 0.9", description="share of it that stays free"
+        MARGIN_SHARE,
+        ge=0,
+        lt=0.9,
+        allowed="a share of at least 0 and below 0.9",
+        description="share of it that stays free",
     )
     profile: bool = setting(
         True,

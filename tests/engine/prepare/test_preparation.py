@@ -29,9 +29,9 @@ def test_a_prepared_task_fits_its_own_sizes(prepared: Preparation) -> None:
     assert len(prepared.proposals.first) == 6
     assert prepared.sizes.executor.num_slots == 6
     assert len(prepared.evaluation_rows) <= 4
-    assert prepared.layout.linears.keys() == set(prepared.target_modules)
+    assert prepared.inputs.layout.linears.keys() == set(prepared.inputs.target_modules)
     assert prepared.facts.sizes.num_slots == 6
-    assert prepared.facts.inputs.num_train_rows == len(prepared.data.train)
+    assert prepared.facts.inputs.num_train_rows == len(prepared.inputs.data.train)
     executor = prepared.build_executor()
     assert executor.bank.num_bytes > 0
 

@@ -29,7 +29,7 @@ class Recording:
         self.clock = ManualClock()
         self.run: OpenRun = open_run(path, list(SPECS.values()), clock=self.clock)
         preparation: Any = SimpleNamespace(
-            data=SimpleNamespace(train=SimpleNamespace(lengths=np.array([10, 30]))),
+            inputs=SimpleNamespace(data=SimpleNamespace(train=SimpleNamespace(lengths=np.array([10, 30])))),
             facts=SimpleNamespace(seconds=READING),
         )
         self.recorder = StepRecorder(preparation, self.run, specs=SPECS)

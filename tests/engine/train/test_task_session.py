@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cohort.core.clock import ManualClock, SystemClock
-from cohort.core.errors import RunStateError
+from cohort.core.errors import RunStateError, StorageFullError
 from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.run_start import begun_run, new_directory
 from cohort.engine.train.open_run import OpenRun, RunOptions
@@ -92,6 +92,31 @@ def test_what_one_of_two_tasks_cannot_finish_is_passed_on_and_no_step_is_taken_f
     assert failed == {"0": "no best adapter"}
     assert (tmp_path / "1" / "best" / "adapter_model.safetensors").is_file()
     assert recorders == []
+
+
+def test_a_full_disk_closes_the_trackers_of_a_task_that_had_just_ended_as_well(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preparations = [prepared(folder) for _ in range(2)]
+    session = TaskSession(preparations[0], clock=SystemClock())
+    closed: list[TaskRun] = []
+    monkeypatch.setattr(TaskRun, "close_trackers", closed.append)
+    with contextlib.ExitStack() as runs:
+        members = [
+            session.join(preparation, runs.enter_context(opened(preparation, tmp_path / str(number))))
+            for number, preparation in enumerate(preparations)
+        ]
+        last, save = members[1].supervisor, members[1].supervisor.checkpoint
+
+        def no_room_at_the_end() -> None:
+            if last.is_finished:
+                raise StorageFullError("no room")
+            save()
+
+        monkeypatch.setattr(last, "checkpoint", no_room_at_the_end)
+        with pytest.raises(StorageFullError):
+            session.run()
+    assert set(closed) == set(members)
 
 
 def test_a_task_that_cannot_begin_leaves_the_session_as_it_was(

@@ -12,7 +12,7 @@ from cohort.scheduling.placement.cluster_events import (
     GpusLost,
     TaskArrived,
     TaskEnded,
-    TaskFailed,
+    TaskInterrupted,
     TaskReestimated,
     TaskWithdrawn,
 )
@@ -80,7 +80,7 @@ def test_an_early_end_lets_the_next_start_at_once() -> None:
 
 
 def test_a_failed_task_waits_with_what_no_checkpoint_holds() -> None:
-    decided = replan(FULL, TaskFailed(at_seconds=70, task_id="a", saved_share=0.6))
+    decided = replan(FULL, TaskInterrupted(at_seconds=70, task_id="a", saved_share=0.6))
     check(decided)
     assert decided.interrupted == ("a",)
     again = next(request for request in decided.state.waiting if request.task_id == "a")

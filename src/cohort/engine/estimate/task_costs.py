@@ -21,13 +21,11 @@ from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
-from cohort.memory.limit import limit_problem, sizes_within, smallest_memory
+from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory
 from cohort.memory.sizes import (
     GRAPH_TOKENS,
     LOSS_HEAD_BYTES,
-    SizeInputs,
     Sizes,
-    estimate_passes,
     rank_row_bytes,
 )
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token, weight_bytes
@@ -73,14 +71,8 @@ class TimeParts:
         return self.training + self.evaluation + self.start + self.rest
 
 
-def cost_key(task_inputs: TaskInputs, hardware: Hardware) -> CostKey:
-    return CostKey.of(
-        task_inputs.config,
-        hardware=hardware.name,
-        precision="bfloat16" if hardware.is_gpu else "float32",
-        mean_length=float(task_inputs.data.train.lengths.mean()),
-        target_modules=task_inputs.target_modules,
-    )
+def cost_key(inputs: TaskInputs, hardware: Hardware) -> CostKey:
+    return inputs.cost_key(hardware=hardware.name, precision="bfloat16" if hardware.is_gpu else "float32")
 
 
 class TaskCosts:
@@ -159,19 +151,17 @@ class TaskCosts:
             threads=1,
             memory_bytes=int(free),
         )
-        needs = None
-        if self.hardware.is_gpu or limit is not None:
-            needs = estimate_passes(self.inputs.config, dtype=getattr(torch, machine.dtype), device=machine.device)
-            if limit is not None:
-                needs = replace(needs, margin_share=self.task.memory.margin)
-        inputs = SizeInputs.of(
+        inputs = estimated_inputs(
             self.task,
-            specs=self.proposals.largest(),
+            machine,
+            config=self.inputs.config,
             layout=self.layout,
-            machine=machine,
+            specs=self.proposals.largest(),
             rows=self.inputs.data.train,
-            needs=needs,
         )
+        if not self.hardware.is_gpu and limit is None:
+            # such a run predicts no pass either: its bank takes a share of the free memory
+            inputs = replace(inputs, needs=None)
         there_bytes = self.hardware.memory_bytes
         # every pass on a GPU takes the loss head's memory, so with less than that no rank is at fault
         pass_bytes = LOSS_HEAD_BYTES if self.hardware.is_gpu else 0
@@ -211,6 +201,7 @@ class TaskCosts:
     def memory_bytes(self, num_gpus: int, sizes: Sizes) -> float:
         """Return what each device holds at most: its share of the base model, the bank, one pass and the loss head."""
         row_bytes = rank_row_bytes(self.layout, has_compute_copy=self.hardware.is_gpu)
+        # an upper bound: what several GPUs would spare of adapters and passes is not counted
         memory = self.weight_bytes / num_gpus + sizes.executor.num_rank_rows * row_bytes
         tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
         memory += self.activation_bytes * tokens if kept is None else max(
@@ -299,5 +290,6 @@ class TaskCosts:
         runs = self.measured.runs
         if runs:
             return START_SECONDS + statistics.median(run.start_seconds for run in runs)
+        # no run has measured such a start: the base model's file is then read at a local disk's speed
         set_up = GPU_SET_UP_SECONDS if self.hardware.is_gpu else 0.0
         return START_SECONDS + set_up + self.weight_bytes / READ_BYTES_PER_SECOND

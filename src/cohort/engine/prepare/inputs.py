@@ -14,6 +14,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.integrations.trackers import tracker_problems
 from cohort.machine.machine import Machine, choose_machine
+from cohort.machine.measurements import CostKey
 from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory, weight_bytes
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
@@ -52,6 +53,17 @@ class TaskInputs:
     def layout(self) -> AdapterLayout:
         """Where the adapted linears stand in a rank row."""
         return _layout(self.config, self.target_modules)
+
+    def cost_key(self, *, hardware: str, precision: str) -> CostKey:
+        """Return what measured steps of such a task are kept under."""
+        # runs write and plans read under this key: made in two places, plans would not find what runs measured
+        return CostKey.of(
+            self.config,
+            hardware=hardware,
+            precision=precision,
+            mean_length=float(self.data.train.lengths.mean()),
+            target_modules=self.target_modules,
+        )
 
 
 def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[Problem] = ()) -> TaskFile:

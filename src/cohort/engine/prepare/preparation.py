@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
-from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.data_notes import split_notes
-from cohort.engine.prepare.inputs import read_inputs_and_machine
+from cohort.engine.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
 from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
@@ -82,13 +79,10 @@ class Preparation:
     Attributes:
         task: The task.
         machine: Device and precision.
-        model_directory: Local files of the base model.
-        tokenizer: The base model's tokenizer.
+        inputs: Its model files, linears, tokenizer and rows.
         decoder: The frozen backbone.
-        data: Tokenised rows and the report about them.
         proposals: Its trials: the first ones, and those that follow from results.
         evaluation_rows: Validation rows that every evaluation uses.
-        target_modules: Full paths of the adapted linears.
         sizes: Of the executor.
         memory: The memory that the sizes fit in.
         facts: For the run record.
@@ -97,22 +91,14 @@ class Preparation:
 
     task: TaskFile
     machine: Machine
-    model_directory: Path
-    tokenizer: Any
+    inputs: TaskInputs
     decoder: Decoder
-    data: LoadedDataset
     proposals: TrialProposals
     evaluation_rows: tuple[int, ...]
-    target_modules: tuple[str, ...]
     sizes: Sizes
     memory: MemoryPlan
     facts: RunFacts
     notes: tuple[str, ...] = ()
-
-    @property
-    def layout(self) -> AdapterLayout:
-        """Where the adapted linears stand in a rank row."""
-        return AdapterLayout({name: self.decoder.linears[name] for name in self.target_modules})
 
     @property
     def backbone(self) -> LoadedBackbone:
@@ -125,8 +111,8 @@ class Preparation:
         """Allocate the bank."""
         return Executor(
             self.decoder,
-            target_linears=self.layout.linears,
-            train_rows=self.data.train,
+            target_linears=self.inputs.layout.linears,
+            train_rows=self.inputs.data.train,
             settings=self.sizes.executor,
             device=self.machine.device,
             compute_dtype=self.decoder.dtype,
@@ -189,13 +175,10 @@ def prepare(
     return Preparation(
         task=task,
         machine=machine,
-        model_directory=inputs.model_directory,
-        tokenizer=inputs.tokenizer,
+        inputs=inputs,
         decoder=decoder,
-        data=data,
         proposals=proposals,
         evaluation_rows=_choose_rows(task, data.validation, wanted=plan.num_rows),
-        target_modules=inputs.target_modules,
         sizes=sizes,
         facts=facts,
         memory=memory,

@@ -51,7 +51,7 @@ class RunEvaluator:
 
     def __call__(self, steps: Mapping[int, int]) -> Sequence[Evaluated]:
         """Return the evaluation of resident trials, in the order of ``steps``."""
-        rows, row_ids = self._preparation.data.validation, self._preparation.evaluation_rows
+        rows, row_ids = self._preparation.inputs.data.validation, self._preparation.evaluation_rows
         measured = self.measure(tuple(steps), rows=rows, row_ids=row_ids)
         return [
             Evaluated(
@@ -109,10 +109,10 @@ class RunEvaluator:
 
     def _generate(self, slots: Sequence[int | None], *, prompts: Sequence[str]) -> list[list[tuple[str, int]]]:
         """Return, by slot and prompt, the generated text and the tokens read and written."""
-        tokenizer = self._preparation.tokenizer
+        tokenizer = self._preparation.inputs.tokenizer
         room = self._preparation.decoder.config.max_position_embeddings
         most = self._preparation.task.evaluation.max_new_tokens
-        is_chat = self._preparation.data.report.is_chat
+        is_chat = self._preparation.inputs.data.report.is_chat
         # a prompt that leaves no room is cut: its answer is then wrong, as it would be in use
         encoded = [encode_prompt(prompt, tokenizer=tokenizer, is_chat=is_chat)[: room - 1] for prompt in prompts]
         requests = [

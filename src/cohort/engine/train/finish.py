@@ -46,12 +46,12 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
             continue
         content = AdapterContent(
             weights_rD=kept[0],
-            layout=preparation.layout,
+            layout=preparation.inputs.layout,
             spec=specs[trial_id].adapter,
             base_model=preparation.task.model_name_or_path,
             linears=tuple(preparation.decoder.linears),
             card=render_model_card(results, trial_id=trial_id),
-            tokenizer=preparation.tokenizer,
+            tokenizer=preparation.inputs.tokenizer,
         )
         folder = directory.trial(trial_id)
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.open_run import OpenRun
 from cohort.machine.devices import hardware_of
-from cohort.machine.measurements import CostKey, RunCosts, write_costs
+from cohort.machine.measurements import RunCosts, write_costs
 from cohort.runs.facts import Activity
 from cohort.scheduling.cost.model import StepSample, TrialWork
 from cohort.training.trial import TrialSpec
@@ -42,7 +42,7 @@ class StepRecorder:
     def __init__(self, preparation: Preparation, run: OpenRun, *, specs: Mapping[int, TrialSpec]) -> None:
         """Start when the task has been read and loaded; ``specs`` grows with the run's proposals."""
         self._preparation, self._specs, self._time_spent, self._clock = preparation, specs, run.time_spent, run.clock
-        lengths = preparation.data.train.lengths.astype(float)
+        lengths = preparation.inputs.data.train.lengths.astype(float)
         self._square = float((lengths**2).mean() / lengths.mean())
         self._began = run.clock.monotonic() - sum(preparation.facts.seconds.values())
         self._packs: dict[Composition, _Pack] = {}
@@ -107,13 +107,8 @@ class StepRecorder:
         costs, preparation = self.costs(), self._preparation
         if not costs.samples:
             return
-        key = CostKey.of(
-            preparation.decoder.config,
-            hardware=hardware_of(preparation.machine).name,
-            precision=preparation.machine.dtype,
-            mean_length=float(preparation.data.train.lengths.mean()),
-            target_modules=preparation.target_modules,
-        )
+        machine = preparation.machine
+        key = preparation.inputs.cost_key(hardware=hardware_of(machine).name, precision=machine.dtype)
         write_costs(key, costs)
 
 

@@ -70,7 +70,7 @@ class TaskRun:
             specs=self._specs,
             evaluate=self._evaluator,
             traits=TaskTraits(
-                mean_length=float(preparation.data.train.lengths.mean()),
+                mean_length=float(preparation.inputs.data.train.lengths.mean()),
                 priority=task.priority,
                 arrival=arrival,
                 are_trials_complete=lambda: preparation.proposals.is_complete,
@@ -168,7 +168,7 @@ class TaskRun:
         if self.run.store.reader.facts().base_metrics is not None:
             return
         self.run.watcher.update(self._tracker.snapshot("measuring the base model"))
-        rows, row_ids = self._preparation.data.validation, self._preparation.evaluation_rows
+        rows, row_ids = self._preparation.inputs.data.validation, self._preparation.evaluation_rows
         with self.run.time_spent.on(Activity.EVALUATE):
             base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
         self.run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})

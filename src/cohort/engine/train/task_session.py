@@ -44,7 +44,7 @@ class TaskSession:
             run: Its run, whose record ends at ``checkpoint``.
             checkpoint: Where the run stands; None for a new one.
         """
-        share = ExecutorShare(self._executor, rows=preparation.data.train, place=self._num_joined)
+        share = ExecutorShare(self._executor, rows=preparation.inputs.data.train, place=self._num_joined)
         member = TaskRun(preparation, share, run, arrival=self._num_joined)
         self._members[member.supervisor] = member
         try:
@@ -115,9 +115,11 @@ class TaskSession:
                 member.was_interrupted()
             raise KeyboardInterrupt from None
         finally:
-            for member in self._members.values():
+            # after an error also those that ended in the last step: a resume writes their results
+            for member in (*self._members.values(), *ended):
                 member.close_trackers()
             self._members.clear()
+            self._joining.clear()
         # outside of the gentle stop: Ctrl-C ends the writing at once, and a resume writes what is missing
         finish_ended()
 

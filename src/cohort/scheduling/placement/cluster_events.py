@@ -14,7 +14,7 @@ __all__ = [
     "GpusLost",
     "TaskArrived",
     "TaskEnded",
-    "TaskFailed",
+    "TaskInterrupted",
     "TaskReestimated",
     "TaskWithdrawn",
 ]
@@ -93,8 +93,8 @@ class TaskWithdrawn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFailed:
-    """A task's worker died; ``saved_share`` of the work it started with is in its last checkpoint."""
+class TaskInterrupted:
+    """A task lost its worker and waits again; its last checkpoint holds ``saved_share`` of the work it started with."""
 
     at_seconds: float
     task_id: str
@@ -128,4 +128,4 @@ class GpusGained:
     gpu_ids: tuple[int, ...]
 
 
-ClusterEvent = TaskArrived | TaskEnded | TaskWithdrawn | TaskFailed | TaskReestimated | GpusLost | GpusGained
+ClusterEvent = TaskArrived | TaskEnded | TaskWithdrawn | TaskInterrupted | TaskReestimated | GpusLost | GpusGained

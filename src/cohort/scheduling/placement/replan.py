@@ -21,7 +21,7 @@ from cohort.scheduling.placement.cluster_events import (
     GpusLost,
     TaskArrived,
     TaskEnded,
-    TaskFailed,
+    TaskInterrupted,
     TaskReestimated,
     TaskWithdrawn,
 )
@@ -165,7 +165,7 @@ def _reason_of(event: ClusterEvent) -> str:
             return f"task {event.task_id} ended"
         case TaskWithdrawn():
             return f"task {event.task_id} was withdrawn"
-        case TaskFailed():
+        case TaskInterrupted():
             return f"task {event.task_id} failed"
         case TaskReestimated():
             return f"task {event.task_id} will end at another time"
@@ -200,7 +200,7 @@ def apply_event(state: ClusterState, event: ClusterEvent) -> tuple[ClusterState,
             if event.task_id not in known | {task.task_id for task in (*state.waiting, *state.stranded)}:
                 raise ValueError(f"there is no task {event.task_id}")
             return _without(state, event.task_id), ()
-        case TaskFailed():
+        case TaskInterrupted():
             task = _active(state, event.task_id)
             return _stop(state, task, saved_share=event.saved_share), (event.task_id,)
         case TaskReestimated():

@@ -26,7 +26,7 @@ from cohort.scheduling.placement.cluster_events import (
     GpusLost,
     TaskArrived,
     TaskEnded,
-    TaskFailed,
+    TaskInterrupted,
     TaskReestimated,
 )
 from cohort.scheduling.placement.list_policies import ListPolicy
@@ -219,7 +219,7 @@ class _Simulation:
         return bool(self.queue) and self.queue[0][0] == now and isinstance(self.queue[0][2], TaskArrived)
 
     def _runs(self, event: ClusterEvent, attempt: int) -> bool:
-        assert isinstance(event, TaskEnded | TaskFailed | TaskReestimated), "only these are about an attempt"
+        assert isinstance(event, TaskEnded | TaskInterrupted | TaskReestimated), "only these are about an attempt"
         running = {task.request.task_id for task in self.state.active}
         return event.task_id in running and self.attempts[event.task_id] == attempt
 
@@ -293,7 +293,7 @@ class _Simulation:
         death = self._draw_death(task, attempt)
         if death < actual:
             saved = min(death // self.settings.checkpoint_seconds * self.settings.checkpoint_seconds / actual, 1.0)
-            failed = TaskFailed(at_seconds=now + death, task_id=name, saved_share=saved)
+            failed = TaskInterrupted(at_seconds=now + death, task_id=name, saved_share=saved)
             self.schedule(failed, attempt=attempt)
         else:
             self.schedule(TaskEnded(at_seconds=now + actual, task_id=name), attempt=attempt)
