@@ -122,6 +122,7 @@ class LocalPool:
         command = [sys.executable, "-m", "cohort.cluster.worker_process"]
         command += [str(theirs.fileno()), str(os.getpid()), self._target]
         try:
+            # appended to: what a dead worker printed says why it died
             with log.open("ab") as stream, theirs:
                 process = subprocess.Popen(
                     command,
@@ -167,6 +168,7 @@ class LocalPool:
         return events
 
     def close(self) -> None:
+        # all are killed before the first is waited for, so that they end together
         for worker in self._workers.values():
             _kill_group(worker.process)
         for worker in self._workers.values():

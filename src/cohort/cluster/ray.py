@@ -69,6 +69,7 @@ def gpu_names() -> tuple[str, ...]:
 
 def _import_ray() -> Any:
     try:
+        # optional, and slow to import: only a queue with --ray pays for it
         return importlib.import_module("ray")
     except ModuleNotFoundError:
         raise InputError(
@@ -141,6 +142,7 @@ class RayPool:
         self._next_slot = 0
         self._looked = float("-inf")
         self._look_at_nodes()
+        # the first slots are those of slots(); only later ones are events
         self._pending = []
 
     def slots(self) -> tuple[Slot, ...]:
@@ -206,6 +208,7 @@ class RayPool:
         try:
             self._pending += self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
+            # a lost node takes its slots away: that is another event than the death of a worker
             self._look_at_nodes()
             if slot_id in self._ray_slots:
                 self._forget(slot_id)
@@ -262,4 +265,5 @@ class RayPool:
         if self._on_gpu:
             # Ray lets the actor see its own GPU only; its worker inherits that
             return LocalSlot(slot=slot)
+        # the thread count of a worker on this machine, unless the user set one
         return LocalSlot(slot=slot, environment=cpu_slots(1, num_threads=self._cpus)[0].environment)

@@ -47,6 +47,7 @@ def attention_name(device: torch.device, *, rule: AttentionRule | None = None) -
 
 def plain_torch(config: DecoderConfig, device: torch.device) -> str:
     """Return what a model computes without kernels on a device that has them; empty where nothing is."""
+    # on other backends everything is plain torch, which their names say
     if describe_backend(device).backend is not Backend.TRITON or not config.slow_paths:
         return ""
     return f"; in plain torch: {'; '.join(config.slow_paths)}"
@@ -104,6 +105,7 @@ def linear_groups(
         key = (f"{parent}.{leaf}", place) if place < 0 else (parent, place)
         groups.setdefault(key, []).append(linears[path])
     shapes = ((found[0][0], tuple(width for _, width in found)) for found in groups.values())
+    # every layer has the same shapes: each is named once
     return list(dict.fromkeys(shapes))
 
 
@@ -131,5 +133,6 @@ def choices_by_shape(gpu: str, *, num_rows: int) -> list[str]:
     Args:
         num_rows: Rows of a stream; some choices begin at a number of rows.
     """
+    # shapes measured on any GPU: those that a user's model may have
     shapes = [(row["in_features"], tuple(row["out_widths"])) for rows in measured_tiles().values() for row in rows]
     return describe_tiles(gpu, sorted(set(shapes)), num_rows=num_rows)

@@ -106,6 +106,7 @@ def hardware_of_slots(slots: Sequence[LocalSlot]) -> Hardware:
     environment = slots[0].environment
     if not environment.get("CUDA_VISIBLE_DEVICES"):
         whole = choose_machine(0, where="num_gpus")
+        # a number that the user set is not in the slot's environment, and holds for the workers too
         threads = int(environment.get("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", whole.threads)))
         return hardware_of(replace(whole, threads=threads, memory_bytes=whole.memory_bytes // len(slots)))
     # in a process of its own: asking a GPU takes some of its memory for as long as the process lives

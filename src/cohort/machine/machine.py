@@ -15,6 +15,7 @@ from cohort.core.place import Place
 
 __all__ = ["Machine", "choose_machine", "cpu_name", "free_memory_bytes", "host_memory_bytes", "package_versions"]
 
+# another version of one of these may change the last bits of a result
 _PACKAGES = ("cohort-lora", "torch", "transformers", "tokenizers", "safetensors", "numpy", "triton")
 
 

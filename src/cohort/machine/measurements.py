@@ -67,6 +67,7 @@ class CostKey:
         cls, config: DecoderConfig, *, hardware: str, precision: str, mean_length: float, target_modules: Sequence[str]
     ) -> CostKey:
         """Return the key of a task's runs."""
+        # sizes alone: a step takes as long with other weights
         sizes = (
             config.num_layers, config.hidden_size, config.intermediate_size, config.num_heads, config.num_kv_heads,
             config.head_dim, config.vocab_size, config.qk_norm, config.windows,

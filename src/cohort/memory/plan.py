@@ -153,6 +153,7 @@ def plan_memory(
     # where not even the state fits, choosing sizes refuses the task with a hint, and nothing could be measured
     if task.memory.profile and state_bytes < machine.memory_bytes:
         say("measuring the memory of passes")
+        # tasks of a queue that agree in these measure once (docs/decisions/0014)
         key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows)
         profile = profile_memory(
             decoder,

@@ -196,6 +196,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     else:
         keep_tokens = 0 if mode is GradientCheckpointing.ALWAYS else None
         passes = PassSizes(tokens=request.token_budget or CPU_TOKENS, keep_tokens=keep_tokens, num_bytes=0)
+        # no pass was measured or estimated: a share of the memory is left for it
         room = int(free_bytes * BANK_SHARE)
     wanted = request.rank_rows or _rows_of_a_pass(by_need[:num_slots], passes.tokens, on_gpu)
     graph_tokens = 0

@@ -100,6 +100,7 @@ class MemoryWatch:
         if self._kept_after_shortage is not None:
             executor.gradient_checkpointing.lower(self._kept_after_shortage)
         self._recorded_at = clock.monotonic()
+        # what did not fit an earlier process of the run would fail again
         executor.lower_token_budgets(before.token_budgets or {})
 
     def took(self) -> None:

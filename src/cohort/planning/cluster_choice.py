@@ -76,6 +76,7 @@ def choose_cluster(*, gpus: int | None, workers: int | None, dry_run: str | None
         raise InputError(problems)
     # --gpus counts the GPUs of a --dry-run that names none, such as H200
     per_node = gpus if gpus is not None and not choice.has_count else choice.num_gpus
+    # ids go on from node to node: a GPU's number must name one place in the whole plan
     cluster = Cluster(
         nodes={
             f"node{node}" if choice.num_nodes > 1 else "local": tuple(range(node * per_node, (node + 1) * per_node))

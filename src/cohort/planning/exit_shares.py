@@ -31,6 +31,7 @@ def exit_shares_of(tasks: Sequence[NamedTask], text: str | None, *, where: str) 
     Raises:
         InputError: the text is no share, run or file of curves.
     """
+    # each task under its own early exit; once a file, since --repeat plans one file many times
     by_path = {
         path: selection_shares(file)
         if text is None
@@ -81,6 +82,7 @@ def read_exit_shares(text: str, *, where: str, settings: EarlyExitSettings | Non
 def _of_run(path: Path, *, where: str) -> tuple[float, ...]:
     directory = RunDirectory.open(path)
     with RunReader.open(directory.database) as reader:
+        # a trial without a step gives no share: a simulated trial takes some time
         trials = [trial for trial in reader.trials() if trial.is_over and trial.steps_done > 0]
     if not trials:
         hint = "Name a run whose trials have ended."
@@ -95,6 +97,7 @@ def _of_curves(path: Path, *, where: str, settings: EarlyExitSettings) -> tuple[
         trials: Sequence[dict[str, Any]] = json.loads(plain)["trials"]
         curves = [_curve(trial) for trial in trials]
         report = replay_curves(curves, settings)
+    # the file is the user's: whatever is wrong with it is one problem to show and no traceback
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise InputError(
             Problem(

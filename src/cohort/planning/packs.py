@@ -53,12 +53,14 @@ def plan_task_packs(planned: TaskPlan, *, most_gpus: int = 1) -> tuple[TaskPacks
     Raises:
         InputError: a trial fits nowhere.
     """
+    # a repeated file has the same packs each time: its first task stands for all
     firsts = {task.path: task for task in reversed(planned.tasks)}
     return tuple(_plan(task, planned, most_gpus=most_gpus) for task in reversed(firsts.values()))
 
 
 def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
     hardware, inputs = planned.choice.hardware, read_inputs(task.file)
+    # like a task, a pack never spans nodes
     num_gpus = max(len(gpus) for gpus in planned.choice.cluster.nodes.values())
     # launches of the host are left out (tokens_per_pass None): the planner needs a convex cost
     sketch = TaskCosts(task.file, inputs, hardware, read_costs(cost_key(inputs, hardware)))

@@ -70,6 +70,7 @@ def load_tasks(paths: Sequence[Path], *, repeat: int = 1) -> tuple[NamedTask, ..
         problems.append(Problem(where="--repeat", found=str(repeat), allowed="1 or more", hint="Leave it out."))
     found: list[NamedTask] = []
     seen: set[Path] = set()
+    # a wrong file does not end the loop: the user gets the problems of all files at once (docs/decisions/0010)
     for path in paths:
         if path.resolve() in seen:
             hint = "Name it once; --repeat N plans each task N times."
@@ -125,6 +126,7 @@ def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: 
     estimates = {task.name: by_path[task.path] for task in tasks}
     requests = tuple(estimates[task.name].request(task.name) for task in tasks)
     plan = plan_placement(requests, choice.cluster)
+    # a plan that the solver got wrong must fail here and not in a queue
     check_plan(plan, requests, choice.cluster)
     # what other orders would take shows what the solver is worth here
     baselines = {
@@ -141,6 +143,7 @@ def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: 
 
 
 def _with_file(problem: Problem, task: NamedTask, count: int) -> Problem:
+    # with one file its name would stand in every line and tell nothing
     return problem if count == 1 else replace(problem, where=problem.where.in_file(str(task.path)))
 
 

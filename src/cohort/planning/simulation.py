@@ -53,6 +53,7 @@ def simulate_plan(
     ]
 
     def run(policy: ListPolicy | None) -> SimulationReport:
+        # one seed: both orders meet trials that exit at the same shares
         settings = SimulationSettings(failures_per_gpu_hour=failures_per_gpu_hour, seed=seed, policy=policy)
         return simulate(tasks, planned.choice.cluster, settings=settings)
 

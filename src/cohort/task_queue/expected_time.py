@@ -28,6 +28,7 @@ class ExpectedTime:
         Raises:
             InputError: something is wrong with the task's inputs, or it fits no slot.
         """
+        # a run that has begun knows its own pace, and which trials have ended
         left = self._seconds_left(queued.name)
         if left is not None:
             return left

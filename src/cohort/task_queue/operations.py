@@ -60,6 +60,7 @@ def add_to_queue(
         # one that is done, waits or runs needs nothing: naming it again continues the queue
         back = [task for task in again if task.state in _ENDED_WITHOUT_RESULT]
         for task in back:
+            # the user has usually repaired something, so its faults are counted from zero
             store.update(task.name, state=TaskState.QUEUED, reason="", is_withdrawn=False, attempts=0)
     return [*new, *back]
 

@@ -80,6 +80,7 @@ def _open_ray(address: str, request: PoolRequest, logs: Path) -> tuple[WorkerPoo
     # Ray tells cores and not speeds, so nodes are taken to be like this machine, shared by the workers of one node
     machine = choose_machine(0, where="num_gpus")
     per_node = max(Counter(slot.node for slot in pool.slots()).values())
+    # RayPool reserves one CPU for a worker, which computes with one thread
     return pool, hardware_of(replace(machine, threads=1, memory_bytes=machine.memory_bytes // per_node))
 
 

@@ -58,6 +58,7 @@ def read_queue_status(directory: Path) -> QueueStatus:
         InputError: there is no queue.
     """
     holder = queue_holder(directory) or ""
+    # a dispatcher may be writing: reading takes no lock of the queue
     with open_queue(directory) as store:
         began = store.facts().began_at
         now = (datetime.now(UTC) - began).total_seconds() if began else 0.0

@@ -218,6 +218,7 @@ class QueueStore:
         where, arguments = ("", ()) if task is None else (" AND task = ?", (task,))
         with self._transaction():
             self._connection.execute(
+                # max: the wall clock, which bridges two dispatchers, may have been set back
                 "UPDATE stretches SET end_seconds = max(start_seconds, ?), outcome = ? "
                 f"WHERE end_seconds IS NULL{where}",
                 (seconds, outcome, *arguments),

@@ -103,6 +103,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
         directory: The queue's, for the commands in hints.
     """
     problems: list[Problem] = []
+    # hours may pass until a task starts: neither its old text nor its new one runs unasked (docs/decisions/0013)
     now = {path: _digest(Path(path)) for path in queued.digests}
     hint = (
         f"Restore it as it was, or accept the change: `cohort queue remove {queued.name} -o {directory}` and "

@@ -79,6 +79,7 @@ class TaskStates:
         self._log.decide("start", task=task, text=f"begins on {device}")
 
     def done(self, task: str) -> None:
+        # stored before it is logged and planned: a dispatcher that dies in between finds the task done
         self._store.update(task, state=TaskState.DONE, reason="", attempts=0)
         self._log.decide("end", task=task, text="done")
         self._leave(task, TaskEnded(at_seconds=self._log.now, task_id=task))

@@ -146,6 +146,7 @@ class _Worker:
                         is_running = self._reporter is not None and self._reporter.task == task
                         self._unwanted.add(task)
                     if is_running:
+                        # the signal that a user would send: a stop by the queue and one by hand are one case for a run
                         os.kill(os.getpid(), signal.SIGTERM)
         # the dispatcher is gone: end all processes of this worker, even if the main thread hangs
         os.killpg(0, signal.SIGKILL)
@@ -192,6 +193,7 @@ def _run(order: RunTask, *, watcher: _Reporter) -> None:
     """Begin the task, or resume it where its run directory holds a run."""
     options = RunOptions(**order.options)
     directory = Path(order.run_directory)
+    # the directory alone decides: the worker that had the task before may have died at any moment
     if RunDirectory.find_problem(directory) is None:
         task = task_from_mapping(order.resolved, base_directory=Path("/"), name=order.source)
         tune(task, directory, watcher=watcher, options=options)

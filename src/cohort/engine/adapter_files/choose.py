@@ -150,6 +150,7 @@ def _as_it_was(results: RunResults, evaluations: Sequence[EvaluationRecord], *, 
 
 
 def _is_adapter(folder: Path) -> bool:
+    # written after the weights, so it tells that both are there
     return (folder / "adapter_config.json").is_file()
 
 
@@ -189,6 +190,7 @@ def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -
     assert shared is not None, "a run that trained recorded what its trials share"
     # what is searched overrides what all trials share
     settings: dict[str, Any] = {**shared, **trial.parameters}
+    # shapes are read from the base model's files; none of its weights is loaded
     linears = linear_shapes(check_checkpoint(find_model(base_model)))
     path = _checkpoint(directory, trial)
     assert path is not None, "a trial without a checkpoint was refused"

@@ -65,6 +65,7 @@ def export_adapter(
         trial_id = so_far.trial_id
         name += f"-{trial_id:04d}-step-{so_far.step}"
     target = directory.root / name if output is None else output
+    # an export replaces nothing: what is there may be the user's
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
             Problem(
@@ -75,6 +76,7 @@ def export_adapter(
             )
         )
     with chosen_adapter(directory, trial_id=trial_id, step=None if so_far is None else so_far.step) as source:
+        # a checkpoint of an unfinished run may be replaced by the next one, so it is copied and not linked
         if form is ExportForm.PEFT:
             _copy(source, target)
         else:

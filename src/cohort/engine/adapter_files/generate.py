@@ -117,6 +117,7 @@ def generate_from_run(
     facts = _facts(directory)
     task = read_run_task(directory, facts=facts)
     adapter, so_far = (None, None) if settings.use_base else _read_chosen(directory, trial_id=trial_id)
+    # the adapter before the model: a run without one is refused before weights are loaded
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
     tokenizer = load_tokenizer(task.model_name_or_path)
     decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)

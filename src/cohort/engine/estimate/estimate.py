@@ -100,6 +100,7 @@ def estimate_task(
     Raises:
         InputError: something is wrong with the task's inputs, or it fits no allowed number of GPUs.
     """
+    # a plan must refuse what a run refuses
     _refuse_other_device(task, hardware)
     found = inputs or read_inputs(task)
     measured = read_costs(cost_key(found, hardware), directory=cache_directory)

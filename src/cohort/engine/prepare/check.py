@@ -58,6 +58,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     """
     inputs, machine = read_inputs_and_machine(task, max_problems=max_problems)
     rows, trials = inputs.data.train, TrialProposals(task, inputs.data.train)
+    # a check reads no weight and measures no pass, so what passes take is estimated from above
     needs = estimated_inputs(
         task, machine, config=inputs.config, layout=inputs.layout, specs=trials.largest(), rows=rows
     )

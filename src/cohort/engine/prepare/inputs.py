@@ -108,6 +108,7 @@ def read_inputs(
         InputError: every problem of the trackers, the model's files, the target modules, the search space, the rows and
             the memory.
     """
+    # each part goes on after the errors of another: a second error after an hour is what users complain of most
     problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
     model = _read_model(task, problems)
     target_modules = None if model is None else _select_modules(task, model[1], problems)
@@ -188,6 +189,7 @@ def _limit_problems(
     """Return what is wrong with a limit that the base model uses up, and which limit would do where that is known."""
     base_bytes = weight_bytes(config, machine)
     problem = limit_problem(task, base_bytes=base_bytes)
+    # the smallest memory is searched for, which takes trials and rows: only where a message will name it
     if problem is not None and target_modules is not None and rows is not None:
         specs, layout = TrialProposals(task, rows).largest(), _layout(config, target_modules)
         inputs = estimated_inputs(task, machine, config=config, layout=layout, specs=specs, rows=rows)
@@ -238,6 +240,7 @@ def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list
     """Return the problems of inputs that are correct alone but not together."""
     problems = []
     longest = int(max(data.train.lengths.max(), data.validation.lengths.max()))
+    # the model was never trained on positions beyond its context
     limit = config.max_position_embeddings
     if longest > limit:
         problems.append(

@@ -160,6 +160,7 @@ def prepare(
     sizes = (backbone.sizes if backbone else None) or memory.sizes(
         task, specs=specs, layout=layout, rows=data.train, request=request
     )
+    # by the first trials: evaluations must be the same for those that a sampler proposes later
     plan = plan_evaluation(task, proposals.first, validation=data.validation)
     evaluation = evaluation_note(plan, task=task, num_available=len(data.validation))
     notes = (evaluation, memory.note(), recomputed_note(sizes, data.train.lengths))
@@ -170,6 +171,7 @@ def prepare(
         sizes=size_facts(sizes),
         memory=memory.facts(),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
+        # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
     )
     return Preparation(

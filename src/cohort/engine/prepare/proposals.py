@@ -67,6 +67,7 @@ class TrialProposals:
         self._is_exhausted = False
         self.ended_by_time: str | None = None
         at_first = num_first_trials(task)
+        # 2**31: more than any space holds, so that a sampler that lists its space gives all of it
         self.first: tuple[PlannedTrial, ...] = self._propose(2**31 if at_first is None else at_first)
 
     def after(self, study: Study, *, gpu_seconds: float = 0.0) -> tuple[PlannedTrial, ...]:
@@ -107,6 +108,7 @@ class TrialProposals:
         search = self._task.search
         is_whole = sampler_kind(search.sampler).takes_whole_space
         is_budget_used = is_whole or self._num_proposed >= search.trials
+        # fewer than asked for: the space holds no more
         self._is_exhausted = is_budget_used or len(trials) < num
         return trials
 

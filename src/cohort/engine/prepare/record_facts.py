@@ -34,6 +34,7 @@ def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
     defaults, document = default_configuration(task), task.model_dump(mode="json")
     return TaskFacts(
         document=document,
+        # sorted: the order of keys in a task file says nothing about the task
         task_hash=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
         objective=task.objective,
         training=_shared_training(task),
@@ -71,6 +72,7 @@ def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
         is_chat=data.report.is_chat,
         data_counts=data_counts(data.report),
         data_problems=data_problems(data.report),
+        # a resume compares these, of the rows that are used; the hashes of files only say what changed
         train_fingerprint=data.train.fingerprint,
         validation_fingerprint=data.validation.fingerprint,
         train_input=data.report.train_input,
@@ -99,6 +101,7 @@ def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     """Return the settings that all trials share, for the report and model cards."""
     searched = set(task.search.space)
     shared = {name: value for name, value in task.searchable_defaults().items() if name not in searched}
+    # a value that depends on another hyperparameter (2r) is kept as it is written
     plain: dict[str, JsonValue] = {
         name: value if isinstance(value, int | float | str | bool) else str(value) for name, value in shared.items()
     }

@@ -91,6 +91,7 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
     """Return how many validation rows every evaluation uses, within the task's share of the training compute."""
     group_size = OBJECTIVES[task.objective].group_size
     num_available = len(validation) // group_size
+    # generating reads and writes tokens on top of those that the loss needs
     generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
     return plan_evaluation_rows(
         [
