@@ -100,7 +100,7 @@ def test_a_full_disk_closes_the_trackers_of_a_task_that_had_just_ended_as_well(
     preparations = [prepared(folder) for _ in range(2)]
     session = TaskSession(preparations[0], clock=SystemClock())
     closed: list[TaskRun] = []
-    monkeypatch.setattr(TaskRun, "close_trackers", closed.append)
+    monkeypatch.setattr(TaskRun, "close_trackers", lambda self: closed.append(self))
     with contextlib.ExitStack() as runs:
         members = [
             session.join(preparation, runs.enter_context(opened(preparation, tmp_path / str(number))))
