@@ -209,13 +209,13 @@ class SharedSession:
         first = self._first
         if first is None:
             return
-        task, problems = preparation.task, []
+        task, problems, linears = preparation.task, [], preparation.inputs.target_modules
         # a rank row holds the same linears for every adapter of a bank
-        if preparation.inputs.target_modules != first.inputs.target_modules:
+        if linears != first.inputs.target_modules:
             problems.append(
                 Problem(
                     where=task.where("lora.target_modules"),
-                    found=f"{len(preparation.inputs.target_modules)} linears, which differ from those of the session's tasks",
+                    found=f"{len(linears)} linears, which differ from those of the session's tasks",
                     allowed="the same target_modules: tasks that share a bank adapt the same linears",
                     hint="Tune this task in a session of its own.",
                 )
