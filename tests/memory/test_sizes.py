@@ -124,7 +124,7 @@ def test_a_request_is_kept() -> None:
 
 def test_too_small_a_card_is_an_input_error() -> None:
     with pytest.raises(InputError, match="which the smallest pass and the margin leave of"):
-        sizes_on(gpu(6), activation_bytes=5_000_000)
+        sizes_on(gpu(5.8), activation_bytes=5_000_000)
 
 
 def test_recorded_passes_give_way_to_trials_that_wait() -> None:

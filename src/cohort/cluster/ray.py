@@ -127,7 +127,7 @@ class RayPool:
 
         Args:
             target: ``module:function`` that a worker calls with its channel.
-            log_directory: Of the workers, on their own nodes.
+            log_directory: Where workers log, on their own nodes.
             on_gpu: One slot per GPU; else one per ``cpus_per_worker`` CPUs.
             cpus_per_worker: CPUs that Ray reserves for a worker; its threads on the CPU.
             most_slots: Slots to use at most; None: all.

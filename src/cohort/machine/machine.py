@@ -26,7 +26,7 @@ class Machine:
     Attributes:
         device: torch device.
         device_name: What the device calls itself.
-        dtype: Of the frozen model and the stream, by torch's name; adapters are always float32 masters.
+        dtype: The frozen model's and the stream's, by torch's name; adapters are always float32 masters.
         threads: CPU threads of torch; part of a run's identity.
         memory_bytes: Free memory of the device now.
     """

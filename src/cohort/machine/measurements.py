@@ -51,7 +51,7 @@ class CostKey:
     Attributes:
         model: Sizes of the base model; its weights do not matter.
         hardware: Name of the device, threads of a CPU included.
-        precision: Of the base model.
+        precision: The base model's dtype.
         length_bucket: See :func:`length_bucket`.
         adapters: The adapted linears.
     """
@@ -94,7 +94,7 @@ class MemoryKey:
         cost: Base model, hardware, precision, usual length of rows and adapted linears.
         ranks: Narrowest and widest.
         longest: Longest row, to the next power of two.
-        versions: Of the packages that lay out a pass's memory.
+        versions: Versions of the packages that lay out a pass's memory.
     """
 
     cost: CostKey
@@ -134,7 +134,7 @@ class RunCosts:
 
     Attributes:
         samples: A step of each pack that trained for long enough, as a mean.
-        evaluated_tokens, evaluation_seconds: Of all evaluations together, generation included.
+        evaluated_tokens, evaluation_seconds: Sums over all evaluations, generation included.
         steps: Steps of the executor.
         start_seconds: From the reading of the task to the first step.
         finish_seconds: From the last step to the end: adapters, tables, report.
@@ -173,7 +173,7 @@ class KnownPasses:
     """What a memory profile measured.
 
     Attributes:
-        peaks: Of its passes.
+        peaks: The peaks of its passes.
         correction: Factor on the predictions fitted to them.
         checked_tokens: The largest pass that was run.
         reserve_bytes: What the allocator held beyond its own peak.
@@ -191,7 +191,7 @@ def read_costs(key: CostKey, *, directory: Path | None = None) -> MeasuredCosts:
     """Return what runs have measured under ``key``.
 
     Args:
-        directory: Of all caches; ``$COHORT_CACHE_DIR`` or its default when None.
+        directory: The folder of all caches; ``$COHORT_CACHE_DIR`` or its default when None.
     """
     found = (_read(path, key, "costs") for path in _newest_first(_below(directory) / key.folder))
     return MeasuredCosts(runs=tuple(run for plain in found if plain is not None for run in _runs_in(plain)))

@@ -126,7 +126,7 @@ def profile_memory(
         usual, longest: Tokens of a usual row and of the longest.
         room_bytes: For a pass, next to the base model and the widest adapter.
         most_tokens: Beyond which a larger pass makes no run faster.
-        memory_limit_bytes: Of everything, on a CPU.
+        memory_limit_bytes: The most that everything may take, on a CPU.
     """
     begun = clock()
     search = _Search(

@@ -84,7 +84,7 @@ class SizeRequest:
 
     Attributes:
         token_budget: Most tokens of a micro-batch.
-        num_slots, rank_rows: Of the bank.
+        num_slots, rank_rows: The bank's.
     """
 
     token_budget: int | None = None

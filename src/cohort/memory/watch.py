@@ -29,7 +29,7 @@ class PeakRecord:
 
     Attributes:
         num_passes: Passes whose peak was observed.
-        error_sum: Of their prediction errors, each as a share of what was observed.
+        error_sum: The sum of their prediction errors, each as a share of what was observed.
         largest: The passes that took most, largest first, as the run record shows them.
     """
 

@@ -69,8 +69,8 @@ class Heartbeat:
         steps_done, planned_steps: Optimizer steps of all trials.
         seconds_left: As the run predicts, if no further trial exits early; None when it cannot say yet.
         num_trials, num_ended, num_early: Trials, those that ended, and those of them that exited early.
-        best_value: Of the task's metric so far.
-        tokens_per_second: Of the last steps.
+        best_value: The best value of the task's metric so far.
+        tokens_per_second: The speed of the last steps.
     """
 
     task: str | None = None

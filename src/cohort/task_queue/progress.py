@@ -27,12 +27,12 @@ class TaskView:
         device: Where it runs; empty when it does not.
         phase: What its run is doing, in words.
         num_trials, num_ended, num_early: Trials, those that ended, and those of them that exited early.
-        share_done: Of the planned steps; None before it runs.
-        best_value: Of its metric so far.
+        share_done: The done share of the planned steps; None before it runs.
+        best_value: The best value of its metric so far.
         expected_seconds: Predicted before it first ran, without early exit.
         held_seconds: How long it has held slots so far.
-        planned_start, planned_end: Of the first plan that held it.
-        expected_start, expected_end: Of the present plan.
+        planned_start, planned_end: As in the first plan that held it.
+        expected_start, expected_end: As in the present plan.
         actual_start, actual_end: First start and last end.
     """
 
@@ -72,7 +72,7 @@ class QueueProgress:
     """A queue at one moment.
 
     Attributes:
-        now_seconds: Of the queue's clock.
+        now_seconds: Now, by the queue's clock.
         tasks: All, in the order they were added.
         slots: All there are.
         end_seconds: When the plan expects the last task to end; None when nothing is left to do.

@@ -59,7 +59,7 @@ class QueuedTask:
     """A task of a queue.
 
     Attributes:
-        name: Of the task and its run directory.
+        name: The name of the task and its run directory.
         source: The task file as it was added, absolute.
         task: The resolved task.
         digests: SHA-256 of the task file and of every local data file, by absolute path.
@@ -70,7 +70,7 @@ class QueuedTask:
         is_withdrawn: The user wants it off the queue.
         expected_seconds: Predicted before it first ran, without early exit; None until then.
         attempts: Faults since it last made progress.
-        planned_slot, planned_start, planned_end: Of the first plan that held it; None before.
+        planned_slot, planned_start, planned_end: As in the first plan that held it; None before.
     """
 
     name: str

@@ -37,7 +37,7 @@ class GenerationSettings:
         max_new_tokens: Most tokens generated for a prompt.
         temperature: 0 takes the likeliest token.
         top_p: Draw among the likeliest tokens that together have this probability.
-        seed: Of the draws.
+        seed: Seeds the draws.
         is_raw: Take prompts as they are, without the task's prompt template or the model's chat template.
         use_base: The frozen model without the adapter, to compare with.
     """

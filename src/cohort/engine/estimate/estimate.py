@@ -54,7 +54,7 @@ class TaskEstimate:
     Attributes:
         options: Ways to run it, by number of GPUs.
         num_trials: Configurations it tries.
-        priority: Of the task file.
+        priority: As in the task file.
         hardware: Name of what it was estimated for.
     """
 

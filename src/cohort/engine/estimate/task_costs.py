@@ -54,7 +54,7 @@ class TimeParts:
     """Seconds of a task from the start of its process to its end, every trial trained in full.
 
     Attributes:
-        training, evaluation: Of all trials.
+        training, evaluation: All trials' seconds.
         start: Until the first step.
         rest: Records, checkpoints, and the results at the end.
         source: Where a step's seconds come from.

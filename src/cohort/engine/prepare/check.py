@@ -28,7 +28,7 @@ class CheckReport:
 
     Attributes:
         architecture: Class name of the base model.
-        num_parameters: Of the base model.
+        num_parameters: The base model's.
         target_modules: Full paths of the linears that get an adapter.
         num_trials: Configurations that will be tried.
         device: What it would train on here.

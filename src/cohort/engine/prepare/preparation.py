@@ -34,7 +34,7 @@ class LoadedBackbone:
 
     Attributes:
         decoder: The model.
-        model_hash: Of its files.
+        model_hash: SHA-256 of its files.
         memory: The memory of its passes, as measured for the first task.
         sizes: The sizes of its executor, if it has one.
     """
@@ -83,7 +83,7 @@ class Preparation:
         decoder: The frozen backbone.
         proposals: Its trials: the first ones, and those that follow from results.
         evaluation_rows: Validation rows that every evaluation uses.
-        sizes: Of the executor.
+        sizes: The executor's.
         memory: The memory that the sizes fit in.
         facts: For the run record.
         notes: For the user, before training begins.
