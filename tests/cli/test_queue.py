@@ -109,7 +109,7 @@ def test_a_queue_is_no_run(task: Path, queue: str, capsys: pytest.CaptureFixture
     for words in (("generate", queue, "--prompt", "1+1="), ("export", queue)):
         code, _, err = cohort(capsys, *words)
         assert code == 2
-        assert "a queue of tasks, not the run of one" in err
+        assert "a queue of tasks, not a run" in err
         assert f"See `cohort status {queue}`." in err
     (Path(queue) / "task").mkdir()
     (Path(queue) / "task" / "run.db").touch()
