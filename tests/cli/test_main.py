@@ -1,4 +1,4 @@
-"""The command line: exit codes, messages without tracebacks, JSON, and what is not built yet."""
+"""The command line: exit codes, messages without tracebacks, JSON, and what is not supported yet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_problem_of_a_task_is_shown_without_a_traceback(
     assert captured.out == ""
     assert "Traceback" not in captured.err
     assert captured.err.startswith("error: 3 problems in the input\n")
-    for words in (f"{task}:2: dataset.train", f"{task}:3: lora.rr", "Did you mean lora.r?", "not built yet"):
+    for words in (f"{task}:2: dataset.train", f"{task}:3: lora.rr", "Did you mean lora.r?", "not supported yet"):
         assert words in captured.err
     assert not (tmp_path / "run").exists()
 

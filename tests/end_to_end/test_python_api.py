@@ -1,4 +1,4 @@
-"""The engine from Python: tasks in, one result each out; what is not built yet says so."""
+"""The engine from Python: tasks in, one result each out; what is not supported yet says so."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_problem_of_a_task_is_named(folder: Path) -> None:
     with pytest.raises(InputError) as caught:
         quick_task(folder, name="mine", training={"learing_rate": 1}, search_space={"rank": [1]}, objective="dpo")
     told = str(caught.value)
-    for part in ("Task 'mine': training.learing_rate", "rank", "documented, but not built yet"):
+    for part in ("Task 'mine': training.learing_rate", "rank", "is not supported yet"):
         assert part in told
 
 

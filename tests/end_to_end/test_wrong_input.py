@@ -141,7 +141,7 @@ def test_a_documented_key_that_is_not_built(
     folder: Path, capsys: pytest.CaptureFixture[str], verb: str, key: str, value: object, hint: str
 ) -> None:
     write_task(folder, **{key: value})
-    refused(folder, capsys, verb, "task.yaml:", key, "documented, but not built yet", hint=hint)
+    refused(folder, capsys, verb, "task.yaml:", key, "is not supported yet", hint=hint)
 
 
 def test_exact_match_on_rows_without_a_prompt(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:

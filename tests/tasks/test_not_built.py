@@ -19,4 +19,4 @@ from tests.tasks.task_files import BASE, problems_of
 def test_what_is_documented_but_not_built_says_so(folder: Path, addition: str, key: str) -> None:
     problems = problems_of(folder, BASE + addition)
     assert [str(problem.where) for problem in problems] == [f"{folder / 'task.yaml'}:3: {key}"]
-    assert "not built yet" in problems[0].found
+    assert "not supported yet" in problems[0].found

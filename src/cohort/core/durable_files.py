@@ -86,7 +86,7 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _partial_path(path: Path) -> Path:
-    """A new name in the same folder, because a rename is atomic only within one file system."""
+    """Return a new name in the same folder: a rename is atomic only within one file system."""
     return Path(tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL_SUFFIX, dir=path.parent))
 
 

@@ -89,7 +89,7 @@ class SettingField:
         return (Refusal(found=repr(value), allowed=self.allowed, hint=self._hint(value)),)
 
     def accepts(self, value: object) -> bool:
-        """Whether ``value`` has the right type and keeps the bounds, ``check`` apart."""
+        """Return whether ``value`` has the right type and keeps the bounds; ``check`` does not run."""
         if value is None:
             return self.default is None
         if self.options:

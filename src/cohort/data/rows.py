@@ -155,7 +155,7 @@ def _decoded_document(data: bytes) -> str | Entry:
 
 
 def _json_document(data: bytes) -> Iterator[Entry]:
-    """A list of objects, or an object whose ``data`` is one; each element knows the line it starts on."""
+    """Yield the rows of a list, or of the list ``data`` of an object, each with the line it starts on."""
     text = _decoded_document(data)
     if not isinstance(text, str):
         yield text

@@ -85,7 +85,7 @@ def unbuilt_in(data: Mapping[str, Any], *, where: Callable[[str], Place]) -> Ite
         if value is not None and entry.asks(value):
             yield Problem(
                 where=where(entry.key),
-                found=f"{value!r}, which asks for {entry.feature}: documented, but not built yet",
+                found=f"{value!r}: {entry.feature} is not supported yet",
                 allowed=entry.allowed,
                 hint=entry.hint,
             )

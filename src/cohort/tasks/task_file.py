@@ -49,7 +49,7 @@ def _early_exit(value: object) -> object:
 
 
 def _objectives() -> tuple[str, ...]:
-    # by the names of their files, since importing them loads torch; `dpo` is refused apart, as not built yet
+    # by the names of their files, since importing them loads torch; not_built.py refuses `dpo`
     return (*(name for name in modules_of("cohort.training.objectives") if name != "objective"), "dpo")
 
 

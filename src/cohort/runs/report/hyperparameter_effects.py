@@ -45,7 +45,7 @@ def varied_parameters(trials: Sequence[TrialRecord], *, followed: Mapping[str, s
 
 
 def _varied_with_followers(trials: Sequence[TrialRecord], *, followed: Mapping[str, str]) -> dict[str, list[str]]:
-    """The varied hyperparameters, each with those that follow it (``lora_alpha: 2r``)."""
+    """Return the varied hyperparameters, each with those that follow it (``lora_alpha: 2r``)."""
     varied = {}
     for name in dict.fromkeys(name for trial in trials for name in trial.parameters):
         values = [json.dumps(trial.parameters.get(name)) for trial in trials]
@@ -72,7 +72,7 @@ def _value_axis(values: Sequence[float]) -> Axis:
 
 
 def _parameter_axis(values: Sequence[JsonValue]) -> tuple[Axis, dict[str, float] | None]:
-    """The axis, and the band of each value; None for the bands where the axis is continuous."""
+    """Return the axis and the band of each value; a continuous axis has no bands."""
     distinct, all_numbers = in_order(values)
     if all_numbers and len(distinct) > _MAX_BANDS:
         numbers = [value for value in distinct.values() if is_number(value)]

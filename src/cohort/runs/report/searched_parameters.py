@@ -13,7 +13,7 @@ __all__ = ["followed_parameters", "searched_names"]
 
 
 def _task_section(facts: RunFacts, *keys: str) -> Mapping[str, JsonValue]:
-    """A section of the recorded task; empty where the record has none."""
+    """Return a section of the recorded task; empty where the record has none."""
     found: JsonValue = dict(facts.task.document or {})
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None

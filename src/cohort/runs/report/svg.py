@@ -89,7 +89,7 @@ class Axis:
 
 
 def _round_step(span: float, *, count: int) -> float:
-    """The round step (1, 2, 5 times a power of ten) that gives about ``count`` ticks."""
+    """Return the round step (1, 2, 5 times a power of ten) that gives about ``count`` ticks."""
     rough = span / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
