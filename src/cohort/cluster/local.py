@@ -45,24 +45,22 @@ def gpu_slots(gpu_names: Sequence[str], *, num_threads: int) -> tuple[LocalSlot,
     Args:
         gpu_names: As ``CUDA_VISIBLE_DEVICES`` names them: indices or identifiers.
     """
-    return tuple(
-        LocalSlot(
-            slot=Slot(slot_id=index, node="local", device=f"GPU {name}"),
-            environment={"CUDA_VISIBLE_DEVICES": name, **_threads(num_threads)},
-        )
-        for index, name in enumerate(gpu_names)
-    )
+    return _slots([f"GPU {name}" for name in gpu_names], gpu_names, num_threads)
 
 
 def cpu_slots(num_workers: int, *, num_threads: int) -> tuple[LocalSlot, ...]:
     """Return ``num_workers`` slots that see no GPU, with ``num_threads`` threads each."""
     threads = f"{num_threads} thread{'' if num_threads == 1 else 's'}"
+    return _slots([f"CPU worker {index} ({threads})" for index in range(num_workers)], [""] * num_workers, num_threads)
+
+
+def _slots(devices: Sequence[str], visible: Sequence[str], num_threads: int) -> tuple[LocalSlot, ...]:
     return tuple(
         LocalSlot(
-            slot=Slot(slot_id=index, node="local", device=f"CPU worker {index} ({threads})"),
-            environment={"CUDA_VISIBLE_DEVICES": "", **_threads(num_threads)},
+            slot=Slot(slot_id=index, node="local", device=device),
+            environment={"CUDA_VISIBLE_DEVICES": gpu, **_threads(num_threads)},
         )
-        for index in range(num_workers)
+        for index, (device, gpu) in enumerate(zip(devices, visible, strict=True))
     )
 
 

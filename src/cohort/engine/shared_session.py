@@ -66,7 +66,6 @@ class SharedSession:
         self._submitted: queue.SimpleQueue[_Submitted] = queue.SimpleQueue()
         self._directories: dict[str, Path] = {}
         self._first: Preparation | None = None
-        self._backbone: LoadedBackbone | None = None
         self._session: TaskSession | None = None
         self._ended: set[str] = set()
         self._failures: dict[str, CohortError] = {}
@@ -103,11 +102,10 @@ class SharedSession:
                 clock=self._clock,
                 request=SizeRequest(token_budget=self._options.token_budget),
                 also=also,
-                backbone=self._backbone,
+                backbone=self._backbone(),
             )
             self._require_fit(preparation)
-            if self._first is None:
-                self._first, self._backbone = preparation, preparation.backbone
+            self._first = self._first or preparation
             self._directories[name] = run_directory
             self._submitted.put(
                 _Submitted(name=name, directory=run_directory, preparation=preparation, watcher=watcher)
@@ -158,13 +156,16 @@ class SharedSession:
     def _open_session(self, waiting: list[_Submitted]) -> TaskSession:
         """Return the session, as large as the task with the largest adapters asks for; the others wait their turn."""
         with self._submitting:
-            assert self._backbone is not None, "the first task loads the backbone"
             if self._session is None:
                 largest = max(waiting, key=lambda entry: entry.preparation.sizes.capacity.rank_rows).preparation
                 self._session = TaskSession(largest, clock=self._clock)
-                # tasks that are submitted from now on are prepared for this executor
-                self._backbone = replace(self._backbone, sizes=largest.sizes)
             return self._session
+
+    def _backbone(self) -> LoadedBackbone | None:
+        """Return the base model that the first task loaded; once the session runs, with its executor's sizes."""
+        if self._first is None:
+            return None
+        return replace(self._first.backbone, sizes=None if self._session is None else self._session.sizes)
 
     def _join(self, submitted: _Submitted, session: TaskSession, runs: contextlib.ExitStack) -> TaskRun:
         """Make the run directory of a task and let it join; ``runs`` gives back its lock and its record."""
@@ -230,14 +231,13 @@ class SharedSession:
                 )
             )
         # the bank was made for the tasks that were there first, and is not made larger while they train
-        sizes = None if self._backbone is None else self._backbone.sizes
         largest = max(spec.adapter.r for spec in preparation.proposals.largest())
-        if sizes is not None and largest > sizes.capacity.rank_rows:
+        if self._session is not None and largest > (rank_rows := self._session.sizes.capacity.rank_rows):
             problems.append(
                 Problem(
                     where=task.where("search.space.r"),
                     found=str(largest),
-                    allowed=f"at most {sizes.capacity.rank_rows}, the rank rows of the running session",
+                    allowed=f"at most {rank_rows}, the rank rows of the running session",
                     hint="Submit the task before the session runs, or tune it in a session of its own.",
                 )
             )

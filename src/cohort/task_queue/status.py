@@ -115,18 +115,12 @@ def queue_status_json(status: QueueStatus) -> dict[str, Any]:
             {
                 "name": task.name,
                 "state": task.state.value,
-                "reason": task.reason,
-                "priority": task.priority,
+                **_values(task, "reason", "priority"),
                 "run_directory": str(status.directory / task.name),
                 "device": task.device or None,
-                "num_trials": task.num_trials,
-                "num_ended": task.num_ended,
-                "num_early": task.num_early,
-                "share_done": task.share_done,
+                **_values(task, "num_trials", "num_ended", "num_early", "share_done"),
                 "metric": status.metric_labels.get(task.name),
-                "best_value": task.best_value,
-                "expected_seconds": task.expected_seconds,
-                "held_seconds": task.held_seconds,
+                **_values(task, "best_value", "expected_seconds", "held_seconds"),
                 "planned_start_seconds": task.planned_start,
                 "planned_end_seconds": task.planned_end,
                 "start_seconds": task.actual_start,
@@ -135,6 +129,10 @@ def queue_status_json(status: QueueStatus) -> dict[str, Any]:
             for task in progress.tasks
         ],
     }
+
+
+def _values(record: TaskView | UnstartedTask, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +218,9 @@ def unstarted_task_json(unstarted: UnstartedTask) -> dict[str, Any]:
         "task": unstarted.task.name,
         "queue": str(unstarted.queue),
         "holder": unstarted.holder or None,
-        "reason": unstarted.task.reason,
-        "priority": unstarted.task.priority,
+        **_values(unstarted.task, "reason", "priority"),
         "waits_for": unstarted.waits_for,
         "ahead": [name for name, _ in unstarted.ahead],
-        "begins_in_seconds": unstarted.begins_in_seconds,
-        "ends_in_seconds": unstarted.ends_in_seconds,
-        "expected_seconds": unstarted.task.expected_seconds,
+        **_values(unstarted, "begins_in_seconds", "ends_in_seconds"),
+        **_values(unstarted.task, "expected_seconds"),
     }

@@ -69,10 +69,10 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
             results = read_results(reader)
             if step is not None:
                 results = _as_it_was(results, reader.log.evaluations(trial_id), trial_id=trial_id, step=step)
-        trial = _with_checkpoint(directory, results, trial_id=trial_id)
+        trial, checkpoint = _with_checkpoint(directory, results, trial_id=trial_id)
         # only trials that the selection keeps have a directory; for the others one is made and thrown away
         with TemporaryDirectory(prefix="cohort-adapter-") as folder:
-            write_adapter_files(Path(folder), _content(directory, results, trial))
+            write_adapter_files(Path(folder), _content(directory, results, trial, checkpoint=checkpoint))
             yield Path(folder)
 
 
@@ -166,11 +166,11 @@ def _path(directory: RunDirectory, trial_id: int, step: int) -> Path:
     return directory.root / StoredState(trial_id, StoredStateKind.BEST, step).relative_path
 
 
-def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: int) -> TrialRecord:
+def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: int) -> tuple[TrialRecord, Path]:
     trials = {entry.trial.trial_id: entry.trial for entry in results.ranked}
     trial = trials.get(trial_id)
-    if trial is not None and _checkpoint(directory, trial) is not None:
-        return trial
+    if trial is not None and (checkpoint := _checkpoint(directory, trial)) is not None:
+        return trial, checkpoint
     there = [n for n in sorted(trials) if _is_adapter(directory.trial(n)) or _checkpoint(directory, trials[n])]
     raise InputError(
         Problem(
@@ -182,7 +182,7 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
     )
 
 
-def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -> AdapterContent:
+def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord, *, checkpoint: Path) -> AdapterContent:
     facts = results.facts
     base_model = read_run_task(directory, facts=facts).model_name_or_path
     modules, shared = facts.inputs.target_modules, facts.task.training
@@ -192,10 +192,8 @@ def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord) -
     settings: dict[str, Any] = {**shared, **trial.parameters}
     # shapes are read from the base model's files; none of its weights is loaded
     linears = linear_shapes(check_checkpoint(find_model(base_model)))
-    path = _checkpoint(directory, trial)
-    assert path is not None, "a trial without a checkpoint was refused"
     return AdapterContent(
-        weights_rD=read_weights(path)[0],
+        weights_rD=read_weights(checkpoint)[0],
         layout=AdapterLayout({name: linears[name] for name in modules}),
         spec=AdapterSpec(
             r=int(settings["r"]),
