@@ -54,3 +54,9 @@ def test_a_directory_given_by_its_way_has_its_name(tmp_path: Path, monkeypatch: 
     (tmp_path / "rows" / "train.jsonl").touch()
     monkeypatch.chdir(tmp_path / "rows" / "inner")
     assert Task(model="owner/model", dataset="..").name == "rows"
+
+
+def test_one_task_on_more_gpus_than_there_are_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(InputError, match=r"total_gpus: found 4, but torch can use none here; .*Write total_gpus=0"):
+        Engine(total_gpus=4).run([_task(tmp_path, "auto")])

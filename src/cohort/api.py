@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.engine.prepare.inputs import read_inputs
@@ -109,6 +111,9 @@ class Engine:
         parent = Path("runs") if run_directory is None else Path(run_directory)
         alone = len(tasks) == 1 and run_directory is not None
         directories = {name: parent if alone else parent / name for name in files}
+        if len(tasks) == 1 and self._has_several_gpus:
+            # a queue checks this itself; alone, the task would train on what there is without a word
+            _require_gpus(int(self._total_gpus))
         _require_inputs(files, directories)
         if self._has_several_gpus and len(tasks) > 1:
             # a queue, with its log and its plan, in the parent of the run directories: `cohort status` can follow it
@@ -252,3 +257,16 @@ def _require_inputs(files: Mapping[str, TaskFile], directories: Mapping[str, Pat
             problems += [replace(p, where=p.where.in_file(name)) if several else p for p in error.problems]
     if problems:
         raise InputError(problems)
+
+
+def _require_gpus(count: int) -> None:
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count > there:
+        raise InputError(
+            Problem(
+                where="Engine: total_gpus",
+                found=f"{count}, but torch can use {there or 'none'} here",
+                allowed=f"at most {there}",
+                hint=f"Write total_gpus={there}." if there else "Write total_gpus=0 for the CPU.",
+            )
+        )

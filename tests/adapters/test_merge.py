@@ -32,9 +32,12 @@ def test_the_sum_stands_under_the_checkpoints_own_name(tmp_path: Path, name: str
     save_file({name: weight, "norm.weight": torch.ones(8)}, base / "model.safetensors")
     save_file({"layers.0.w3": weight}, base / "consolidated.safetensors")
     (base / "config.json").write_text("{}")
+    (base / "model.safetensors").chmod(0o444)
     adapter = _adapter()
     merge_into_base(base, adapter, output, shards=[base / "model.safetensors"])
     a, b = adapter.factors(MODULE)
+    # readable to whom the base is readable: a server may run as another user
+    assert (output / "model.safetensors").stat().st_mode & 0o777 == 0o644
     merged = load_file(output / "model.safetensors")
     assert torch.equal(merged[name], weight + 2.0 * (b @ a))
     assert torch.equal(merged["norm.weight"], torch.ones(8))

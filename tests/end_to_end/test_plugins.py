@@ -141,6 +141,8 @@ def test_mistakes_in_its_keys_are_named_with_all_others(folder: Path) -> None:
     assert problems["task: early_exit.unlucky"].allowed == "a whole number of at least 2"
     assert problems["task: early_exit.window"].found == "1"
     assert problems["task: search.sampler"].hint == "Did you mean sampler: last_first?"
+    with pytest.raises(InputError, match=r"unknown key 'unlucki'; allowed: .*unlucky.*Did you mean early_exit.unlucky"):
+        tiny_task(folder, early_exit={"rule": "lottery", "unlucki": 3})
     with pytest.raises(InputError, match="unknown key 'unlucky'"):
         tiny_task(folder, early_exit={"rule": "asha", "unlucky": 3})
 

@@ -18,7 +18,7 @@ from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.evaluation_times import EvaluationSettings, plan_candidate
 from cohort.tuning.objective_metric import ObjectiveMetric, TieRule
 from cohort.tuning.replay import RecordedCurve
-from cohort.tuning.study import Study, StudyError
+from cohort.tuning.study import ExitRuleError, Study, StudyError
 from cohort.tuning.trial_phase import TrialPhase
 from tests.tuning.loss_curves import advance, curve, endings, step_done
 
@@ -373,3 +373,15 @@ def test_a_refilled_trial_is_replayed_where_it_was_added() -> None:
     rebuilt.replay(log, recorded=study.decisions)  # type: ignore[arg-type]
     assert snapshot(rebuilt) == snapshot(study)
     assert endings(study.decisions)[-1] == (2, 1, "keep", "selected")
+
+
+def test_an_error_in_a_rule_names_the_rule_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object, observation: object) -> None:
+        raise AttributeError("'Evaluated' object has no attribute 'nope'")
+
+    monkeypatch.setattr("cohort.tuning.early_exit.non_finite.NonFiniteRule.observe", broken)
+    recorded = curve(0, validation=[1.0, 0.5])
+    study = Study([recorded.candidate], EarlyExitSettings())
+    study.start(0)
+    with pytest.raises(ExitRuleError, match=r"exit rule 'non_finite' .*trial 0, step 1: AttributeError.*resume"):
+        study.observe(step_done(0, 1, 1.0))

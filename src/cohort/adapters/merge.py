@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +51,10 @@ def merge_into_base(
                     missing.discard(module)
                     tensor = _merged(tensor, adapter, module)
                 tensors[name] = tensor
-        save_file(tensors, output_directory / shard.name, metadata=metadata)
+        merged = output_directory / shard.name
+        save_file(tensors, merged, metadata=metadata)
+        # safetensors makes files that only their owner may read, which a server of another user cannot load
+        merged.chmod(stat.S_IMODE(shard.stat().st_mode) | stat.S_IWUSR)
     if missing:
         raise InputError(
             Problem(

@@ -21,11 +21,15 @@ from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_phase import TrialPhase, may_become
 
-__all__ = ["BestTrial", "Study", "StudyError"]
+__all__ = ["BestTrial", "ExitRuleError", "Study", "StudyError"]
 
 
 class StudyError(CohortError):
     """The study received an impossible event: a bug of the caller or a damaged log."""
+
+
+class ExitRuleError(CohortError):
+    """An exit rule's own code raised an error. The run stops where it was and can be resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +268,7 @@ class Study:
             # Nothing is left to save after the last step, and a finished trial must not be called underperforming.
             if is_end and rule.compares_trials:
                 continue
-            decisions.extend(self._carry_out(rule, rule.observe(observation)))
+            decisions.extend(self._carry_out(rule, _verdicts(rule, observation)))
             # The first rule that ends a trial gives the reason; the order is that of build_rules.
             if trial.state.is_final:
                 return decisions
@@ -336,3 +340,17 @@ def _study_decision(
         numbers=numbers,
         message=message,
     )
+
+
+def _verdicts(rule: Rule, observation: Observation) -> Sequence[Verdict]:
+    """Return what ``rule`` says; an error in its code names it, since it may be another package's."""
+    try:
+        return rule.observe(observation)
+    except CohortError:
+        raise
+    except Exception as error:
+        raise ExitRuleError(
+            f"the exit rule {rule.name!r} of {type(rule).__module__} failed at trial {observation.trial_id}, step "
+            f"{observation.event.step}: {type(error).__name__}: {error}; correct the rule, then continue the run with "
+            "`cohort resume RUN_DIR`"
+        ) from error
