@@ -118,6 +118,19 @@ def test_a_template_for_chat_rows_is_refused() -> None:
     assert str(problem.where) == "dataset.prompt_template"
 
 
+def test_a_wrong_name_in_a_template_is_one_problem_of_the_template() -> None:
+    log = ProblemLog()
+    settings = DatasetSettings(train="f", columns={"completion": "answer"}, prompt_template="Q: {qestion}\n")
+    row = {"question": "2+2", "answer": "4"}
+    parse_rows(raw(row, row, row), settings=settings, log=log)
+    (problem,) = log.of(ProblemKind.INPUT)
+    assert str(problem.where) == "dataset.prompt_template"
+    assert problem.found == "{qestion}, a column no row has"
+    assert (problem.allowed, problem.hint) == ("question, answer", "Did you mean {question}?")
+    assert not log.of(ProblemKind.TEMPLATE)
+    assert not log.of(ProblemKind.MALFORMED)
+
+
 def test_settings_list_every_problem_at_once() -> None:
     with pytest.raises(InputError) as caught:
         DatasetSettings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
@@ -11,7 +12,7 @@ from cohort.data.examples import Example
 from cohort.data.parsing import NamedRow, parse_row
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.rows import RawRow
-from cohort.data.settings import DatasetSettings
+from cohort.data.settings import DatasetSettings, template_fields
 from cohort.data.sources import SplitName
 
 __all__ = ["DataFormat", "ParsedRow", "detect_format", "parse_rows"]
@@ -117,6 +118,9 @@ def parse_rows(
             hint="Remove prompt_template, or map the columns: {completion: answer}.",
         )
         return chosen, []
+    # named once: as a problem of each row it would ask to change the data where the template has the mistake
+    if _note_missing_fields(rows, settings=settings, log=log):
+        return chosen, []
     parsed = []
     for row, values in named:
         try:
@@ -143,6 +147,23 @@ def _note_missing_columns(rows: Sequence[RawRow], *, settings: DatasetSettings, 
             )
             missing = True
     return missing
+
+
+def _note_missing_fields(rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog) -> bool:
+    # a template may use our names for mapped columns as well
+    known = {name for row in rows for name in row.values}.union(settings.columns)
+    fields = () if settings.prompt_template is None else template_fields(settings.prompt_template)
+    missing = [name for name in fields if name not in known] if rows else []
+    for name in missing:
+        near = get_close_matches(name, known, n=1)
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key("prompt_template"),
+            found=f"{{{name}}}, a column no row has",
+            allowed=", ".join(rows[0].values) or "the columns of the file",
+            hint=f"Did you mean {{{near[0]}}}?" if near else "Name a column of the file.",
+        )
+    return bool(missing)
 
 
 def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) -> None:
