@@ -33,6 +33,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("steps.packed_vs_peft", "cuda", ("--shape", "8b")),
     ("sweeps.sweep_price", "cuda", ("--shape", "1b")),
     ("sweeps.sweep_price", "cuda", ("--shape", "8b")),
+    ("sweeps.whole_sweep", "cuda", ("--shape", "1b")),
 )
 
 

@@ -1,4 +1,4 @@
-"""Where a model is looked for, and what is said where it is not."""
+"""Where a model is looked for, and the message if it is not there."""
 
 from __future__ import annotations
 

@@ -375,13 +375,18 @@ def test_a_refilled_trial_is_replayed_where_it_was_added() -> None:
     assert endings(study.decisions)[-1] == (2, 1, "keep", "selected")
 
 
-def test_an_error_in_a_rule_names_the_rule_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: object, observation: object) -> None:
+@pytest.mark.parametrize("method", ["observe", "leave"])
+def test_an_error_in_a_rule_names_the_rule_and_what_to_do(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    def broken(self: object, about: object) -> None:
         raise AttributeError("'Evaluated' object has no attribute 'nope'")
 
-    monkeypatch.setattr("cohort.tuning.early_exit.non_finite.NonFiniteRule.observe", broken)
+    monkeypatch.setattr(f"cohort.tuning.early_exit.non_finite.NonFiniteRule.{method}", broken)
     recorded = curve(0, validation=[1.0, 0.5])
     study = Study([recorded.candidate], EarlyExitSettings())
     study.start(0)
-    with pytest.raises(ExitRuleError, match=r"exit rule 'non_finite' .*trial 0, step 1: AttributeError.*resume"):
-        study.observe(step_done(0, 1, 1.0))
+    event: TrialEvent = step_done(0, 1, 1.0)
+    step = 1
+    if method == "leave":
+        event, step = TrialFailed(trial_id=0, step=0, message="out of memory"), 0
+    with pytest.raises(ExitRuleError, match=rf"rule 'non_finite' .*trial 0, step {step}: AttributeError.*resume"):
+        study.observe(event)

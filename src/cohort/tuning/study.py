@@ -8,8 +8,9 @@ order that respects each trial's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cohort.core.errors import CohortError, RunStateError
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
@@ -22,6 +23,8 @@ from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_phase import TrialPhase, may_become
 
 __all__ = ["BestTrial", "ExitRuleError", "Study", "StudyError"]
+
+AskedT = TypeVar("AskedT")
 
 
 class StudyError(CohortError):
@@ -268,7 +271,7 @@ class Study:
             # Nothing is left to save after the last step, and a finished trial must not be called underperforming.
             if is_end and rule.compares_trials:
                 continue
-            decisions.extend(self._carry_out(rule, _verdicts(rule, observation)))
+            decisions.extend(self._carry_out(rule, _verdicts(rule, rule.observe, observation, trial=trial)))
             # The first rule that ends a trial gives the reason; the order is that of build_rules.
             if trial.state.is_final:
                 return decisions
@@ -324,7 +327,7 @@ class Study:
         trial.reason = decision.reason
         decisions = [decision]
         for rule in self._rules:
-            decisions.extend(self._carry_out(rule, rule.leave(trial.candidate.trial_id)))
+            decisions.extend(self._carry_out(rule, _verdicts(rule, rule.leave, trial.candidate.trial_id, trial=trial)))
         return decisions
 
 
@@ -342,15 +345,17 @@ def _study_decision(
     )
 
 
-def _verdicts(rule: Rule, observation: Observation) -> Sequence[Verdict]:
-    """Return what ``rule`` says; an error in its code names it, since it may be another package's."""
+def _verdicts(
+    rule: Rule, ask: Callable[[AskedT], Sequence[Verdict]], about: AskedT, *, trial: _Trial
+) -> Sequence[Verdict]:
+    """Return what ``rule`` answers; an error in its code names it, since it may be another package's."""
     try:
-        return rule.observe(observation)
+        return ask(about)
     except CohortError:
         raise
     except Exception as error:
         raise ExitRuleError(
-            f"the exit rule {rule.name!r} of {type(rule).__module__} failed at trial {observation.trial_id}, step "
-            f"{observation.event.step}: {type(error).__name__}: {error}; correct the rule, then continue the run with "
-            "`cohort resume RUN_DIR`"
+            f"the exit rule {rule.name!r} of {type(rule).__module__} failed at trial {trial.candidate.trial_id}, step "
+            f"{trial.trajectory.num_steps}: {type(error).__name__}: {error}; correct the rule, then continue the run "
+            "with `cohort resume RUN_DIR`"
         ) from error

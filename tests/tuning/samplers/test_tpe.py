@@ -1,4 +1,4 @@
-"""TPE learns from what it is told; random draws do not."""
+"""TPE learns from the results it gets; random draws do not."""
 
 from __future__ import annotations
 

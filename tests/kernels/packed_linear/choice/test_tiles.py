@@ -32,7 +32,7 @@ def test_a_slots_bits_do_not_depend_on_which_row_of_the_table_its_stream_takes(g
         orders = {tuple(asdict(choice)[name] for name in ORDER_OF_SUMS) for choice in choices}
         assert len(orders) == 1, linear
         if any(choice.term_backward is TermPlace.INSIDE for choice in choices):
-            # dA is written beside dX in shorter streams, alone in longer ones
+            # dA is written together with dX in shorter streams, alone in longer ones
             assert all(choice.da_rows == choice.input_rows for choice in choices), linear
 
 
