@@ -77,6 +77,8 @@ def test_each_slots_loss_is_its_own_under_any_split(token_budget: int) -> None:
         assert outcome.loss == pytest.approx((slot + 2) * tokens / trained)
         assert outcome.num_tokens == tokens
         assert outcome.metrics == {}
+        assert outcome.terms == pytest.approx([(slot + 2) * len(ROWS.sample(row).tokens) for row in row_ids])
+        assert outcome.divisors == tuple(int(ROWS.sample(row).trained.sum()) for row in row_ids)
     order = [slot for entries in passes for slot in entries]
     assert order == [0] * 3 + [3] * 3 + [BASE_SLOT] * 3, "the frozen model's rows come last in a stream"
 

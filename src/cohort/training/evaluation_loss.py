@@ -27,11 +27,15 @@ class EvaluationLoss:
         loss: The objective's; of sft the mean loss per trained token, in nats.
         num_tokens: Tokens that were read.
         metrics: Means over the groups of what else the objective measures, by name.
+        terms: The objective's term of each group, in the order of the rows; of sft the sum of a row's token losses.
+        divisors: The objective's divisor of each group; of sft a row's trained tokens.
     """
 
     loss: float
     num_tokens: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    terms: tuple[float, ...] = ()
+    divisors: tuple[int, ...] = ()
 
 
 @torch.no_grad()
@@ -69,11 +73,15 @@ def evaluation_losses(
 
     found = list(itertools.chain.from_iterable(micro_batches.run(entries, one_pass, too_large=too_large)))
     divisor, num_tokens = objective.divisor(samples), sum(len(sample.tokens) for sample in samples)
+    divisors = tuple(objective.divisor(samples[start : start + size]) for start in range(0, len(samples), size))
     outcomes = {}
     for place, slot in enumerate(order):
         groups = found[place * len(row_ids) : (place + 1) * len(row_ids)]
         sums = {name: sum(group[name] for group in groups) for name in groups[0]}
         loss = sums.pop("loss") / divisor
         metrics = {name: total / len(groups) for name, total in sums.items()}
-        outcomes[slot] = EvaluationLoss(loss=loss, num_tokens=num_tokens, metrics=metrics)
+        terms = tuple(group["loss"] for group in groups)
+        outcomes[slot] = EvaluationLoss(
+            loss=loss, num_tokens=num_tokens, metrics=metrics, terms=terms, divisors=divisors
+        )
     return outcomes
