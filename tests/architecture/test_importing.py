@@ -54,6 +54,18 @@ import cohort.cli.queue_table, cohort.cli.run_results, cohort.task_queue.status
 print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas") if name in sys.modules])
 """
 
+# what a verb imports decides how soon it answers; torch alone takes seconds
+VERB_IMPORTS = """
+import sys
+import cohort.cli.main
+try:
+    cohort.cli.main.main(sys.argv[1:])
+except SystemExit as caught:
+    assert not caught.code, caught.code
+heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "scipy", "jinja2", "datasets", "sklearn")
+print([name for name in heavy if name in sys.modules], file=sys.stderr)
+"""
+
 TUNE_IMPORT = """
 import sys
 import cohort.engine.tune
@@ -61,11 +73,16 @@ print([name for name in ("scipy.optimize", "ortools", "pandas", "optuna") if nam
 """
 
 
-def _python(code: str) -> str:
+def _python(code: str, *arguments: str) -> str:
+    return _run(code, *arguments).stdout
+
+
+def _run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": ""}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
 def test_importing_every_module_does_nothing() -> None:
@@ -92,3 +109,9 @@ def test_one_run_loads_no_solver() -> None:
 @pytest.mark.timeout(60)
 def test_a_look_at_a_run_or_a_queue_loads_no_training() -> None:
     assert _python(STATUS_IMPORT).strip() == "[]"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("words", ["--help", "check --help", "check --schema", "tune --help", "run --help"])
+def test_help_and_schema_load_no_training(words: str) -> None:
+    assert _run(VERB_IMPORTS, *words.split()).stderr.strip() == "[]"

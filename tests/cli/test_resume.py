@@ -29,7 +29,8 @@ def test_interrupted_and_resumed(folder: Path, tmp_path: Path, capsys: pytest.Ca
             if "training" in line and "running" in line:
                 break
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
+        # as when the terminal is closed, or an ssh connection breaks
+        process.send_signal(signal.SIGHUP)
         rest = process.stderr.read()
         assert process.wait(timeout=60) == 130
     assert f"cohort resume {run}" in rest

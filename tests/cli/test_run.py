@@ -39,6 +39,7 @@ def test_every_problem_of_every_file_is_named_and_nothing_is_added(
         (["--workers", "0"], "1 or more"),
         (["--gpus", "1", "--workers", "1"], "one of the two"),
         (["--gpus", "64"], "64, but torch can use"),
+        (["--workers", "5000"], "more workers would wait for each other"),
         (["--workers", "1", "--stall-limit", "0"], "above 0"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from cohort.core.interrupts import stopping_gently
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_stops(number: signal.Signals) -> None:
     before, stop = signal.getsignal(number), threading.Event()
     with stopping_gently(stop):
@@ -34,3 +34,13 @@ def test_a_thread_leaves_the_signals_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_a_process_under_nohup_goes_on_without_its_terminal() -> None:
+    before, stop = signal.signal(signal.SIGHUP, signal.SIG_IGN), threading.Event()
+    try:
+        with stopping_gently(stop):
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

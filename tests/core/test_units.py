@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cohort.core.clock import ManualClock, SystemClock
-from cohort.core.units import format_bytes, format_bytes_above, format_count, format_duration, parse_bytes
+from cohort.core.units import counted, format_bytes, format_bytes_above, format_count, format_duration, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,7 @@ def test_the_system_clock_agrees_with_the_machine() -> None:
     clock.sleep(0.001)
     assert clock.monotonic() > first
     assert clock.now().tzinfo is UTC
+
+
+def test_one_has_no_plural() -> None:
+    assert [counted(count, "trial") for count in (0, 1, 2, 1200)] == ["0 trials", "1 trial", "2 trials", "1,200 trials"]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+from cohort.cli.lost_terminal import unless_terminal_is_gone
 from cohort.core.errors import CohortError, InputError, StorageFullError
 
 __all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_INTERRUPTED", "exits", "format_input_error"]
@@ -103,5 +104,6 @@ def exits(*, as_json: bool = False, debug: bool = False, resume: Path | None = N
         if as_json:
             print(_error_json(error, text.removeprefix("error: ").strip(), code=code))
         else:
-            print(text, file=sys.stderr)
+            with unless_terminal_is_gone():
+                print(text, file=sys.stderr)
         raise typer.Exit(code) from None

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from cohort.cli.gantt_text import print_gantt
 from cohort.cli.trial_table import print_facts, wide_console
-from cohort.core.units import format_bytes, format_duration
+from cohort.core.units import counted, format_bytes, format_duration
 from cohort.planning.packs import TaskPacks
 from cohort.planning.planning import TaskPlan
 from cohort.planning.simulation import PlanSimulation
@@ -103,7 +103,7 @@ def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path |
         facts["simulated"] = (
             f"{format_duration(report.makespan_seconds)}, trials train {100 * simulation.mean_share:.0f} % of their "
             f"steps on average; devices busy {100 * report.utilisation:.0f} % of the time, "
-            f"{report.num_replans} plan{'' if report.num_replans == 1 else 's'}"
+            f"{counted(report.num_replans, 'plan')}"
         )
         facts["first come"] = f"{format_duration(first.makespan_seconds)} simulated in the same way"
     if page is not None:
@@ -153,9 +153,9 @@ def _pack_table(packs: Sequence[TaskPacks], *, device: str) -> Table:
 def _pack_summary(own: TaskPacks, *, device: str) -> str:
     plan, count = own.plan, len(own.plan.jobs)
     above = 100 * (plan.makespan_seconds / own.bound_seconds - 1) if own.bound_seconds else 0.0
-    devices = f"{plan.num_gpus} {device}{'' if plan.num_gpus == 1 else 's'}"
+    devices = f"{counted(plan.num_gpus, device)}"
     return (
-        f"{count} pack{'' if count == 1 else 's'} on {devices} end in {format_duration(plan.makespan_seconds)}, "
+        f"{counted(count, 'pack')} on {devices} end in {format_duration(plan.makespan_seconds)}, "
         f"{above:.1f} % above the bound over all packings; training on one {device} takes "
         f"{format_duration(own.alone_seconds)}"
     )

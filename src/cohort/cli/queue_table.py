@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cohort.cli.progress import View
 from cohort.cli.trial_table import format_value, print_facts, wide_console
-from cohort.core.units import format_duration
+from cohort.core.units import counted, format_duration
 from cohort.task_queue.progress import QueueProgress, TaskView
 from cohort.task_queue.records import TaskState
 from cohort.task_queue.status import QueueStatus, UnstartedTask, queue_status_json, unstarted_task_json
@@ -105,9 +105,7 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
     ended = [task.actual_end for task in progress.tasks if task.actual_end is not None]
     if planned and ended and all(task.state.is_final for task in progress.tasks):
         facts["planned"] = f"all done after {format_duration(max(planned))} at worst, without early exit"
-        facts["actual"] = (
-            f"{format_duration(max(ended))}, with {progress.num_plans} plan{'' if progress.num_plans == 1 else 's'}"
-        )
+        facts["actual"] = f"{format_duration(max(ended))}, with {counted(progress.num_plans, 'plan')}"
     if any(task.state is TaskState.DONE for task in progress.tasks):
         facts["adapters"] = f"{status.directory}/TASK/best"
     if (status.directory / "report.html").exists():

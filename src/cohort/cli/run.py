@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -57,6 +59,7 @@ def run(
     """
     with exits(as_json=as_json, debug=debug, resume=output):
         from cohort.core.errors import InputError, Problem
+        from cohort.machine.local_slots import refuse_more_workers_than_cores
         from cohort.task_queue.expected_time import ExpectedTime
         from cohort.task_queue.operations import add_to_queue
         from cohort.task_queue.pool import PoolRequest, open_pool
@@ -71,6 +74,8 @@ def run(
         if tasks and find_queue(output) and queue_holder(output) is not None:
             _add_to_running_queue(tasks, output, as_json=as_json)
             return
+        if workers is not None and ray is None:
+            refuse_more_workers_than_cores(workers)
         places = PoolRequest(gpus=gpus, workers=workers, ray=ray)
         # before the tasks are added: without a usable GPU nothing is written
         pool, hardware = open_pool(places, output)
@@ -96,6 +101,7 @@ def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) 
 
 def continue_queue(directory: Path, *, as_json: bool) -> None:
     """Run the queue in ``directory`` with the settings of the last ``cohort run``."""
+    from cohort.machine.local_slots import num_cores
     from cohort.task_queue.expected_time import ExpectedTime
     from cohort.task_queue.pool import PoolRequest, open_pool
     from cohort.task_queue.store import open_queue, queue_holder
@@ -108,6 +114,9 @@ def continue_queue(directory: Path, *, as_json: bool) -> None:
         _show_queue(directory, as_json=as_json)
         return
     places = PoolRequest(**{name: request.get(name) for name in ("gpus", "workers", "ray")})
+    if places.ray is None and places.workers is not None and places.workers > (cores := num_cores()):
+        print(f"note: {cores} of {places.workers} workers, as there are no more CPU cores here", file=sys.stderr)
+        places = replace(places, workers=cores)
     pool, hardware = open_pool(places, directory)
     expect = ExpectedTime(directory, hardware)
     request = {**places.to_json(), **request}

@@ -52,7 +52,8 @@ def _outcome(results: RunResults) -> dict[str, str]:
         facts["base"] = f"{results.metric_label} {format_value(results.base_value)}"
     compute = results.compute
     if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
-        share = f"{100 * compute.share_of_full_grid:.1f} % of training all {compute.num_trials} in full"
+        grid = "the one trial" if compute.num_trials == 1 else f"all {compute.num_trials}"
+        share = f"{100 * compute.share_of_full_grid:.1f} % of training {grid} in full"
         facts["price"] = f"{share}, as much as {compute.num_full_runs:.1f} full runs"
     if results.facts.search_ended is not None:
         facts["search"] = results.facts.search_ended

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cohort.cluster.line_channel import LineChannel
 from cohort.cluster.worker_pool import Message, PoolEvent, Slot, WorkerDied, WorkerMessage
+from cohort.core.units import counted
 
 __all__ = ["THREADS_MARK", "LocalPool", "LocalSlot", "cpu_slots", "forget_threads_of_pool", "gpu_slots"]
 
@@ -50,7 +51,7 @@ def gpu_slots(gpu_names: Sequence[str], *, num_threads: int) -> tuple[LocalSlot,
 
 def cpu_slots(num_workers: int, *, num_threads: int) -> tuple[LocalSlot, ...]:
     """Return ``num_workers`` slots that see no GPU, with ``num_threads`` threads each."""
-    threads = f"{num_threads} thread{'' if num_threads == 1 else 's'}"
+    threads = f"{counted(num_threads, 'thread')}"
     return _slots([f"CPU worker {index} ({threads})" for index in range(num_workers)], [""] * num_workers, num_threads)
 
 

@@ -1,4 +1,4 @@
-"""Lets Ctrl-C and SIGTERM stop a run at the next step boundary."""
+"""Lets Ctrl-C, SIGTERM and the end of a terminal (SIGHUP) stop a run at the next step boundary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["stopping_gently"]
 
 @contextlib.contextmanager
 def stopping_gently(stop: threading.Event) -> Iterator[None]:
-    """Inside the block, Ctrl-C and SIGTERM set ``stop``; a second one interrupts at once."""
+    """Inside the block, Ctrl-C, SIGTERM and SIGHUP set ``stop``; a second one interrupts at once.
+
+    A process that ignores SIGHUP, as under ``nohup``, keeps ignoring it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -22,7 +25,11 @@ def stopping_gently(stop: threading.Event) -> Iterator[None]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # an ssh connection that breaks sends it; nohup asks to train on
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["format_bytes", "format_bytes_above", "format_count", "format_duration", "parse_bytes"]
+__all__ = ["counted", "format_bytes", "format_bytes_above", "format_count", "format_duration", "parse_bytes"]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FACTORS = {
@@ -80,3 +80,8 @@ def format_count(count: float) -> str:
             scaled = count / (1e3 if suffix == "k" else limit)
             return f"{scaled:.2f}{suffix}" if abs(scaled) < 10 else f"{scaled:.1f}{suffix}"
     return f"{count:,.0f}"
+
+
+def counted(count: int, name: str) -> str:
+    """Return ``1 trial``, ``2 trials`` or ``1,200 trials``: a count with its name, whose plural ends in s."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"

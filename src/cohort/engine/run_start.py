@@ -12,6 +12,7 @@ import torch
 from cohort.core.clock import Clock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import Problem
+from cohort.core.units import counted
 from cohort.engine.copied_runs import places_now
 from cohort.engine.prepare.preparation import LoadedBackbone, Preparation, prepare
 from cohort.engine.prepare.trials import objective_metric
@@ -64,8 +65,8 @@ def prepare_task(
         backbone=backbone,
     )
     machine, proposals = preparation.facts.machine, preparation.proposals
-    count = f"{len(proposals.first)} trials{'' if proposals.is_complete else ' at first'}"
-    on = f"{machine.device}, {machine.precision}, {machine.threads} thread{'' if machine.threads == 1 else 's'}"
+    count = f"{counted(len(proposals.first), 'trial')}{'' if proposals.is_complete else ' at first'}"
+    on = f"{machine.device}, {machine.precision}, {counted(machine.threads or 1, 'thread')}"
     # no silent fallback: what was chosen is printed and stored
     watcher.note(f"{count} on {on}; products: {machine.backend}; attention: {machine.attention}")
     for note in preparation.notes:

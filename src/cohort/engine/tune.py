@@ -49,7 +49,7 @@ def tune(
     Raises:
         InputError: the task, its data, its model or the output directory is wrong.
         StorageFullError: the disk is full; :func:`resume` goes on once there is room.
-        KeyboardInterrupt: interrupted (Ctrl-C or SIGTERM) at a step boundary, with everything saved.
+        KeyboardInterrupt: interrupted (Ctrl-C, SIGTERM or SIGHUP) at a step boundary, with everything saved.
     """
     watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
     occupied = RunDirectory.find_problem(run_directory)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from cohort.core.units import counted
 from cohort.machine.machine import Machine
 from cohort.scheduling.cost.hardware import Hardware, known_gpu
 
@@ -32,7 +33,7 @@ def hardware_of(machine: Machine) -> Hardware:
         )
     # the thread count is part of the name: costs measured with one thread do not hold for eight
     return Hardware(
-        name=f"{machine.device_name}, {machine.threads} thread{'' if machine.threads == 1 else 's'}",
+        name=f"{machine.device_name}, {counted(machine.threads, 'thread')}",
         memory_bytes=machine.memory_bytes,
         flops_per_second=CPU_FLOPS_PER_THREAD * machine.threads,
         bytes_per_second=CPU_BYTES_PER_SECOND,

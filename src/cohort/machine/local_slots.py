@@ -14,11 +14,12 @@ import torch
 from cohort.cluster.local import LocalSlot, cpu_slots, gpu_slots
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.place import Place
+from cohort.core.units import counted
 from cohort.machine.devices import hardware_of
 from cohort.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware
 
-__all__ = ["choose_slots", "hardware_of_slots", "refuse_counts"]
+__all__ = ["choose_slots", "hardware_of_slots", "num_cores", "refuse_counts", "refuse_more_workers_than_cores"]
 
 _PROBE = (
     "import json, dataclasses; from cohort.machine.machine import choose_machine; "
@@ -73,6 +74,23 @@ def refuse_counts(*, gpus: int | None, workers: int | None) -> None:
             raise InputError(_too_few(option, count))
 
 
+def refuse_more_workers_than_cores(workers: int) -> None:
+    """Refuse CPU workers that would only wait for each other.
+
+    Raises:
+        InputError: there are more workers than cores that this process may use.
+    """
+    if workers > (cores := num_cores()):
+        raise InputError(
+            Problem(
+                where=Place(option="--workers"),
+                found=f"{workers}, but this process may use {counted(cores, 'core')}",
+                allowed=f"1 to {cores}: more workers would wait for each other, and each holds a base model in memory",
+                hint=f"Write --workers {cores}.",
+            )
+        )
+
+
 def _too_few(option: str, found: int) -> Problem:
     other = " For the CPU, write --workers N." if option == "--gpus" else ""
     return Problem(where=option, found=str(found), allowed="1 or more", hint=f"Leave {option} out, or write 1.{other}")
@@ -84,7 +102,12 @@ def _cpu(workers: int) -> tuple[LocalSlot, ...]:
 
 def _share_of_cores(workers: int) -> int:
     # workers that together have more threads than cores wait for each other
-    return max(1, len(os.sched_getaffinity(0)) // workers)
+    return max(1, num_cores() // workers)
+
+
+def num_cores() -> int:
+    """Return the CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _visible_gpus() -> list[str]:

@@ -23,6 +23,7 @@ from cohort.cluster.worker_pool import (
 )
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import RunStateError
+from cohort.core.units import counted
 from cohort.runs.directory import RunDirectory
 from cohort.scheduling.placement.cluster_events import GpusGained, TaskReestimated
 from cohort.scheduling.placement.records import Cluster
@@ -105,7 +106,7 @@ class Dispatcher:
         devices = ", ".join(slot.slot.device for slot in self._slots.values())
         self._log.decide(
             "dispatcher",
-            text=f"{len(self._slots)} slot{'' if len(self._slots) == 1 else 's'}: {devices}",
+            text=f"{counted(len(self._slots), 'slot')}: {devices}",
             numbers={"none_since_seconds": self._log.last_dispatcher_seconds},
         )
         try:

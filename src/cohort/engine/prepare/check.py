@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from cohort.core.units import counted
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.prepare.data_notes import split_notes
@@ -121,4 +122,4 @@ def _budget_notes(task: TaskFile) -> Iterator[str]:
     if first == most and search.max_gpu_hours is None:
         return
     until = "" if search.max_gpu_hours is None else f", none after {search.max_gpu_hours:g} h on the device"
-    yield f"{first} trial{'' if first == 1 else 's'} at first, then one for each that ends, {most} at most{until}"
+    yield f"{counted(first, 'trial')} at first, then one for each that ends, {most} at most{until}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cohort.core.units import counted
 from cohort.data.problems import ProblemKind
 from cohort.data.report import DataReport
 from cohort.runs.records import DataProblem
@@ -71,7 +72,7 @@ def data_problems(report: DataReport) -> tuple[DataProblem, ...]:
         notes.append(
             DataProblem(
                 where=", ".join(places[:_PLACES_SHOWN]) + more,
-                found=found if kind in _OF_SOURCES else f"{count} row{'' if count == 1 else 's'} {found}",
+                found=found if kind in _OF_SOURCES else f"{counted(count, 'row')} {found}",
                 allowed=allowed,
                 hint=hint,
             )

@@ -104,8 +104,9 @@ def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
     if trials and all(trial.status is TrialStatus.FAILED for trial in trials):
         first = min(trials, key=lambda trial: (trial.steps_done, trial.trial_id))
         beyond = f"; {directory.best} holds the best adapter from before the failures" if has_best else ""
+        which = "the one trial" if len(trials) == 1 else f"all {len(trials)} trials"
         raise RunStateError(
-            f"all {len(trials)} trials failed; trial {first.trial_id} after step {first.steps_done}: {first.message}"
+            f"{which} failed; trial {first.trial_id} after step {first.steps_done}: {first.message}"
             f"{beyond} (see {directory.report})"
         )
     if not has_best:

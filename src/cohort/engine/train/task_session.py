@@ -71,7 +71,7 @@ class TaskSession:
             finish: Calls :meth:`finish` and deals with its errors; None lets them pass.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM; everything is saved.
+            KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is saved.
         """
         stop, ended = threading.Event(), list[TaskRun]()
 

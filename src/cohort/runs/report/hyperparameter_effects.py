@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from cohort.core.seeds import derive_seed
+from cohort.core.units import counted
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.report.labels import in_order, is_number, setting_label
 from cohort.runs.report.outcomes import outcome_of, trial_group
@@ -118,7 +119,7 @@ def _effect(
         (left, height), (right, _) = frame.at(band - 0.32, value), frame.at(band + 0.32, value)
         bars.append(
             f'<path d="M{left:.1f} {height:.1f}H{right:.1f}" class="median">'
-            f"<title>median {value:.4g} of {len(by_band[band])} trials</title></path>"
+            f"<title>median {value:.4g} of {counted(len(by_band[band]), 'trial')}</title></path>"
         )
     spread = max(medians.values()) - min(medians.values()) if len(medians) > 1 else 0.0
     title = f"Effect of {parameter}"

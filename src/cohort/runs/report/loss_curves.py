@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from cohort.core.units import counted
 from cohort.runs.records import EvaluationRecord, TrialRecord
 from cohort.runs.report.outcomes import outcome_of, trial_group
 from cohort.runs.report.svg import Axis, Frame, linear_axis, log_axis, mark, polyline
@@ -79,7 +80,7 @@ def _panel(
         drawn = f"<title>{tooltip}</title>{polyline(points, classes='curve')}{end}"
         groups.append(trial_group(trial, drawn, best_id=best_id))
     description = (
-        f"{title} of {len(groups)} trials against the share of their planned steps. "
+        f"{title} of {counted(len(groups), 'trial')} against the share of their planned steps. "
         "Each line ends in a mark that tells how the trial ended; the table of trials holds the same numbers."
     )
     return frame.drawing(frame.axes() + "".join(groups), title=title, description=description, name=name)

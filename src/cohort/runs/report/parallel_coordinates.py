@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from cohort.core.units import counted
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.report.hyperparameter_effects import varied_parameters
 from cohort.runs.report.labels import in_order, number_label, setting_label
@@ -87,6 +88,7 @@ def parallel_coordinates(
     axes += _axis(xs[-1], f"best {value_label}", ends, is_last=True)
     return (
         f'<svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" role="img" aria-label="Parallel coordinates: each of '
-        f'{len(ranked)} trials as a line through {len(columns)} hyperparameters to its best {escape(value_label)}">'
+        f"{counted(len(ranked), 'trial')} as a line through {counted(len(columns), 'hyperparameter')} to its best "
+        f'{escape(value_label)}">'
         f"{''.join(lines)}{axes}</svg>"
     )

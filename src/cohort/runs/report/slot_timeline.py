@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from cohort.core.units import format_duration
+from cohort.core.units import counted, format_duration
 from cohort.runs.records import ResidencyRecord, TrialRecord
 from cohort.runs.report.outcomes import outcome_of, trial_group
 from cohort.runs.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
@@ -68,7 +68,8 @@ def slot_timeline(
         drawn = f'<title>{escape(title)}</title><rect {place} rx="2" class="stay"/>{label}{exit_mark}'
         bars.append(trial_group(trial, drawn, best_id=best_id))
     description = (
-        f"{len(stays)} stays of {len(last_stay)} trials in {len(slots)} slots over {format_duration(end)}. "
+        f"{counted(len(stays), 'stay')} of {counted(len(last_stay), 'trial')} in {counted(len(slots), 'slot')} over "
+        f"{format_duration(end)}. "
         "Each bar is a trial in a slot; its colour and mark tell how the trial ended."
     )
     return frame.drawing(frame.axes() + "".join(bars), title="Slot timeline", description=description, name="slots")

@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from cohort.core.durable_files import write_text
+from cohort.core.units import counted
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.report.headline_bars import headline_bars
@@ -33,7 +34,7 @@ def _resource(name: str) -> str:
 
 def _subtitle(results: RunResults) -> str:
     facts = results.facts
-    parts = [f"{len(results.ranked)} LoRA adapter{'' if len(results.ranked) == 1 else 's'}"]
+    parts = [f"{counted(len(results.ranked), 'LoRA adapter')}"]
     base_model = facts.places.base_model
     if base_model is not None:
         # a local folder is named without its path, which the run facts show
@@ -95,7 +96,7 @@ def _slots_note(reader: RunReader) -> str:
         "trial's number; a mark at its end is the trial's end, no mark means that it was parked or is still there. "
     )
     if parked > 0:
-        note += f"Parked trials came back {parked} time{'' if parked == 1 else 's'}. "
+        note += f"Parked trials came back {counted(parked, 'time')}. "
     return note + "White gaps are empty slots."
 
 
