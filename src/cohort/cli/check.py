@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption, TaskArgument
+
+if TYPE_CHECKING:
+    from cohort.engine.check import Outlook
 
 __all__ = ["check"]
 
@@ -51,9 +55,9 @@ def check(
 
         loaded = load_fitting_task(task, context.obj or ())
         from cohort.cli.trial_table import print_facts
-        from cohort.core.units import format_count
+        from cohort.core.units import counted, format_count
         from cohort.data.inspection import format_example
-        from cohort.engine.prepare.check import check_task
+        from cohort.engine.check import check_task
 
         report = check_task(loaded)
         if as_json:
@@ -72,9 +76,37 @@ def check(
             "model": f"{report.architecture}, {format_count(report.num_parameters)} parameters",
             "adapters on": f"{len(report.target_modules)} linears ({', '.join(suffixes)})",
             "trials": str(report.num_trials),
+            "each trial": _trial_text(report.outlook),
+            "evaluations": _evaluation_text(report.outlook),
+            "time": report.outlook.time_text,
             "device": report.device,
         }
         print_facts(Console(highlight=False, soft_wrap=True), facts)
         for note in report.notes:
             print(f"note: {note}")
-        print("the task is valid")
+        for warning in report.warnings:
+            print(f"warning: {warning}")
+        with_warnings = f", with {counted(len(report.warnings), 'warning')}" if report.warnings else ""
+        print(f"the task is valid{with_warnings}")
+
+
+def _trial_text(outlook: Outlook) -> str:
+    from cohort.core.units import format_count
+
+    steps, tokens = (_span_text(span, format_count) for span in (outlook.steps_per_trial, outlook.tokens_per_trial))
+    return f"{steps} step{'' if steps == '1' else 's'}, {tokens} tokens"
+
+
+def _evaluation_text(outlook: Outlook) -> str:
+    from cohort.core.units import counted
+
+    return (
+        f"{_span_text(outlook.evaluations_per_trial, str)} for each trial, on "
+        f"{counted(outlook.evaluation_rows, 'validation row')}: "
+        f"{100 * outlook.evaluation_share:.3g} % of the training compute"
+    )
+
+
+def _span_text(span: tuple[int, int], write: Callable[[int], str]) -> str:
+    least, most = map(write, span)
+    return least if least == most else f"{least} to {most}"

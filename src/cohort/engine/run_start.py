@@ -71,6 +71,8 @@ def prepare_task(
     watcher.note(f"{count} on {on}; products: {machine.backend}; attention: {machine.attention}")
     for note in preparation.notes:
         watcher.note(note)
+    for warning in preparation.warnings:
+        watcher.note(f"warning: {warning}")
     return preparation
 
 

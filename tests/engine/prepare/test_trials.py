@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cohort.core.clock import SystemClock
-from cohort.engine.prepare.check import check_task
+from cohort.engine.check import check_task
 from cohort.engine.prepare.preparation import prepare
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import tune

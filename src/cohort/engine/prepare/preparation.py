@@ -15,6 +15,7 @@ from cohort.engine.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
 from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
+from cohort.engine.prepare.warnings import task_warnings
 from cohort.machine.machine import Machine
 from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
@@ -87,6 +88,7 @@ class Preparation:
         memory: The memory that the sizes fit in.
         facts: For the run record.
         notes: For the user, before training begins.
+        warnings: What is allowed, but rarely meant.
     """
 
     task: TaskFile
@@ -99,6 +101,7 @@ class Preparation:
     memory: MemoryPlan
     facts: RunFacts
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def backbone(self) -> LoadedBackbone:
@@ -185,6 +188,7 @@ def prepare(
         facts=facts,
         memory=memory,
         notes=(*split_notes(data.report), *(note for note in notes if note is not None)),
+        warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
 
 

@@ -1,0 +1,82 @@
+"""Warnings about tasks that are valid, but rarely what their authors meant: shown before anything trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cohort.core.units import counted
+from cohort.data.problems import ProblemKind
+from cohort.engine.prepare.inputs import TaskInputs
+from cohort.engine.prepare.trials import PlannedTrial
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.tasks.task_file import TaskFile
+from cohort.tuning.evaluation_times import EvaluationPlan
+
+__all__ = ["task_warnings"]
+
+# from this share of rows left out or cut, max_length is likelier wrong than the rows
+_MUCH_OF_THE_ROWS = 0.1
+# a mean over fewer rows is mostly noise: its standard error is a quarter of the rows' own spread
+_FEW_ROWS = 16
+
+
+def task_warnings(
+    task: TaskFile, inputs: TaskInputs, *, trials: Sequence[PlannedTrial], plan: EvaluationPlan
+) -> Iterator[str]:
+    """Yield a warning, with what to do, for everything in ``task`` that is allowed but looks like a mistake."""
+    yield from _row_warnings(task, inputs)
+    yield from _rank_warnings(inputs, trials)
+    num_rows, largest = len(inputs.data.train), max(trial.spec.batch_size for trial in trials)
+    if largest > num_rows:
+        yield (
+            f"batch_size {largest} is more than the {counted(num_rows, 'row')} to train on: each step takes all "
+            "of them, as a smaller batch_size would; lower batch_size"
+        )
+    yield from _exit_warnings(task, trials)
+    if plan.cost_fraction > 1:
+        yield (
+            f"evaluations are dearer than training ({100 * plan.cost_fraction:.3g} % of its compute); raise "
+            "evaluation.every_fraction, lower evaluation.warmup_evaluations, or train for more steps"
+        )
+
+
+def _row_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
+    report = inputs.data.report
+    read = report.lengths
+    for kind, what in ((ProblemKind.TOO_LONG, "dropped"), (ProblemKind.TRUNCATED, "cut")):
+        count = report.counts.get(kind, 0)
+        if read.num_rows and count / read.num_rows >= _MUCH_OF_THE_ROWS:
+            yield (
+                f"{100 * count / read.num_rows:.2g} % of the rows ({count} of {read.num_rows}) are {what}: they have "
+                f"more than dataset.max_length = {report.max_length} tokens (the median row has {read.median}, the "
+                f"longest {read.maximum}); raise max_length"
+            )
+    num_validation = report.num_validation_rows
+    if num_validation < _FEW_ROWS:
+        where = "" if isinstance(task.dataset.validation, tuple) else ", raise the share dataset.validation"
+        yield (
+            f"{counted(num_validation, 'row')} {'is' if num_validation == 1 else 'are'} left for validation: a "
+            f"difference between trials on so few is mostly chance; add rows{where} or name a validation file"
+        )
+
+
+def _rank_warnings(inputs: TaskInputs, trials: Sequence[PlannedTrial]) -> Iterator[str]:
+    shapes = linear_shapes(inputs.config)
+    widest = max(min(shapes[name]) for name in inputs.target_modules)
+    above = sorted({trial.spec.adapter.r for trial in trials if trial.spec.adapter.r > widest})
+    if above:
+        yield (
+            f"r {', '.join(map(str, above))} is above {widest}, the rank of the widest adapted layer itself: more "
+            f"of it adds memory and nothing that can be learned; write r of at most {widest}"
+        )
+
+
+def _exit_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:
+    kept = task.early_exit_settings().kept_share
+    early = [trial for trial in trials if trial.candidate.warmup_steps < 2 <= trial.candidate.planned_steps]
+    if kept < 1 and early and len(trials) > 1:
+        which = "trials" if len(early) == len(trials) else f"{len(early)} of {len(trials)} trials"
+        yield (
+            f"{which} are first compared after one step, when little but chance tells them apart, and the weak ones "
+            "stop there; train for more steps, or raise early_exit.warmup_fraction"
+        )

@@ -1,0 +1,72 @@
+"""Warnings about tasks that are valid, but rarely meant: one for each, and none for a sound task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.engine.check import check_task
+from tests.cli.tiny_task import write_rows
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+SOUND: dict[str, Any] = {
+    "dataset": {"validation": 0.5},
+    "training": {"max_steps": 400, "batch_size": 8},
+    "early_exit": {"warmup_fraction": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_inputs(tmp_path_factory.mktemp("warnings"))
+    write_rows(folder / "train.jsonl", count=80)
+    long = [json.dumps({"prompt": f"{number:02d}" * 30, "completion": "1"}) for number in range(93)]
+    short = [json.dumps({"prompt": f"{number}=", "completion": "2"}) for number in range(7)]
+    (folder / "long.jsonl").write_text("\n".join([*long, *short]) + "\n")
+    return folder
+
+
+def test_a_sound_task_has_no_warning(folder: Path) -> None:
+    assert check_task(tiny_task(folder, **SOUND)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({"dataset": {"train": "long.jsonl", "max_length": 20}}, "93 % of the rows (93 of 100) are dropped"),
+        (
+            {"dataset": {"train": "long.jsonl", "max_length": 20, "on_long_rows": "truncate"}},
+            "93 % of the rows (93 of 100) are cut",
+        ),
+        ({"dataset": {"validation": 0.05}}, "4 rows are left for validation"),
+        (
+            {"training": {"max_steps": 8}, "early_exit": {"warmup_fraction": 0.05}},
+            "trials are first compared after one step",
+        ),
+        ({"search": {"space": {"r": [4, 64]}}}, "r 64 is above 32"),
+        ({"training": {"batch_size": 50}}, "batch_size 50 is more than the 40 rows to train on"),
+        ({"training": {"max_steps": 10, "batch_size": 1}}, "evaluations are dearer than training"),
+    ],
+)
+def test_what_is_rarely_meant_is_said(folder: Path, sections: dict[str, Any], expected: str) -> None:
+    merged = {name: {**SOUND.get(name, {}), **section} for name, section in sections.items()}
+    report = check_task(tiny_task(folder, **{**SOUND, **merged}))
+    assert [text for text in report.warnings if text.startswith(expected)], report.warnings
+
+
+def test_the_outlook_counts_what_trials_will_do(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # no run has measured a step here
+    monkeypatch.setenv("COHORT_CACHE_DIR", str(tmp_path))
+    # 40 training rows: an epoch is 40 steps of one row, or 5 of eight
+    search = {"space": {"batch_size": [1, 8], "learning_rate": [1e-3, 1e-2]}}
+    report = check_task(tiny_task(folder, dataset={"validation": 0.5}, training={"max_steps": None}, search=search))
+    outlook = report.outlook
+    assert outlook.steps_per_trial == (15, 120)
+    assert outlook.tokens_per_trial == (3 * report.data.train_lengths.num_tokens,) * 2
+    assert outlook.evaluation_rows == 4
+    assert 0 < outlook.evaluation_share < 1
+    assert 0 < outlook.seconds <= outlook.most_seconds
+    assert outlook.source == "a guess: no step of such a task was measured here"
