@@ -1,0 +1,112 @@
+"""What a metric is, what it is given, and what it is called when it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.core.errors import RunStateError
+
+__all__ = [
+    "CHOICE_ACCURACY",
+    "LOSS",
+    "Metric",
+    "MetricFailedError",
+    "MetricKind",
+    "MetricOptions",
+    "ReferenceRow",
+    "Row",
+]
+
+LOSS = "loss"
+"""The validation loss: it is always measured, and no text is generated for it."""
+CHOICE_ACCURACY = "choice_accuracy"
+"""How often the expected choice is the likeliest of a row's: measured by losses, so no text is generated for it."""
+
+Row = Mapping[str, Any]
+"""A row as its file has it, with ``prompt`` and ``completion`` as the model is asked and expected to answer."""
+
+
+class MetricFailedError(RunStateError):
+    """A user's metric function raised, or returned something that is no finite number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricOptions:
+    """What changes how texts are compared.
+
+    Attributes:
+        normalize: Compare without case, punctuation and the articles a, an and the.
+        answer_pattern: A regular expression that finds the answer in a text; None takes the whole text.
+    """
+
+    normalize: bool = False
+    answer_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.answer_pattern is not None:
+            re.compile(self.answer_pattern)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricKind:
+    """A metric of Cohort's own. More is better, and a score is a share in [0, 1].
+
+    Attributes:
+        name: What users write.
+        summary: Its meaning in one line.
+        score: Compares a prediction with what was expected.
+        reads_normalize: Whether ``normalize`` changes it; others compare texts in a way of their own.
+        package: The package it needs besides Cohort's own, as pip calls it.
+        module: How that package is imported.
+        extra: The extra of Cohort that installs it.
+    """
+
+    name: str
+    summary: str
+    score: Callable[[str, str], float]
+    reads_normalize: bool = False
+    package: str = ""
+    module: str = ""
+    extra: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric that is ready for use.
+
+    Attributes:
+        name: The key of its values in evaluations and tables.
+        score: Takes the generated text and the row, returns a number.
+        identity: SHA-256 (hex) of what a user's function is made of; None for Cohort's own metrics.
+        shown: How messages name it.
+    """
+
+    name: str
+    score: Callable[[str, Row], float]
+    identity: str | None = None
+    shown: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceRow:
+    """What a generated text is compared with.
+
+    Attributes:
+        where: ``file:line``, for messages.
+        prompt: What the text was generated from.
+        reference: The expected text.
+        columns: The row as its file has it, as a JSON object.
+    """
+
+    where: str
+    prompt: str
+    reference: str
+    columns: str = "{}"
+
+    def values(self) -> dict[str, Any]:
+        """Return what a metric function is given, made fresh: one that changes its row changes nothing else."""
+        return {**json.loads(self.columns), "prompt": self.prompt, "completion": self.reference}
