@@ -80,5 +80,14 @@ def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
             )
         )
     a_rK, b_Nr = adapter.factors(module)
+    if weight_NK.shape != (b_Nr.shape[0], a_rK.shape[1]):
+        raise InputError(
+            Problem(
+                where=f"{module}.weight",
+                found=f"shape {list(weight_NK.shape)}",
+                allowed=f"shape {[b_Nr.shape[0], a_rK.shape[1]]}, as the adapter's",
+                hint="Name the base model that the adapter was trained on.",
+            )
+        )
     delta_NK = adapter.spec.scale * (b_Nr.to(torch.float32) @ a_rK.to(torch.float32))
     return (weight_NK.to(torch.float32) + delta_NK).to(weight_NK.dtype)

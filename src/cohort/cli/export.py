@@ -9,7 +9,15 @@ from typing import Annotated, Literal
 import typer
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunDirArgument, TrialOption, report_so_far
+from cohort.cli.options import (
+    DebugOption,
+    JsonOption,
+    ModelOption,
+    RunDirArgument,
+    TrialOption,
+    report_note,
+    report_so_far,
+)
 
 __all__ = ["export"]
 
@@ -27,6 +35,7 @@ def export(
             "-o", "--output", metavar="DIR", help="A new directory.  [default: RUN_DIR/export-peft or -merged]"
         ),
     ] = None,
+    model: ModelOption = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -41,6 +50,7 @@ def export(
         RunDirectory.open(run_dir)
         from cohort.engine.adapter_files.export import ExportForm, export_adapter
 
-        exported = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output)
+        exported = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output, model=model)
+        report_note(exported.note)
         best = report_so_far(exported.so_far)
         print(json.dumps({"path": str(exported.path), "best_so_far": best}) if as_json else exported.path)

@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunDirArgument, TrialOption, report_so_far
+from cohort.cli.options import (
+    DebugOption,
+    JsonOption,
+    ModelOption,
+    RunDirArgument,
+    TrialOption,
+    report_note,
+    report_so_far,
+)
 
 __all__ = ["generate"]
 
@@ -26,6 +34,7 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the sampling.")] = 0,
     raw: Annotated[bool, typer.Option("--raw", help="Use the prompt as it is, without a template.")] = False,
     base: Annotated[bool, typer.Option("--base", help="Use the base model without the adapter.")] = False,
+    model: ModelOption = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -43,7 +52,8 @@ def generate(
         settings = GenerationSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, is_raw=raw, use_base=base
         )
-        generated = generate_from_run(run_dir, prompt, settings=settings, trial_id=trial)
+        generated = generate_from_run(run_dir, prompt, settings=settings, trial_id=trial, model=model)
+        report_note(generated.note)
         best = report_so_far(generated.so_far)
         if not as_json:
             print("\n".join(generated.answers))

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 __all__ = [
     "DebugOption",
     "JsonOption",
+    "ModelOption",
     "QueueDirOption",
     "RunDirArgument",
     "RunOrQueueArgument",
     "TaskArgument",
     "TrialOption",
+    "report_note",
     "report_so_far",
 ]
 
@@ -35,6 +37,16 @@ QueueDirOption = Annotated[
 TrialOption = Annotated[
     int | None, typer.Option("--trial", metavar="N", help="The trial to take.  [default: the best]")
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model_name_or_path",
+        "--base_model",
+        metavar="MODEL",
+        help="Where the base model is now.  [default: where the run has it]",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
@@ -43,5 +55,11 @@ def report_so_far(so_far: BestSoFar | None) -> dict[str, int] | None:
     """Print a note if the adapter comes from an unfinished run; return its trial and step for JSON."""
     if so_far is None:
         return None
-    print(f"note: {so_far.note}", file=sys.stderr)
+    report_note(so_far.note)
     return {"trial_id": so_far.trial_id, "step": so_far.step}
+
+
+def report_note(note: str | None) -> None:
+    """Print a note on stderr, so that stdout holds only results."""
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr)

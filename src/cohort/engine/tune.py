@@ -12,6 +12,7 @@ from pathlib import Path
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import RunStateError
+from cohort.engine.adapter_files.base_model import find_base, record_base
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import places_now, settle_copy
 from cohort.engine.prepare.preparation import Preparation
@@ -28,7 +29,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.store import RunStore
-from cohort.runs.task_of_run import load_run_task
+from cohort.runs.task_of_run import load_run_task, model_place
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["RunOptions", "resume", "tune"]
@@ -102,6 +103,8 @@ def resume(
                 if store.reader.checkpoints() or facts.has_begun is not None:
                     if not is_complete(store, directory=directory):
                         _continue(store, directory, watcher=watcher, options=options, clock=clock, places=places)
+                    elif places:
+                        _record_place(store, directory, facts=facts, places=places)
                     return
             directory.database.unlink()
         # killed before its first checkpoint: nothing was trained, so it begins again
@@ -110,6 +113,16 @@ def resume(
         preparation = prepare_task(task, watcher=watcher, clock=clock, request=request)
         write_text(directory.task_file, task.resolved_yaml())
         _train_new(preparation, directory, watcher=watcher, options=options, clock=clock)
+
+
+def _record_place(store: RunStore, directory: RunDirectory, *, facts: RunFacts, places: Sequence[str]) -> None:
+    """Record where the base model of a finished run is now; its rows are needed no more.
+
+    Raises:
+        InputError: something else is set, or the model there is another one.
+    """
+    model = model_place(places, directory=directory)
+    record_base(directory, store, find_base(directory, facts=facts, model=model))
 
 
 def _repair(directory: RunDirectory) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.hub_ids import is_hub_id
@@ -10,6 +12,8 @@ from cohort.core.hub_ids import is_hub_id
 __all__ = ["find_local_model", "find_model"]
 
 _NEEDED_FILES = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
+# what PEFT calls it
+_ADAPTER_CONFIG = "adapter_config.json"
 
 
 def find_local_model(name_or_path: str | Path) -> Path | None:
@@ -25,8 +29,15 @@ def find_model(name_or_path: str | Path) -> Path:
     safetensors files only), or taken from the hub's cache when it is complete there.
 
     Raises:
-        InputError: no such directory, no such hub model, or the hub cannot be reached.
+        InputError: no such directory, no such hub model, the hub cannot be reached, or it is an adapter.
     """
+    folder = _find_files(name_or_path)
+    if (folder / _ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
+        raise _is_adapter(folder, text=str(name_or_path))
+    return folder
+
+
+def _find_files(name_or_path: str | Path) -> Path:
     folder = find_local_model(name_or_path)
     if folder is not None:
         return folder
@@ -57,6 +68,23 @@ def _fetch(hub_id: str) -> Path:
     except ValueError as error:
         found, hint, cause = str(error), "Correct the name.", error
     raise _problem(hub_id, found=found, hint=hint) from cause
+
+
+def _is_adapter(folder: Path, *, text: str) -> InputError:
+    """Return the error for an adapter that is named where a base model belongs: both are folders of safetensors."""
+    try:
+        config: Any = json.loads((folder / _ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        base = config.get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        base = None
+    named = f"the base model {base!r}" if base else "a base model that its adapter_config.json does not name"
+    name = repr(base) if base else "its base model"
+    return _problem(
+        text,
+        found=f"an adapter, not a model; it was trained on {named}",
+        hint=f"Give {name}, or merge the adapter into it (`cohort export RUN_DIR --to merged`) and give the merged "
+        "directory.",
+    )
 
 
 def _problem(text: str, *, found: str, hint: str) -> InputError:

@@ -21,7 +21,7 @@ from cohort.tasks.overrides import Override, parse_overrides
 from cohort.tasks.paths import PATH_KEYS
 from cohort.tasks.yaml_lines import parse_yaml
 
-__all__ = ["load_run_task", "read_run_task"]
+__all__ = ["load_run_task", "model_place", "read_run_task"]
 
 
 def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[str] = ()) -> TaskFile:
@@ -41,8 +41,11 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
         entries = [value] if isinstance(value, str) else value
         found = [_located(entry, directory=directory, facts=facts) for entry in entries]
         name = dotted(key)
+        hint = f"Give its path: cohort resume {directory.root} --{name} PATH"
         problems += [
-            _missing(name, entry, directory=directory) for entry, there in zip(entries, found, strict=True) if not there
+            _missing(name, entry, directory=directory, hint=hint)
+            for entry, there in zip(entries, found, strict=True)
+            if not there
         ]
         if None not in found and found != entries:
             moved.append(f"--{name}={json.dumps(found[0] if isinstance(value, str) else found)}")
@@ -52,21 +55,52 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
     return load_task(directory.task_file, [*moved, *places])
 
 
-def read_run_task(directory: RunDirectory, *, facts: RunFacts) -> TaskFile:
+def read_run_task(directory: RunDirectory, *, facts: RunFacts, model: str | None = None) -> TaskFile:
     """Return the task of a run whose adapters are to be used.
+
+    Args:
+        model: Where the base model is, if the user says so: a path, which becomes absolute, or a hub id.
 
     Raises:
         InputError: the base model is nowhere to be found.
     """
     # using an adapter needs no rows, so a run whose data are gone can still be exported
     plain = _task_data(directory)
-    model = plain.get("model_name_or_path")
-    if not isinstance(model, str):
+    recorded = plain.get("model_name_or_path")
+    if not isinstance(recorded, str):
         return load_task(directory.task_file)
-    found = _located(model, directory=directory, facts=facts)
+    if model is not None:
+        path = Path(model).expanduser()
+        return TaskFile.model_validate({**plain, "model_name_or_path": str(path.resolve()) if path.exists() else model})
+    found = _located(recorded, directory=directory, facts=facts)
     if found is None:
-        raise InputError(_missing("model_name_or_path", model, directory=directory))
+        hint = "Add --model_name_or_path PATH, where PATH is its directory now."
+        raise InputError(_missing("model_name_or_path", recorded, directory=directory, hint=hint))
     return TaskFile.model_validate({**plain, "model_name_or_path": found})
+
+
+def model_place(places: Sequence[str], *, directory: RunDirectory) -> str:
+    """Return where command-line arguments say that the base model of a finished run is.
+
+    Raises:
+        InputError: they set something else.
+    """
+    overrides = parse_overrides(places, model=TaskFile)
+    _require_places(overrides)
+    rows = [override for override in overrides if override.path != ("model_name_or_path",)]
+    if rows:
+        raise InputError(
+            [
+                Problem(
+                    where=f"command line {override.option}",
+                    found=f"a place of rows, but {directory.root} has finished and reads no rows any more",
+                    allowed="--model_name_or_path PATH",
+                    hint="Leave the option out.",
+                )
+                for override in rows
+            ]
+        )
+    return str(overrides[-1].value)
 
 
 def _task_data(directory: RunDirectory) -> dict[str, Any]:
@@ -100,12 +134,12 @@ def _located(path: str, *, directory: RunDirectory, facts: RunFacts) -> str | No
     return str(moved) if moved.exists() else None
 
 
-def _missing(name: str, path: str, *, directory: RunDirectory) -> Problem:
+def _missing(name: str, path: str, *, directory: RunDirectory, hint: str) -> Problem:
     return Problem(
         where=Place(file=str(directory.task_file), text=name),
         found=f"{path!r}, which does not exist, neither there nor relative to the run directory",
         allowed="the input that the run began with, at its current path",
-        hint=f"Give its path: cohort resume {directory.root} --{name} PATH",
+        hint=hint,
     )
 
 

@@ -13,17 +13,16 @@ from typing import Any
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
+from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.model_card import render_model_card
 from cohort.engine.adapter_files.write import AdapterContent, write_adapter_files
 from cohort.engine.state.trial_states import StoredState, StoredStateKind
 from cohort.models.checkpoint_layout import linear_shapes
-from cohort.models.source import find_model
 from cohort.models.weights import check_checkpoint, load_tokenizer
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.records import EvaluationRecord, TrialRecord
 from cohort.runs.results import RunResults, read_results
-from cohort.runs.task_of_run import read_run_task
 from cohort.training.checkpoint import read_weights
 
 __all__ = ["BestSoFar", "best_so_far", "chosen_adapter"]
@@ -45,7 +44,9 @@ class BestSoFar:
 
 
 @contextmanager
-def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int | None = None) -> Iterator[Path]:
+def chosen_adapter(
+    directory: RunDirectory, *, trial_id: int | None, step: int | None = None, base: RunBase | None = None
+) -> Iterator[Path]:
     """Yield the directory of the best adapter, or of trial ``trial_id``.
 
     The adapter of a trial that the selection ended is made from its best checkpoint and lasts as long as the block.
@@ -53,9 +54,11 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
     Args:
         trial_id: A trial; the run's best when None.
         step: The step of its checkpoint, where that is not its best (:func:`best_so_far`).
+        base: The run's base model, if it was found already; only an adapter that has to be made needs it.
 
     Raises:
-        InputError: there is no adapter yet, or none of that trial; the error lists those there are.
+        InputError: there is no adapter yet, or none of that trial; the error lists those there are. Or the base model
+            is gone or another one.
         DamagedStateError: the trial's checkpoint is damaged.
     """
     if trial_id is None:
@@ -72,7 +75,8 @@ def chosen_adapter(directory: RunDirectory, *, trial_id: int | None, step: int |
         trial, checkpoint = _with_checkpoint(directory, results, trial_id=trial_id)
         # only trials that the selection keeps have a directory; for the others one is made and thrown away
         with TemporaryDirectory(prefix="cohort-adapter-") as folder:
-            write_adapter_files(Path(folder), _content(directory, results, trial, checkpoint=checkpoint))
+            base = open_base(directory) if base is None else base
+            write_adapter_files(Path(folder), _content(base, results, trial, checkpoint=checkpoint))
             yield Path(folder)
 
 
@@ -182,27 +186,38 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
     )
 
 
-def _content(directory: RunDirectory, results: RunResults, trial: TrialRecord, *, checkpoint: Path) -> AdapterContent:
+def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoint: Path) -> AdapterContent:
     facts = results.facts
-    base_model = read_run_task(directory, facts=facts).model_name_or_path
     modules, shared = facts.inputs.target_modules, facts.task.training
     assert modules is not None, "a run that trained recorded its linears"
     assert shared is not None, "a run that trained recorded what its trials share"
     # what is searched overrides what all trials share
     settings: dict[str, Any] = {**shared, **trial.parameters}
     # shapes are read from the base model's files; none of its weights is loaded
-    linears = linear_shapes(check_checkpoint(find_model(base_model)))
+    linears = linear_shapes(check_checkpoint(base.directory))
+    weights_rD = read_weights(checkpoint)[0]
+    layout = AdapterLayout({name: linears[name] for name in modules if name in linears})
+    # runs of early versions recorded no hash of their model, so that only the shapes can tell
+    if set(modules) - set(linears) or layout.width != weights_rD.shape[1]:
+        raise InputError(
+            Problem(
+                where=f"model_name_or_path: {base.name}",
+                found="a model whose linear layers have other names or shapes than those the run adapted",
+                allowed="the base model that the run began with",
+                hint="Give its path with --model_name_or_path PATH.",
+            )
+        )
     return AdapterContent(
-        weights_rD=read_weights(checkpoint)[0],
-        layout=AdapterLayout({name: linears[name] for name in modules}),
+        weights_rD=weights_rD,
+        layout=layout,
         spec=AdapterSpec(
             r=int(settings["r"]),
             lora_alpha=float(settings["lora_alpha"]),
             lora_dropout=float(settings["lora_dropout"]),
             use_rslora=bool(settings["use_rslora"]),
         ),
-        base_model=base_model,
+        base_model=base.name,
         linears=tuple(linears),
         card=render_model_card(results, trial_id=trial.trial_id),
-        tokenizer=load_tokenizer(base_model),
+        tokenizer=load_tokenizer(base.directory),
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from cohort.adapters.merge import merge_into_base
-from cohort.adapters.peft_format import WEIGHTS_FILE, read_adapter
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
+from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.models.safetensors_files import read_headers
-from cohort.models.source import find_model
+from cohort.models.source import find_local_model
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.task_of_run import read_run_task
@@ -37,14 +39,21 @@ class Exported:
     Attributes:
         path: The directory.
         so_far: The checkpoint it is from, where the run has not finished.
+        note: For the user, about the base model.
     """
 
     path: Path
     so_far: BestSoFar | None = None
+    note: str | None = None
 
 
 def export_adapter(
-    run_directory: Path, *, form: ExportForm, trial_id: int | None = None, output: Path | None = None
+    run_directory: Path,
+    *,
+    form: ExportForm,
+    trial_id: int | None = None,
+    output: Path | None = None,
+    model: str | None = None,
 ) -> Exported:
     """Write an adapter of a run and return where it is.
 
@@ -52,9 +61,10 @@ def export_adapter(
         trial_id: A trial, kept or not; None: the best one, or of an unfinished run the best so far.
         output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None, followed
             by trial and step where it is not the run's best.
+        model: Where the base model is now, if not where the run has it.
 
     Raises:
-        InputError: there is no such adapter, or ``output`` is not empty.
+        InputError: there is no such adapter, ``output`` is not empty, or the base model is gone or another one.
         StorageFullError: the disk is full; nothing half-written stays.
     """
     directory = RunDirectory.open(run_directory)
@@ -75,23 +85,55 @@ def export_adapter(
                 hint="Choose another directory, or delete this one.",
             )
         )
-    with chosen_adapter(directory, trial_id=trial_id, step=None if so_far is None else so_far.step) as source:
+    base = _base_of(directory, form=form, model=model)
+    step = None if so_far is None else so_far.step
+    with chosen_adapter(directory, trial_id=trial_id, step=step, base=base) as source:
         # a checkpoint of an unfinished run may be replaced by the next one, so it is copied and not linked
         if form is ExportForm.PEFT:
-            _copy(source, target)
+            _copy(source, target, base=None if base is None else base.name)
         else:
-            with RunReader.open(directory.database) as reader:
-                task = read_run_task(directory, facts=reader.facts())
-            _merge(source, target, base=find_model(task.model_name_or_path))
-    return Exported(path=target, so_far=so_far)
+            assert base is not None, "a merged model is made of its base"
+            _merge(source, target, base=base.directory)
+    return Exported(path=target, so_far=so_far, note=None if base is None else base.note)
 
 
-def _copy(source: Path, target: Path) -> None:
+def _base_of(directory: RunDirectory, *, form: ExportForm, model: str | None) -> RunBase | None:
+    """Return the base model where the export needs it or it is there anyway; None where it is not on this machine."""
+    if form is ExportForm.PEFT and model is None:
+        # an adapter is written without its base model, which may be on another machine, or on the hub: nothing is
+        # fetched to be compared. One that is here and has changed is refused, since the adapter would name it
+        with RunReader.open(directory.database) as reader:
+            facts = reader.facts()
+        try:
+            name = read_run_task(directory, facts=facts).model_name_or_path
+        except InputError:
+            return None
+        if find_local_model(name) is None:
+            return None
+    return open_base(directory, model=model)
+
+
+def _copy(source: Path, target: Path, *, base: str | None) -> None:
     with atomic_directory(target) as partial:
         for path in sorted(source.iterdir()):
             # a kept trial's directory also holds its resume state, which is no part of the adapter
             if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
                 shutil.copy2(path, partial / path.name)
+        if base is not None:
+            _name_base(partial, base)
+
+
+def _name_base(folder: Path, base: str) -> None:
+    """Let an adapter and its card name the base model where it is now."""
+    path, card = folder / CONFIG_FILE, folder / "README.md"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    before = config.get("base_model_name_or_path")
+    if before == base:
+        return
+    path.write_text(json.dumps({**config, "base_model_name_or_path": base}, indent=2, sort_keys=True) + "\n")
+    # a hub id in the card stays true wherever a copy of that model lies
+    if before and Path(before).is_absolute() and card.is_file():
+        card.write_text(card.read_text(encoding="utf-8").replace(before, base), encoding="utf-8")
 
 
 def _merge(source: Path, target: Path, *, base: Path) -> None:

@@ -15,13 +15,11 @@ from cohort.data.formats import DataFormat
 from cohort.data.parsing import alpaca_prompt
 from cohort.data.settings import template_fields
 from cohort.data.tokenise import encode_prompt
+from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.machine.machine import choose_machine
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunFacts
-from cohort.runs.reader import RunReader
-from cohort.runs.task_of_run import read_run_task
 from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
 from cohort.serving.sampler import Sampling
 from cohort.tasks.loading import TaskFile
@@ -57,10 +55,12 @@ class Generated:
     Attributes:
         answers: One for each prompt.
         so_far: The checkpoint of an unfinished run; None where the run has finished, or a trial was named.
+        note: For the user, about the base model.
     """
 
     answers: tuple[str, ...]
     so_far: BestSoFar | None = None
+    note: str | None = None
 
 
 def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool, is_alpaca: bool = False) -> str:
@@ -86,15 +86,12 @@ def render_prompt(prompt: str, *, task: TaskFile, tokenizer: Any, is_chat: bool,
     return template.format_map({template_fields(template)[0]: prompt})
 
 
-def _facts(directory: RunDirectory) -> RunFacts:
-    with RunReader.open(directory.database) as reader:
-        return reader.facts()
-
-
-def _read_chosen(directory: RunDirectory, *, trial_id: int | None) -> tuple[PeftAdapter, BestSoFar | None]:
+def _read_chosen(
+    directory: RunDirectory, *, trial_id: int | None, base: RunBase
+) -> tuple[PeftAdapter, BestSoFar | None]:
     so_far = best_so_far(directory) if trial_id is None else None
     chosen_id, step = (trial_id, None) if so_far is None else (so_far.trial_id, so_far.step)
-    with chosen_adapter(directory, trial_id=chosen_id, step=step) as source:
+    with chosen_adapter(directory, trial_id=chosen_id, step=step, base=base) as source:
         return read_adapter(source), so_far
 
 
@@ -104,23 +101,26 @@ def generate_from_run(
     *,
     settings: GenerationSettings,
     trial_id: int | None = None,
+    model: str | None = None,
 ) -> Generated:
     """Answer each prompt with an adapter of a run.
 
     Args:
         trial_id: A trial; None: the best one, or of an unfinished run the best checkpoint so far.
+        model: Where the base model is now, if not where the run has it.
 
     Raises:
-        InputError: there is no such adapter, or a prompt is empty or longer than the model's context.
+        InputError: there is no such adapter, the base model is gone or another one, or a prompt is empty or longer than
+            the model's context.
     """
     directory = RunDirectory.open(run_directory)
-    facts = _facts(directory)
-    task = read_run_task(directory, facts=facts)
-    adapter, so_far = (None, None) if settings.use_base else _read_chosen(directory, trial_id=trial_id)
+    base = open_base(directory, model=model)
+    task, facts = base.task, base.facts
+    adapter, so_far = (None, None) if settings.use_base else _read_chosen(directory, trial_id=trial_id, base=base)
     # the adapter before the model: a run without one is refused before weights are loaded
     machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
-    tokenizer = load_tokenizer(task.model_name_or_path)
-    decoder = load_decoder(task.model_name_or_path, dtype=machine.dtype, device=machine.device)
+    tokenizer = load_tokenizer(base.directory)
+    decoder = load_decoder(base.directory, dtype=machine.dtype, device=machine.device)
     # prompts must look like the training rows, so the recorded format decides and not the model
     is_chat = facts.inputs.is_chat is True and not settings.is_raw
     is_alpaca = facts.inputs.data_format == DataFormat.ALPACA
@@ -133,7 +133,10 @@ def generate_from_run(
     # the base model alone runs without a bank: its products are exactly those of the plain model
     bank, slot = None, None
     if adapter is not None:
-        layout = AdapterLayout({module: decoder.linears[module] for module in adapter.modules})
+        linears = decoder.linears
+        # a linear that the model lacks is named below, with the shapes that do not fit
+        layout = AdapterLayout({module: linears[module] for module in adapter.modules if module in linears})
+        weights_rD = rank_rows_from_peft(layout, adapter)
         bank = AdapterBank(
             layout,
             num_slots=1,
@@ -141,7 +144,7 @@ def generate_from_run(
             device=machine.device,
             compute_dtype=decoder.dtype,
         )
-        slot = bank.insert(adapter.spec, AdapterState(weights=rank_rows_from_peft(layout, adapter)))
+        slot = bank.insert(adapter.spec, AdapterState(weights=weights_rD))
     requests = [
         GenerateRequest(
             prompt_tokens=encode_prompt(text, tokenizer=tokenizer, is_chat=is_chat),
@@ -160,4 +163,4 @@ def generate_from_run(
         sampling=Sampling(temperature=settings.temperature, top_p=settings.top_p),
     )
     decoded = tuple(str(tokenizer.decode(answer, skip_special_tokens=True)) for answer in answers)
-    return Generated(answers=decoded, so_far=so_far)
+    return Generated(answers=decoded, so_far=so_far, note=base.note)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cohort.engine.prepare.data_notes import data_counts, data_problems
@@ -26,7 +26,7 @@ from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.evaluation_times import EvaluationPlan
 
-__all__ = ["input_facts", "machine_facts", "model_fingerprint", "task_facts"]
+__all__ = ["file_digest", "input_facts", "machine_facts", "model_fingerprint", "task_facts"]
 
 
 def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
@@ -86,14 +86,19 @@ def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
     )
 
 
-def model_fingerprint(directory: Path) -> str:
-    """Return the SHA-256 over the base model's configuration and weight files."""
+def file_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
+
+
+def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = file_digest) -> str:
+    """Return the SHA-256 over the base model's configuration and weight files; ``digest_of`` reads each file."""
     # weights and configuration only: a model card or tokenizer changes no product
     digest = hashlib.sha256()
     for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"]):
         digest.update(path.name.encode())
-        with path.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
+        digest.update(digest_of(path))
     return digest.hexdigest()
 
 
