@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
+from rich.text import Text
 
 from cohort.cli.gantt_text import print_gantt
 from cohort.scheduling.placement.records import Placement
@@ -52,3 +54,17 @@ def test_devices_beyond_a_screen_are_counted() -> None:
 
 def test_an_empty_plan_draws_nothing() -> None:
     assert drawn(gpu_ids=(0,)) == []
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_a_block_without_room_for_its_name_has_a_letter_that_is_explained(colours: bool) -> None:
+    stream = io.StringIO()
+    names = ["a long task", "another long task"]
+    placements = [placement(names[0], (0,), 0.0, 2.0), placement(names[1], (0,), 2.0, 100.0)]
+    console = Console(file=stream, width=60, force_terminal=True, no_color=not colours)
+    print_gantt(console, placements, gpu_ids=(0,), names=names, device="GPU")
+    first, *_, last = Text.from_ansi(stream.getvalue()).plain.splitlines()
+    assert first.startswith("GPU 0 │a")
+    assert last == "tasks: a a long task"
+    # colours alone would part them nowhere else
+    assert ("[" in first) == (not colours)

@@ -134,3 +134,32 @@ def test_silence() -> None:
     watcher = SilentWatcher()
     watcher.update(PROGRESS)
     watcher.note("nothing")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("count", [1, 8, 60])
+def test_a_narrow_terminal_keeps_every_number(width: int, count: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    statuses = list(TrialStatus)
+    trials = tuple(
+        replace(trial(n, statuses[n % 6], reason="underperforming", value=0.123456 + n), train_loss=1.23456)
+        for n in range(count)
+    )
+    parts = RUN_VIEW.tables(RunProgress(phase="training", trials=trials), width)
+    for part in parts:
+        console.print(part)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    numbers = {entry.trial_id: f"{entry.best_value:.4g}" for entry in trials}
+    rows = [line.split() for line in lines if line[1:2].isdigit()]
+    assert len(rows) == min(count, 16)
+    assert all(numbers[int(row[0])] in row and "…" not in "".join(row) for row in rows)
+
+
+def test_bars_say_how_trials_stand_without_colour() -> None:
+    one_each = tuple(trial(n, status) for n, status in enumerate(TrialStatus))
+    console = Console(width=160, record=True, file=io.StringIO(), color_system=None)
+    console.print(RUN_VIEW.tables(RunProgress(phase="training", trials=one_each), 160)[0])
+    bars = [line.split()[1] for line in console.export_text().splitlines() if line[1:2].isdigit()]
+    assert len({bar.strip("━·") for bar in bars}) == len(TrialStatus)
+    assert {bar.count("·") for bar in bars} == {8}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cohort.cli.queue_table import queue_line, task_table
 from cohort.runs.lock import RunLock
@@ -81,13 +83,28 @@ def test_a_line_of_a_queue_names_states_devices_and_the_time_left() -> None:
 
 
 def test_the_table_has_a_column_of_priorities_only_where_they_differ_from_none() -> None:
-    headings = [column.header for column in task_table(PROGRESS).columns]
+    headings = [column.header for column in task_table(PROGRESS, width=200)[0].columns]
     assert headings == ["task", "state", "where", "trials", "steps", "best", "first planned", "actual"]
     urgent = replace(PROGRESS, tasks=(replace(PROGRESS.tasks[0], priority=3), *PROGRESS.tasks[1:]))
-    assert "priority" in [column.header for column in task_table(urgent).columns]
+    assert "priority" in [column.header for column in task_table(urgent, width=200)[0].columns]
 
 
 def test_a_queued_task_shows_when_it_is_expected() -> None:
-    rows = list(zip(*(column.cells for column in task_table(PROGRESS).columns), strict=True))
+    rows = list(zip(*(column.cells for column in task_table(PROGRESS, width=200)[0].columns), strict=True))
     assert rows[1][3] == "3/8 ended, 2 early"
     assert rows[2][-2:] == ("-", "about 1m 05s to 2m 05s")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_table_keeps_names_states_and_numbers(width: int) -> None:
+    long = replace(PROGRESS.tasks[1], name="a-rather-long-name-of-a-task", share_done=0.5, best_value=0.12345)
+    table, left_out = task_table(replace(PROGRESS, tasks=(PROGRESS.tasks[0], long)), width=width)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    shown = console.export_text()
+    assert max(map(len, shown.splitlines())) <= width
+    for words in ("running", "50 %", "0.1235", "done", "1.25"):
+        assert words in shown
+    _, _, rows = shown.partition("─ ")
+    assert "".join(line[: line.find("  ", 2)].strip() for line in rows.splitlines()) == "aa-rather-long-name-of-a-task"
+    assert ("first planned" in left_out) == (width == 60)

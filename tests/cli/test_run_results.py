@@ -13,7 +13,7 @@ from cohort.runs.facts import TaskFacts
 from cohort.runs.records import JsonValue, NewTrial
 from cohort.runs.status import read_status
 from cohort.runs.store import RunStore
-from tests.runs.synthetic_run import new_best
+from tests.runs.synthetic_run import SyntheticRun, new_best, write_synthetic_run
 
 SPACE: dict[str, JsonValue] = {
     "learning_rate": {"min": 1e-5, "max": 1e-3, "log": True},
@@ -69,3 +69,22 @@ def test_a_run_without_a_recorded_task_is_told_by_what_varies(
 ) -> None:
     print_results(_run(tmp_path, rates=(1e-4, 3e-4), task=TaskFacts()), as_json=False)
     assert "with learning_rate 0.0001" in _lines(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_table_keeps_the_trial_and_says_what_it_leaves_out(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    write_synthetic_run(directory.database, SyntheticRun(trials=60, steps=40))
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_results(directory.root, as_json=False)
+    table, _, facts = capsys.readouterr().out.partition("\nsame ")
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    # the trial's number is the second column where ranks have room
+    place = 1 if "rank" in table else 0
+    assert sorted(int(row[place]) for row in rows) == list(range(60))
+    assert "…" not in table
+    assert ("hidden   rank" in facts) == (width == 60)

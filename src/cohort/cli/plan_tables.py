@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
 from rich.table import Table
 
+from cohort.cli.fitted_table import TableColumn, fitted_table
 from cohort.cli.gantt_text import print_gantt
-from cohort.cli.trial_table import print_facts, wide_console
+from cohort.cli.trial_table import left_out_text, print_facts, wide_console
 from cohort.core.units import counted, format_bytes, format_duration
 from cohort.planning.packs import TaskPacks
 from cohort.planning.planning import TaskPlan
@@ -28,7 +28,8 @@ def print_plan(
 ) -> None:
     """Print a plan, with its simulation and packs where there are any."""
     console = wide_console(120)
-    console.print(_task_table(planned))
+    table, left_out = _task_table(planned, width=console.width)
+    console.print(table)
     if len(planned.tasks) > _MOST_ROWS:
         console.print(f"{len(planned.tasks) - _MOST_ROWS} more tasks are not listed; --json lists all\n")
     device = _device(planned)
@@ -40,10 +41,11 @@ def print_plan(
         device=device,
     )
     console.print()
-    print_facts(console, _facts(planned, simulation, page=page))
+    hidden = {"hidden": left_out_text(left_out, elsewhere="--json has all")} if left_out else {}
+    print_facts(console, hidden | _facts(planned, simulation, page=page))
     if packs:
         console.print()
-        console.print(_pack_table(packs, device=device))
+        console.print(_pack_table(packs, device=device, width=console.width))
         print_facts(console, {own.task: _pack_summary(own, device=device) for own in packs})
         console.print(
             f"note: packs show what several {device}s could do for one task, with every trial trained in full; "
@@ -58,25 +60,36 @@ def _device(planned: TaskPlan) -> str:
     return "GPU" if planned.choice.hardware.is_gpu else "worker"
 
 
-def _task_table(planned: TaskPlan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("task", "trials", "priority", "where", "from", "to", "at worst", "memory", "costs"):
-        table.add_column(heading, no_wrap=True, justify="left" if heading in ("task", "where", "costs") else "right")
+def _task_table(planned: TaskPlan, *, width: int) -> tuple[Table, tuple[str, ...]]:
+    rows = []
     for task in planned.tasks[:_MOST_ROWS]:
         placement, estimate = planned.placement(task.name), planned.estimates[task.name]
         option = next(o for o in estimate.options if o.num_gpus == placement.num_gpus)
-        table.add_row(
-            task.name,
-            str(estimate.num_trials),
-            str(estimate.priority),
-            f"{_device(planned)} {', '.join(map(str, placement.gpu_ids))}",
-            format_duration(placement.start_seconds),
-            format_duration(placement.end_seconds),
-            format_duration(option.seconds),
-            format_bytes(option.memory_bytes),
-            option.step_source.value,
+        rows.append(
+            (
+                task.name,
+                str(estimate.num_trials),
+                str(estimate.priority),
+                f"{_device(planned)} {', '.join(map(str, placement.gpu_ids))}",
+                format_duration(placement.start_seconds),
+                format_duration(placement.end_seconds),
+                format_duration(option.seconds),
+                format_bytes(option.memory_bytes),
+                option.step_source.value,
+            )
         )
-    return table
+    columns = (
+        TableColumn(heading="task", justify="left", least_width=16, wraps=True),
+        TableColumn(heading="trials", leave_out=4),
+        TableColumn(heading="priority", leave_out=2),
+        TableColumn(heading="where", justify="left", leave_out=5),
+        TableColumn(heading="from"),
+        TableColumn(heading="to"),
+        TableColumn(heading="at worst"),
+        TableColumn(heading="memory", leave_out=3),
+        TableColumn(heading="costs", justify="left", leave_out=1),
+    )
+    return fitted_table(columns, rows, width=width)
 
 
 def _facts(planned: TaskPlan, simulation: PlanSimulation | None, *, page: Path | None) -> dict[str, str]:
@@ -128,25 +141,34 @@ def _notes(planned: TaskPlan, simulation: PlanSimulation | None) -> list[str]:
     return found
 
 
-def _pack_table(packs: Sequence[TaskPacks], *, device: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("task", "pack on", "from", "to", "trials", "r x batch size"):
-        table.add_column(heading, justify="right" if heading in ("from", "to", "trials") else "left")
-    rows = [(own, job) for own in packs for job in own.plan.jobs]
-    for own, job in rows[:_MOST_ROWS]:
+def _pack_table(packs: Sequence[TaskPacks], *, device: str, width: int) -> Table:
+    rows = []
+    jobs = [(own, job) for own in packs for job in own.plan.jobs]
+    for own, job in jobs[:_MOST_ROWS]:
         kinds = Counter(own.parameters[trial_id] for trial_id in job.trial_ids)
-        table.add_row(
-            own.task,
-            f"{device} {', '.join(map(str, job.gpu_ids))}",
-            format_duration(job.start_seconds),
-            format_duration(job.end_seconds),
-            str(len(job.trial_ids)),
-            ", ".join(
-                f"{f'{count} of ' if count > 1 else ''}{r} x {size}" for (r, size), count in sorted(kinds.items())
-            ),
+        rows.append(
+            (
+                own.task,
+                f"{device} {', '.join(map(str, job.gpu_ids))}",
+                format_duration(job.start_seconds),
+                format_duration(job.end_seconds),
+                str(len(job.trial_ids)),
+                ", ".join(
+                    f"{f'{count} of ' if count > 1 else ''}{r} x {size}" for (r, size), count in sorted(kinds.items())
+                ),
+            )
         )
-    if len(rows) > _MOST_ROWS:
-        table.add_row("...", "", "", "", "", f"{len(rows) - _MOST_ROWS} more; --json lists all")
+    if len(jobs) > _MOST_ROWS:
+        rows.append(("...", "", "", "", "", f"{len(jobs) - _MOST_ROWS} more; --json lists all"))
+    columns = (
+        TableColumn(heading="task", justify="left", least_width=8, wraps=True),
+        TableColumn(heading="pack on", justify="left", least_width=8, wraps=True),
+        TableColumn(heading="from"),
+        TableColumn(heading="to"),
+        TableColumn(heading="trials"),
+        TableColumn(heading="r x batch size", justify="left", least_width=12, wraps=True),
+    )
+    table, _ = fitted_table(columns, rows, width=width)
     return table
 
 

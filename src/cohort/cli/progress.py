@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TextIO, TypeVar
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cohort.cli.fitted_table import TableColumn, fitted_table
 from cohort.cli.lost_terminal import outliving_terminal
 from cohort.cli.trial_table import STYLES, constant_text, format_value, parameter_text, varied_names
 from cohort.core.clock import Clock, SystemClock
@@ -25,6 +25,13 @@ __all__ = ["RUN_VIEW", "LiveWatcher", "PlainWatcher", "View", "progress_line", "
 
 P = TypeVar("P")
 _BAR_WIDTH = 16
+_BAR_ENDS = {
+    TrialStatus.RUNNING: "╸",
+    TrialStatus.COMPLETED: "●",
+    TrialStatus.PARKED: "║",
+    TrialStatus.STOPPED: "×",
+    TrialStatus.FAILED: "!",
+}
 _SHOWN_TRIALS = 16
 
 
@@ -34,13 +41,13 @@ class View(Generic[P]):
 
     Attributes:
         line: Everything in one line.
-        tables: What a terminal shows below that line.
+        tables: What a terminal of so many columns shows below that line.
         phase: A change of it is printed at once.
         interval_seconds: Time between plain lines.
     """
 
     line: Callable[[P], str]
-    tables: Callable[[P], Sequence[Text | Table]]
+    tables: Callable[[P, int], Sequence[Text | Table]]
     phase: Callable[[P], str]
     interval_seconds: float
 
@@ -70,7 +77,8 @@ class LiveWatcher(Generic[P]):
         self._view, self._live = view, live
 
     def update(self, progress: P) -> None:
-        self._live.update(Group(Text(self._view.line(progress)), *self._view.tables(progress)))
+        tables = self._view.tables(progress, self._live.console.width)
+        self._live.update(Group(Text(self._view.line(progress)), *tables))
 
     def note(self, text: str) -> None:
         self._live.console.print(Text(text))
@@ -113,38 +121,70 @@ def progress_line(progress: RunProgress) -> str:
     return " | ".join(parts)
 
 
-def _bar(trial: TrialProgress) -> Text:
+def _bar(trial: TrialProgress, *, width: int) -> Text:
     share = trial.steps_done / trial.planned_steps if trial.planned_steps else 0.0
-    filled = round(_BAR_WIDTH * min(1.0, share))
-    return Text.assemble(("━" * filled, STYLES[trial.status]), ("━" * (_BAR_WIDTH - filled), "dim"))
+    filled = round(width * min(1.0, share))
+    end = _BAR_ENDS.get(trial.status, "")
+    # a bar's end says how the trial stands, and dots what it has not done: colours alone do not print everywhere
+    done = ("━" * max(filled - len(end), 0) + end) if end else "━" * filled
+    return Text.assemble((done, STYLES[trial.status]), ("·" * (width - len(done)), "dim"))
 
 
-def _tables(progress: RunProgress) -> list[Text | Table]:
+def _tables(progress: RunProgress, width: int) -> list[Text | Table]:
     if not progress.trials:
         return []
     parameters = [trial.parameters for trial in progress.trials]
-    names, best, order = varied_names(parameters), progress.best, list(STYLES)
+    names, order = varied_names(parameters), list(STYLES)
     ordered = sorted(
         progress.trials,
         key=lambda trial: (order.index(trial.status), trial.best_order or (float("inf"), trial.trial_id)),
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("trial", "", "train loss", progress.metric_label, "state", "configuration"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading.endswith("loss") else "left")
-    for trial in ordered[:_SHOWN_TRIALS]:
+    shown = ordered[:_SHOWN_TRIALS]
+    table, left_out = _trial_table(shown, progress, names=names, is_named=True, width=width)
+    below = [f"and {len(ordered) - len(shown)} more"] if len(ordered) > len(shown) else []
+    # the names of hyperparameters once below the table, where each row has no room for them
+    if left_out:
+        table, left_out = _trial_table(shown, progress, names=names, is_named=False, width=width)
+        if names and _CONFIGURATION not in left_out:
+            below.append(f"{_CONFIGURATION}: {', '.join(names)}")
+    if (same := constant_text(parameters)) is not None:
+        below.append(same)
+    return [table, *(Text(line, style="dim") for line in below)]
+
+
+_CONFIGURATION = "configuration"
+
+
+def _trial_table(
+    trials: Sequence[TrialProgress], progress: RunProgress, *, names: Sequence[str], is_named: bool, width: int
+) -> tuple[Table, tuple[str, ...]]:
+    best = progress.best
+    rows: list[Sequence[str | Text]] = []
+    for trial in trials:
         is_best = best is not None and trial.trial_id == best.trial_id
         state = trial.reason if trial.status is TrialStatus.STOPPED and trial.reason else trial.status.value
-        table.add_row(
-            f"{trial.trial_id}{' *' if is_best else ''}",
-            _bar(trial),
-            format_value(trial.train_loss),
-            format_value(trial.best_value),
-            Text(state, style=STYLES[trial.status]),
-            parameter_text(trial.parameters, names),
+        values = ", ".join(format_value(trial.parameters.get(name)) for name in names)
+        rows.append(
+            [
+                f"{trial.trial_id}{' *' if is_best else ''}",
+                _bar(trial, width=_BAR_WIDTH if is_named else _BAR_WIDTH // 2),
+                format_value(trial.train_loss),
+                format_value(trial.best_value),
+                Text(state, style=STYLES[trial.status]),
+                parameter_text(trial.parameters, names) if is_named else values,
+            ]
         )
-    hidden, same = len(ordered) - _SHOWN_TRIALS, constant_text(parameters)
-    below = ([f"and {hidden} more"] if hidden > 0 else []) + ([same] if same is not None else [])
-    return [table, *(Text(line, style="dim") for line in below)]
+    columns = [
+        TableColumn(heading="trial", justify="left"),
+        TableColumn(heading="", justify="left", leave_out=1),
+        TableColumn(heading="train loss", leave_out=2),
+        TableColumn(heading=progress.metric_label),
+        # 16: the reasons of our exit rules stay in one line
+        TableColumn(heading="state", justify="left", least_width=16),
+        TableColumn(heading=_CONFIGURATION, justify="left", leave_out=3),
+    ]
+    # with one configuration there is no name, and below the table stand all values
+    return fitted_table(columns if names else columns[:-1], rows, width=width)
 
 
 # 10 seconds: a log file stays readable, and a stuck run is noticed soon

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cohort.cli.fitted_table import TableColumn, fitted_table
 from cohort.cli.progress import View
-from cohort.cli.trial_table import format_value, print_facts, wide_console
+from cohort.cli.trial_table import format_value, left_out_text, print_facts, wide_console
 from cohort.core.units import counted, format_duration
 from cohort.task_queue.progress import QueueProgress, TaskView
 from cohort.task_queue.records import TaskState
@@ -58,36 +59,56 @@ def _trials(task: TaskView) -> str:
     return f"{task.num_ended}/{task.num_trials} ended{early}"
 
 
-def task_table(progress: QueueProgress) -> Table:
-    """Return the tasks in the order they were added, with planned and actual times."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def task_table(progress: QueueProgress, *, width: int) -> tuple[Table, tuple[str, ...]]:
+    """Return the tasks in the order they were added, with planned and actual times, and what ``width`` left out."""
     priority = ["priority"] if any(task.priority for task in progress.tasks) else []
-    for heading in ("task", "state", *priority, "where", "trials", "steps", "best", "first planned", "actual"):
-        is_number = heading in ("priority", "steps", "best")
-        table.add_column(heading, no_wrap=True, justify="right" if is_number else "left")
+    headings = ("task", "state", *priority, "where", "trials", "steps", "best", "first planned", "actual")
+    rows: list[Sequence[str | Text]] = []
     for task in progress.tasks:
         actual = (task.actual_start, task.actual_end)
         if not task.state.is_final and task.expected_end is not None:
             actual = (task.actual_start or task.expected_start, task.expected_end)
         expected = "" if actual[1] is None or task.state.is_final else "about "
-        table.add_row(
-            task.name,
-            Text(task.state.value, style=_STYLES[task.state]),
-            *(str(task.priority) for _ in priority),
-            task.device or "-",
-            _trials(task),
-            "-" if task.share_done is None else f"{100 * task.share_done:.0f} %",
-            format_value(task.best_value),
-            _span(task.planned_start, task.planned_end),
-            (expected if actual[0] is not None else "") + _span(*actual),
+        rows.append(
+            (
+                task.name,
+                Text(task.state.value, style=_STYLES[task.state]),
+                *(str(task.priority) for _ in priority),
+                task.device or "-",
+                _trials(task),
+                "-" if task.share_done is None else f"{100 * task.share_done:.0f} %",
+                format_value(task.best_value),
+                _span(task.planned_start, task.planned_end),
+                (expected if actual[0] is not None else "") + _span(*actual),
+            )
         )
-    return table
+    return fitted_table([_COLUMNS[heading] for heading in headings], rows, width=width)
+
+
+_COLUMNS = {
+    column.heading: column
+    for column in (
+        TableColumn(heading="task", justify="left", least_width=16, wraps=True),
+        TableColumn(heading="state", justify="left"),
+        TableColumn(heading="priority", leave_out=4),
+        TableColumn(heading="where", justify="left", leave_out=5),
+        TableColumn(heading="trials", justify="left", least_width=10, wraps=True, leave_out=3),
+        TableColumn(heading="steps"),
+        TableColumn(heading="best"),
+        TableColumn(heading="first planned", justify="left", leave_out=1),
+        TableColumn(heading="actual", justify="left", leave_out=2),
+    )
+}
+
+
+def _live_tables(progress: QueueProgress, width: int) -> list[Text | Table]:
+    table, left_out = task_table(progress, width=width)
+    hidden = left_out_text(left_out, elsewhere="cohort status --json has all")
+    return [table, Text(f"hidden: {hidden}", style="dim")] if left_out else [table]
 
 
 # 30 seconds: several workers write their own logs as well
-QUEUE_VIEW: View[QueueProgress] = View(
-    line=queue_line, tables=lambda progress: [task_table(progress)], phase=lambda _: "", interval_seconds=30.0
-)
+QUEUE_VIEW: View[QueueProgress] = View(line=queue_line, tables=_live_tables, phase=lambda _: "", interval_seconds=30.0)
 
 
 def print_queue(status: QueueStatus, *, as_json: bool) -> None:
@@ -97,8 +118,10 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         return
     console = wide_console(180)
     progress = status.progress
-    console.print(task_table(progress))
-    facts = {"queue": f"{_count_states(progress)}" + (f" ({status.holder})" if status.holder else "")}
+    table, left_out = task_table(progress, width=console.width)
+    console.print(table)
+    facts = {"hidden": left_out_text(left_out, elsewhere="--json has all")} if left_out else {}
+    facts |= {"queue": f"{_count_states(progress)}" + (f" ({status.holder})" if status.holder else "")}
     if status.holder and progress.end_seconds is not None:
         facts["left"] = f"about {format_duration(max(progress.end_seconds - progress.now_seconds, 0))}"
     planned = [task.planned_end for task in progress.tasks if task.planned_end is not None]

@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from cohort.cli.trial_table import (
     constant_text,
     format_value,
+    left_out_text,
     parameter_text,
     print_facts,
     trial_table,
@@ -33,9 +36,13 @@ def _names_to_show(results: RunResults) -> list[str]:
     return [name for name in rows[0] if name in shown] if rows else []
 
 
-def _not_in_table(ranked: Sequence[RankedTrial]) -> dict[str, str]:
+def _print_trials(console: Console, ranked: Sequence[RankedTrial], *, metric_label: str) -> dict[str, str]:
+    """Print the table of trials; return what it does not show."""
+    table, left_out = trial_table(ranked, metric_label=metric_label, width=console.width)
+    console.print(table)
     constant = constant_text([entry.trial.parameters for entry in ranked])
-    return {} if constant is None else {"same": f"{constant} (no column above)"}
+    found = {} if constant is None else {"same": f"{constant} (no column above)"}
+    return found | ({"hidden": left_out_text(left_out, elsewhere="--json has all")} if left_out else {})
 
 
 def _outcome(results: RunResults) -> dict[str, str]:
@@ -70,8 +77,8 @@ def print_results(run_directory: Path, *, as_json: bool) -> None:
         print(json.dumps({"run_directory": str(run_directory), **results_json(results)}, indent=2))
         return
     console = wide_console(160)
-    console.print(trial_table(results.ranked, metric_label=results.metric_label))
-    facts = _not_in_table(results.ranked) | _outcome(results)
+    left_out = _print_trials(console, results.ranked, metric_label=results.metric_label)
+    facts = left_out | _outcome(results)
     if results.best is not None:
         facts["adapter"] = str(directory.best)
     if (run_directory / "report.html").exists():
@@ -86,7 +93,7 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         print(json.dumps(body | results_json(status.results), indent=2))
         return
     console = wide_console(160)
-    console.print(trial_table(status.trials, metric_label=status.results.metric_label))
+    left_out = _print_trials(console, status.trials, metric_label=status.results.metric_label)
     facts = {"state": status.state + (f" ({status.holder})" if status.holder else "")}
     facts["trials"] = ", ".join(f"{count} {name.value}" for name, count in status.counts.items() if count)
     if status.stopped_reasons:
@@ -95,7 +102,7 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         facts["speed"] = f"{format_count(status.tokens_per_second)} tokens/s"
     if status.state == "running" and status.seconds_left is not None:
         facts["left"] = f"about {format_duration(status.seconds_left)}"
-    print_facts(console, _not_in_table(status.trials) | facts | _outcome(status.results))
+    print_facts(console, left_out | facts | _outcome(status.results))
     if status.state == "stopped":
         # steps after the last checkpoint are trained again, so the message names the checkpoint
         line = f"\nto continue from the last checkpoint: cohort resume {run_directory}"

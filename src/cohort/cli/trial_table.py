@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cohort.cli.fitted_table import TableColumn, fitted_table
 from cohort.runs.records import JsonValue, TrialStatus
 from cohort.runs.results import RankedTrial
 from cohort.runs.results_table import Medium, shown_columns
@@ -17,6 +20,7 @@ __all__ = [
     "STYLES",
     "constant_text",
     "format_value",
+    "left_out_text",
     "parameter_text",
     "print_facts",
     "trial_table",
@@ -34,6 +38,9 @@ STYLES = {
     TrialStatus.FAILED: "red",
     TrialStatus.WAITING: "dim",
 }
+
+# hyperparameters leave a narrow table by their place, after the ranks and before the steps
+_MOST_COLUMNS = 1000
 
 
 def format_value(value: JsonValue) -> str:
@@ -64,31 +71,67 @@ def constant_text(rows: Sequence[Mapping[str, JsonValue]]) -> str | None:
     return f"in every trial {constant}" if constant else None
 
 
-def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str) -> Table:
-    """Return the trials, best first, with the hyperparameters that differ; print :func:`constant_text` below it."""
+def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str, width: int) -> tuple[Table, tuple[str, ...]]:
+    """Return the trials, best first, with the hyperparameters that differ, and the headings that ``width`` left out.
+
+    Print :func:`constant_text` below it.
+    """
     rows = [entry.trial.parameters for entry in ranked]
     constant = {name for row in rows for name in row} - set(varied_names(rows))
     columns = shown_columns(ranked, medium=Medium.TERMINAL, metric_label=metric_label)
     columns = [column for column in columns if column.name not in constant]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column.name, justify="left" if column.name == "status" else "right")
-    for entry in ranked:
-        cells = [column.text(entry) if column.text else format_value(column.value(entry)) for column in columns]
-        # the status is the last column
-        table.add_row(*cells[:-1], Text(cells[-1], style=STYLES[entry.trial.status]))
-    return table
+    parameters = {name for row in rows for name in row}
+    cells = [
+        [column.text(entry) if column.text else format_value(column.value(entry)) for column in columns]
+        for entry in ranked
+    ]
+    fitting = [
+        _fitting(column.name, place=place, is_parameter=column.name in parameters, cells=[row[place] for row in cells])
+        for place, column in enumerate(columns)
+    ]
+    # the status is the last column
+    styled: list[Sequence[str | Text]] = [
+        [*row[:-1], Text(row[-1], style=STYLES[entry.trial.status])] for row, entry in zip(cells, ranked, strict=True)
+    ]
+    return fitted_table(fitting, styled, width=width)
+
+
+def _fitting(name: str, *, place: int, is_parameter: bool, cells: Sequence[str]) -> TableColumn:
+    if name == "status":
+        # 16: the reasons of our exit rules stay in one line
+        return TableColumn(heading=name, justify="left", least_width=16, wraps=True)
+    if is_parameter:
+        # the last of them goes first; a word or a list may be shortened, a number may not
+        is_text = any(cell[-1:].isalpha() or cell.endswith("]") for cell in cells)
+        return TableColumn(heading=name, least_width=8 if is_text else 0, leave_out=_MOST_COLUMNS - place)
+    # the trial's number and the metric always stay; the rows are in the order of their ranks
+    return TableColumn(heading=name, leave_out={"rank": 1, "steps": _MOST_COLUMNS}.get(name, 0))
 
 
 def wide_console(width: int) -> Console:
-    """Return a console on stdout: as wide as the terminal, or ``width`` columns where it is none."""
+    """Return a console on stdout: as wide as the terminal or ``COLUMNS`` say, or ``width`` columns without either."""
     console = Console(highlight=False)
+    if console.is_terminal:
+        return console
     # a pipe has no width of its own: without this, tables would be cut to 80 columns
-    return console if console.is_terminal else Console(highlight=False, width=width, no_color=True)
+    return Console(highlight=False, width=None if "COLUMNS" in os.environ else width, no_color=True)
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:
-    """Print names and values in two columns."""
-    width = max((len(name) for name in facts), default=0)
+    """Print names and values in two columns; on a terminal, long values go on below their beginning."""
+    indent = max((len(name) for name in facts), default=0) + 2
     for name, value in facts.items():
-        console.print(Text(f"{name:<{width}}  {value}"), soft_wrap=True)
+        # paths and commands stay whole, so that they can be copied; a pipe gets one line for each name
+        width = max(console.width - indent, 20) if console.is_terminal else sys.maxsize
+        lines = [
+            line
+            for part in value.splitlines() or [""]
+            for line in textwrap.wrap(part, width, break_long_words=False, break_on_hyphens=False) or [""]
+        ]
+        for number, line in enumerate(lines):
+            console.print(Text(f"{'' if number else name:<{indent}}{line}"), soft_wrap=True)
+
+
+def left_out_text(headings: Sequence[str], *, elsewhere: str) -> str:
+    """Return that a table has no room for ``headings``, and where they are."""
+    return f"{', '.join(headings)} (the terminal is too narrow; {elsewhere})"

@@ -54,7 +54,8 @@ class Column:
 
 
 def _status(trial: TrialRecord) -> str:
-    return trial.status.value + (f": {trial.reason}" if trial.reason and trial.reason != "completed" else "")
+    # the reason alone: with "stopped" before it, a row would not fit 80 columns
+    return trial.reason if trial.status is TrialStatus.STOPPED and trial.reason else trial.status.value
 
 
 def _outcome(trial: TrialRecord) -> str:
