@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from cohort.version import __version__
 
 if TYPE_CHECKING:
-    from cohort.api import Engine
+    from cohort.api import Engine, load, resume, run, tune
     from cohort.core.errors import CohortError, InputError, Problem
-    from cohort.engine.tune import resume, tune
     from cohort.runs.task_result import TaskResult
     from cohort.tasks.loading import TaskFile, load_task
     from cohort.tasks.task import Task
@@ -30,8 +29,10 @@ __all__ = [
     "TaskFile",
     "TaskResult",
     "__version__",
+    "load",
     "load_task",
     "resume",
+    "run",
     "tune",
 ]
 
@@ -45,9 +46,11 @@ _HOMES = {
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),
     "TaskResult": ("cohort.runs.task_result", "TaskResult"),
+    "load": ("cohort.api", "load"),
     "load_task": ("cohort.tasks.loading", "load_task"),
-    "resume": ("cohort.engine.tune", "resume"),
-    "tune": ("cohort.engine.tune", "tune"),
+    "resume": ("cohort.api", "resume"),
+    "run": ("cohort.api", "run"),
+    "tune": ("cohort.api", "tune"),
 }
 
 

@@ -20,8 +20,10 @@ PUBLIC_NAMES = {
     "TaskFile",
     "TaskResult",
     "__version__",
+    "load",
     "load_task",
     "resume",
+    "run",
     "tune",
 }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from cohort.core.errors import InputError, RunStateError
+from cohort.runs.directory import RunDirectory
 from cohort.runs.task_result import TasksFailedError, read_task_result
 from tests.runs.small_run import SmallRun
 
@@ -16,10 +18,35 @@ def test_the_best_trial_and_its_metrics_are_those_of_the_run(run: SmallRun) -> N
     store.close()
     result = read_task_result(directory.root, name="gsm8k")
     assert (result.name, result.adapter_directory) == ("gsm8k", directory.best)
+    assert result.best_trial is not None
     assert result.best_trial["trial"] == 1
     assert result.metrics["loss"] == 1.25
     assert result.base_value == 3.0
     assert [row["rank"] for row in result.trials] == [1, 2, 3, 4]
+
+
+def test_the_table_of_a_run_that_goes_on_as_a_frame(run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, store, _ = run
+    store.close()
+    with directory.lock():
+        result = read_task_result(directory.root)
+    assert (result.name, result.state) == (directory.root.name, "running")
+    frame = result.trials_frame()
+    assert list(frame["trial"]) == [1, 0, 2, 3]
+    assert {"learning_rate", "r", "eval_loss"} <= set(frame.columns)
+    assert read_task_result(directory.root).state == "stopped", "no process holds it"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="pip install pandas"):
+        result.trials_frame()
+
+
+def test_a_run_without_a_record_has_no_trials_yet(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    with directory.lock():
+        directory.task_file.write_text("model_name_or_path: owner/model\n")
+        result = read_task_result(directory.root)
+    assert (result.state, result.best_trial, result.metrics, result.trials) == ("running", None, {}, [])
+    assert result.trials_frame().empty
 
 
 def test_there_must_be_a_run(tmp_path: Path) -> None:

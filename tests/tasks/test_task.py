@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from cohort.core.errors import InputError
@@ -44,3 +46,47 @@ def test_early_exit_of_the_engine_is_a_default() -> None:
     assert own.with_early_exit(settings).early_exit.rule == "none"
     given = Task(model="model", dataset="train.jsonl", early_exit=settings)
     assert given.file.early_exit_settings() == settings
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    space = {"learning_rate": np.logspace(-4, -3, 2), "r": range(4, 6), "batch_size": [np.int64(2)]}
+    task = Task(
+        model="model",
+        dataset="train.jsonl",
+        search_space=space,
+        training={"seed": np.int64(3)},
+        num_gpus=np.int64(0),  # type: ignore[arg-type]
+    )
+    plain = Task(
+        model="model",
+        dataset="train.jsonl",
+        search_space={"learning_rate": [1e-4, 1e-3], "r": [4, 5], "batch_size": [2]},
+        training={"seed": 3},
+        num_gpus=0,
+    )
+    assert task.file == plain.file
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"modle": "x"}, r"Task: modle: found 'x', an unknown argument; .*Did you mean model\?"),
+        ({"lr": 1e-4}, r"Write training=\{'learning_rate': \.\.\.\}; to search over it, search_space="),
+        ({"gradient_accumulation_steps": 4}, "Remove it: batch_size is the whole optimizer step"),
+        ({"lora": 5, "training": "x"}, r"Task: lora: found 5; (.|\n)*Task: training: found 'x'"),
+        ({"search": 4, "search_space": 5}, "Task: search: found 4"),
+        ({"report_to": 5}, "Task: report_to: found 5"),
+        ({"name": 5}, "Task: name: found 5"),
+    ],
+)
+def test_wrong_arguments_and_types_are_input_errors(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        Task(model="model", dataset="train.jsonl", **keys)
+
+
+def test_given_rows_have_a_place_in_a_run_directory(folder: Path) -> None:
+    task = Task(model="model", dataset={"train": [{"text": "a"}], "validation": [{"text": "b"}]})
+    assert (task.name, task.file.dataset.train) == ("task", ("rows/train.jsonl",))
+    placed = task.file.with_rows_in(folder / "run" / "rows")
+    assert placed.dataset.validation == (str(folder / "run" / "rows" / "validation.jsonl"),)
+    assert placed.given["train"].content == b'{"text": "a"}\n'

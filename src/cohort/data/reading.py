@@ -11,7 +11,7 @@ from cohort.data.formats import DataFormat, ParsedRow, parse_rows
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.rows import RawRow, content_digest, read_source
 from cohort.data.settings import DatasetSettings
-from cohort.data.sources import SPLITS, HubSource, SourceFile, SplitName, resolve_sources
+from cohort.data.sources import SPLITS, DataSource, GivenSource, HubSource, SplitName, resolve_sources
 
 __all__ = ["InputSource", "ParsedDataset", "find_sources", "read_examples"]
 
@@ -27,7 +27,7 @@ class InputSource:
     """
 
     split: SplitName
-    source: SourceFile | HubSource
+    source: DataSource
     digest: str
     rows: Sequence[RawRow] | None = None
 
@@ -54,7 +54,12 @@ def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSou
         # a share of the training rows has no files
         if isinstance(written, int | float):
             continue
-        resolved = resolve_sources(written, split=split, base_directory=settings.base_directory, where=where, log=log)
+        resolved: list[DataSource]
+        if (given := settings.given.get(split)) is not None:
+            resolved = [GivenSource(rows=given, shown=str(where))]
+        else:
+            base = settings.base_directory
+            resolved = [*resolve_sources(written, split=split, base_directory=base, where=where, log=log)]
         for source in resolved:
             is_hub = isinstance(source, HubSource)
             try:

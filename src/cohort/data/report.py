@@ -11,7 +11,7 @@ from typing import Any
 from cohort.data.lengths import LengthStatistics, format_histogram
 from cohort.data.problems import ProblemLog
 from cohort.data.reading import InputSource, ParsedDataset
-from cohort.data.sources import SourceFile, SplitName
+from cohort.data.sources import SplitName
 from cohort.data.tokenised import TokenisedRows
 
 __all__ = ["DataReport", "SplitInput", "collect_notes", "split_input"]
@@ -144,10 +144,10 @@ def split_input(
         OSError: a file that was read is gone.
     """
     own = [entry for entry in sources if entry.split == split]
-    files = [entry.source.path for entry in own if isinstance(entry.source, SourceFile)]
+    sizes = [entry.source.num_bytes() for entry in own]
     return SplitInput(
         num_rows_read=parsed.rows_read[split],
-        num_bytes=sum(path.stat().st_size for path in files) if len(files) == len(own) else None,
+        num_bytes=None if None in sizes else sum(size for size in sizes if size is not None),
         files_hash=hashlib.sha256(json.dumps([entry.digest for entry in own]).encode()).hexdigest(),
         rows_hash=_rows_hash(rows, is_chat=parsed.is_chat),
     )

@@ -13,7 +13,7 @@ from typing import Any
 from cohort.core.place import Place
 from cohort.data.columnar import hub_rows, parquet_rows
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
-from cohort.data.sources import HubSource, SourceFile, SplitName
+from cohort.data.sources import DataSource, GivenSource, HubSource, SplitName
 
 __all__ = ["RawRow", "ReadSource", "content_digest", "read_source"]
 
@@ -35,7 +35,7 @@ class ReadSource:
     num_unreadable: int
 
 
-def read_source(source: SourceFile | HubSource, *, split: SplitName, where: Place, log: ProblemLog) -> ReadSource:
+def read_source(source: DataSource, *, split: SplitName, where: Place, log: ProblemLog) -> ReadSource:
     """Read every row of ``source``; unreadable rows and an empty source are noted in ``log``.
 
     Raises:
@@ -43,6 +43,8 @@ def read_source(source: SourceFile | HubSource, *, split: SplitName, where: Plac
     """
     if isinstance(source, HubSource):
         entries = iter(hub_rows(source, split=split, where=where, log=log))
+    elif isinstance(source, GivenSource):
+        entries = _json_lines(source.rows.content)
     elif source.path.suffix.lower() == ".parquet":
         entries = iter(parquet_rows(source))
     else:
@@ -51,7 +53,7 @@ def read_source(source: SourceFile | HubSource, *, split: SplitName, where: Plac
     rows: list[RawRow] = []
     num_unreadable = 0
     for line, value in entries:
-        place = f"{source.shown}:{line}"
+        place = source.place(line)
         if isinstance(value, BadRowError):
             log.extend([value.at(place)])
             num_unreadable += 1
@@ -68,10 +70,13 @@ def read_source(source: SourceFile | HubSource, *, split: SplitName, where: Plac
     return ReadSource(rows=rows, num_unreadable=num_unreadable)
 
 
-def content_digest(source: SourceFile | HubSource, *, rows: list[RawRow] | None = None) -> str:
+def content_digest(source: DataSource, *, rows: list[RawRow] | None = None) -> str:
     """Return SHA-256 (hex) of a file's bytes; of the rows' canonical JSON for a hub data set, which has no one file."""
     digest = hashlib.sha256()
-    if isinstance(source, SourceFile):
+    if isinstance(source, GivenSource):
+        # as the file that a run keeps of them
+        return hashlib.sha256(source.rows.content).hexdigest()
+    if not isinstance(source, HubSource):
         with source.path.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)

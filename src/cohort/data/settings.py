@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from cohort.core.errors import InputError
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal, checked, choice, flag, problems_of, setting_fields, whole
+from cohort.data.given_rows import GivenRows
 
 __all__ = [
     "CANONICAL_COLUMNS",
@@ -98,6 +99,7 @@ class DatasetSettings:
         completion_only_loss: False trains on every token, whatever a message's weight says.
         seed: Chooses the validation share, the evaluation rows and the rows of ``max_train_samples``.
         base_directory: What relative paths are relative to; the working directory when None.
+        given: Rows given from Python, by split; they are read instead of the files that the split names.
         where: The place of this section.
 
     Raises:
@@ -132,6 +134,7 @@ class DatasetSettings:
     )
     seed: int = 0
     base_directory: Path | None = None
+    given: Mapping[str, GivenRows] = field(default_factory=dict)
     where: Place = _SECTION
 
     def __post_init__(self) -> None:

@@ -11,9 +11,19 @@ from typing import Literal
 
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import Place
+from cohort.data.given_rows import GivenRows
 from cohort.data.problems import ProblemKind, ProblemLog
 
-__all__ = ["READABLE_SUFFIXES", "SPLITS", "HubSource", "SourceFile", "SplitName", "resolve_sources"]
+__all__ = [
+    "READABLE_SUFFIXES",
+    "SPLITS",
+    "DataSource",
+    "GivenSource",
+    "HubSource",
+    "SourceFile",
+    "SplitName",
+    "resolve_sources",
+]
 
 READABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 SplitName = Literal["train", "validation"]
@@ -35,6 +45,14 @@ class SourceFile:
     path: Path
     shown: str
 
+    def place(self, number: int) -> str:
+        """Return how messages name the line ``number``, from 1."""
+        return f"{self.shown}:{number}"
+
+    def num_bytes(self) -> int | None:
+        """Return the file's size."""
+        return self.path.stat().st_size
+
 
 @dataclass(frozen=True, kw_only=True)
 class HubSource:
@@ -47,6 +65,33 @@ class HubSource:
     def shown(self) -> str:
         """The id as the user wrote it."""
         return self.name if self.config is None else f"{self.name}:{self.config}"
+
+    def place(self, number: int) -> str:
+        """Return how messages name the row ``number``, from 1."""
+        return f"{self.shown}:{number}"
+
+    def num_bytes(self) -> int | None:
+        """Return None: the data set is no one file."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenSource:
+    """Rows given from Python. ``shown`` is the key that they were given for."""
+
+    rows: GivenRows
+    shown: str
+
+    def place(self, number: int) -> str:
+        """Return how messages name the row ``number``, from 1: as Python counts, from 0."""
+        return f"{self.shown}[{number - 1}]"
+
+    def num_bytes(self) -> int | None:
+        """Return the size of the file that a run keeps of them."""
+        return len(self.rows.content)
+
+
+DataSource = SourceFile | HubSource | GivenSource
 
 
 def resolve_sources(

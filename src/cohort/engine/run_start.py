@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from cohort.core.clock import Clock
-from cohort.core.durable_files import write_text
+from cohort.core.durable_files import write_bytes, write_text
 from cohort.core.errors import Problem
 from cohort.core.units import counted
 from cohort.engine.copied_runs import places_now
@@ -28,7 +28,7 @@ from cohort.runs.facts import RunState
 from cohort.runs.store import RunStore
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["begun_run", "new_directory", "open_state_store", "prepare_task"]
+__all__ = ["begun_run", "new_directory", "open_state_store", "prepare_task", "write_given_rows"]
 
 
 def prepare_task(
@@ -86,9 +86,18 @@ def new_directory(path: str | Path, task: TaskFile) -> Iterator[RunDirectory]:
     directory = RunDirectory.create(path)
     with directory.lock():
         directory.clean_up()
-        # the task first: a directory without a record begins again from it
+        # the task before the record, and its rows before it: a directory without a record begins again from them
+        write_given_rows(task, directory.rows)
         write_text(directory.task_file, task.resolved_yaml())
         yield directory
+
+
+def write_given_rows(task: TaskFile, folder: Path) -> None:
+    """Write the rows that were given from Python where :meth:`TaskFile.with_rows_in` expects them."""
+    if task.given:
+        folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in task.given.items():
+        write_bytes(folder / f"{split}.jsonl", rows.content)
 
 
 @contextlib.contextmanager

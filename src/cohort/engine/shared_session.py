@@ -94,6 +94,7 @@ class SharedSession:
         task = task.file if isinstance(task, Task) else task
         task = task if self._num_gpus is None else task.model_copy(update={"num_gpus": self._num_gpus})
         run_directory = Path("runs") / name if run_directory is None else Path(run_directory)
+        task = task.with_rows_in(RunDirectory(run_directory).rows)
         with self._submitting:
             also = [problem for problem in (self._taken(name), RunDirectory.find_problem(run_directory)) if problem]
             preparation = prepare_task(

@@ -54,6 +54,7 @@ def tune(
     """
     watcher, options, clock = watcher or SilentWatcher(), options or RunOptions(), clock or SystemClock()
     occupied = RunDirectory.find_problem(run_directory)
+    task = task.with_rows_in(RunDirectory(Path(run_directory)).rows)
     # before the directory is made: a mistake leaves nothing behind
     preparation = prepare_task(
         task,

@@ -30,6 +30,8 @@ class RunDirectory:
         # manifests, each with a copy of the database as it was then
         self.checkpoints = root / "checkpoints"
         self.trials = root / "trials"
+        # rows that were given from Python, a file for each split
+        self.rows = root / "rows"
         self.report = root / "report.html"
         self.results_csv = root / "results.csv"
         # every step and evaluation, one JSON object a line
@@ -118,8 +120,9 @@ class RunDirectory:
             remove_leftovers(self.root)
             # where two directories cannot be exchanged in one step, a kill may have left best/ under its other name
             recover_directory(self.best)
-            if self.checkpoints.is_dir():
-                remove_leftovers(self.checkpoints)
+            for folder in (self.checkpoints, self.rows):
+                if folder.is_dir():
+                    remove_leftovers(folder)
             if self.trials.is_dir():
                 remove_leftovers(self.trials)
                 for folder in self.trials.iterdir():
@@ -148,11 +151,15 @@ class RunDirectory:
         )
 
     def _problem_of_content(self) -> Problem | None:
-        # a killed process leaves its lock file and half-written files behind: they are no reason to refuse
+        # a killed process leaves its lock file and half-written files behind: they are no reason to refuse; the
+        # lock file tells its rows from a user's
+        is_ours = (self.root / _LOCK_NAME).exists()
         names = sorted(
             entry.name
             for entry in self.root.iterdir()
-            if entry.name != _LOCK_NAME and not (entry.name.startswith(".") and PARTIAL_SUFFIX in entry.name)
+            if entry.name != _LOCK_NAME
+            and not (entry.name.startswith(".") and PARTIAL_SUFFIX in entry.name)
+            and not (is_ours and entry == self.rows)
         )
         if not names:
             return None

@@ -1,44 +1,83 @@
-"""The result of a task, for callers from Python."""
+"""The result of a task, finished or so far, for callers from Python."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cohort.core.errors import CohortError
+from cohort.core.errors import CohortError, InputError, Problem
 from cohort.runs.directory import RunDirectory
-from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results
 from cohort.runs.results_table import results_json
+from cohort.runs.status import read_status
 
 __all__ = ["TaskResult", "TasksFailedError", "read_task_result"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """The outcome of one task.
+    """The outcome of one task, at the moment it was read.
 
     Attributes:
+        state: ``done``, ``running`` (a process trains it now) or ``stopped`` (:func:`cohort.resume` continues it).
         run_directory: Holds everything that was written.
-        adapter_directory: The best adapter, as PEFT and vLLM load it.
-        best_trial: Row of ``trials`` that it comes from.
+        adapter_directory: The best adapter, as PEFT and vLLM load it; it exists once the run is done.
+        best_trial: Row of ``trials`` that it comes from, so far the best while the run is not done; None before the
+            first evaluation.
         metrics: The best adapter's ``loss`` and further metrics on the validation rows.
         base_value: The task's metric of the model without an adapter.
         trials: The trials table, best first, as ``--json`` prints it (``FILE_COLUMNS`` of
             :mod:`cohort.runs.results_table`).
+        seconds: Run time so far; it stands still while the run is stopped.
+        report: One HTML file with everything; it exists once the run is done.
     """
 
     name: str
+    state: str
     run_directory: Path
     adapter_directory: Path
-    best_trial: Mapping[str, Any]
+    best_trial: Mapping[str, Any] | None
     metrics: Mapping[str, float]
     base_value: float | None
-    trials: list[dict[str, Any]]
+    # a notebook shows a result as its last value: a hundred rows would bury the rest
+    trials: list[dict[str, Any]] = field(repr=False)
     seconds: float
     report: Path
+
+    def trials_frame(self) -> Any:
+        """Return ``trials`` as a pandas DataFrame: a row for each trial, best first, a column for each hyperparameter.
+
+        Columns are those of ``results.csv``.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise InputError(
+                Problem(
+                    where="trials_frame()",
+                    found="no package pandas",
+                    allowed="pandas installed, or result.trials, which is a list of dicts",
+                    hint="Run: pip install pandas",
+                )
+            ) from None
+        return pandas.DataFrame([_flat(row) for row in self.trials])
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "parameters":
+            flat |= value
+        elif name == "metrics":
+            flat |= {f"eval_{metric}": number for metric, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 class TasksFailedError(CohortError):
@@ -55,29 +94,39 @@ class TasksFailedError(CohortError):
         super().__init__(f"{len(failures)} of {len(failures) + len(results)} tasks failed ({listed})")
 
 
-def read_task_result(run_directory: Path, *, name: str) -> TaskResult:
-    """Return the result of a finished run.
+def read_task_result(run_directory: Path, *, name: str | None = None) -> TaskResult:
+    """Return the result of a run as far as it is, also while another process trains it.
+
+    Args:
+        run_directory: The run's.
+        name: The task's; the directory's when None.
 
     Raises:
         InputError: there is no run in ``run_directory``.
+        RunStateError: its database cannot be read.
     """
     directory = RunDirectory.open(run_directory)
-    with RunReader.open(directory.database) as reader:
-        results = read_results(reader)
+    name = name or directory.root.resolve().name
+    if not directory.database.exists():
+        # the task is written, the record not yet
+        state = "stopped" if directory.lock().holder() is None else "running"
+        return _result(directory, name=name, state=state, plain={"trials": [], "base_value": None, "seconds": 0.0})
+    status = read_status(directory)
     # what a caller gets is what --json prints, so that scripts in Python and in the shell see the same names
-    plain = results_json(results)
-    trials: list[dict[str, Any]] = plain["trials"]
-    # finish_run() raises for a run without one
-    assert results.best is not None, "a run that ended well has a best trial"
-    best_trial = next(row for row in trials if row["trial"] == results.best.trial_id)
+    return _result(directory, name=name, state=status.state, plain=results_json(status.results))
+
+
+def _result(directory: RunDirectory, *, name: str, state: str, plain: Mapping[str, Any]) -> TaskResult:
+    best: Mapping[str, Any] | None = plain.get("best")
     return TaskResult(
         name=name,
+        state=state,
         run_directory=directory.root,
         adapter_directory=directory.best,
-        best_trial=best_trial,
-        metrics={"loss": best_trial["eval_loss"], **best_trial["metrics"]},
-        base_value=results.base_value,
-        trials=trials,
-        seconds=results.run_seconds,
+        best_trial=best,
+        metrics={} if best is None else {"loss": best["eval_loss"], **best["metrics"]},
+        base_value=plain["base_value"],
+        trials=plain["trials"],
+        seconds=plain["seconds"],
         report=directory.report,
     )

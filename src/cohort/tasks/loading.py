@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
+from cohort.data.given_rows import GivenRows
 from cohort.tasks.not_built import unbuilt_in
 from cohort.tasks.other_names import ACCEPTED, use_own_names
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
@@ -84,6 +85,7 @@ def task_from_mapping(
     name: str = "task",
     lines: Mapping[KeyPath, int] | None = None,
     overrides: Sequence[Override] = (),
+    given: Mapping[str, GivenRows] | None = None,
 ) -> TaskFile:
     """Return the validated task that plain data describes.
 
@@ -93,6 +95,7 @@ def task_from_mapping(
         name: How messages name the source.
         lines: Line of each key, where there are lines.
         overrides: Keys set on the command line.
+        given: Rows given from Python, by split; ``data`` holds the place where a run will keep them.
 
     Raises:
         TaskFileError: every problem there is, in the order of the lines.
@@ -109,7 +112,7 @@ def task_from_mapping(
         *(_contradiction(other, key, origin) for other, key in contradictions),
         *unbuilt_in(written, where=origin.where),
         *locate_model(written, base_directory, origin),
-        *locate_data(written, base_directory, origin),
+        *locate_data(written, base_directory, origin, given=given or {}),
     ]
     placed: list[tuple[int, Problem]] = [(problem.where.line or 0, problem) for problem in problems]
     wrong: list[KeyPath] = []
@@ -122,7 +125,7 @@ def task_from_mapping(
             wrong.append(path)
         rest = _without(written, wrong)
     else:
-        task._origin = origin
+        task._origin, task._given = origin, dict(given or {})
         placed += [(problem.where.line or 0, problem) for problem in _cross_problems(task, overrides, origin)]
     if placed:
         # the files that the valid keys name are checked as well, under the same lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -43,14 +43,14 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
     return [Problem(where=where, found=found, allowed="a local directory or a hub id", hint=hint)]
 
 
-def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
-    """Make local data paths absolute; note those that do not exist."""
+def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: Collection[str] = ()) -> list[Problem]:
+    """Make local data paths absolute; note those that do not exist. The splits of ``given`` name no file yet."""
     section = data.get("dataset")
     if not isinstance(section, Mapping):
         return []
     section = data["dataset"] = dict(section)
     problems: list[Problem] = []
-    for split in SPLITS:
+    for split in (split for split in SPLITS if split not in given):
         value = section.get(split)
         entries: list[Any] = value if isinstance(value, list) else [value]
         if not entries or not all(isinstance(entry, str) and entry.strip() for entry in entries):

@@ -7,32 +7,59 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.plain_values import plain_value
+from cohort.data.given_rows import GivenRows, given_rows
+from cohort.data.sources import SPLITS
 from cohort.tasks.early_exit_section import early_exit_section
+from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.loading import TaskFile, task_from_mapping
+from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 __all__ = ["Task"]
 
-Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Rows = Any
+"""Files, a directory or a hub id; or rows: a list of dicts, a pandas DataFrame, a ``datasets.Dataset``."""
+
+
+def _elsewhere(name: str) -> str | None:
+    """Return the hint for an argument that is a key of a section, or what another tool calls one."""
+    if name in NOT_NEEDED:
+        return f"Remove it: {NOT_NEEDED[name]}."
+    section, _, key = OTHER_WORDS.get(name, f"{SECTION_OF.get(name, '')}.{name}").rpartition(".")
+    if section:
+        return f"Write {section}={{{key!r}: ...}}; to search over it, search_space={{{key!r}: [...]}}."
+    return {"model_name_or_path": "Write model=...", "data": "Write dataset=..."}.get(key or name)
 
 
 class Task:
     """What a user submits: base model, data and search space. Its result is the best adapter.
 
     The arguments are the keys of the task file, checked as it is; relative paths start at the working directory.
+    numpy's numbers and arrays are accepted where numbers and lists are.
 
     Attributes:
         name: How messages and run directories name it.
         file: The validated task, every default filled in.
+
+    Example:
+        ```python
+        import cohort
+
+        rows = [{"prompt": f"{n} + 1 =", "completion": f" {n + 1}"} for n in range(40)]
+        task = cohort.Task(model="model", dataset=rows, search_space={"learning_rate": [1e-4, 1e-3]}, name="adding")
+        ```
     """
 
+    @checks_arguments("Task", elsewhere=_elsewhere)
     def __init__(
         self,
         *,
         model: str | os.PathLike[str],
-        dataset: Files | Mapping[str, Any],
+        dataset: Rows | Mapping[str, Any],
         search_space: Mapping[str, Any] | None = None,
         name: str | None = None,
         objective: str = "sft",
@@ -50,10 +77,13 @@ class Task:
 
         Args:
             model: ``model_name_or_path``, a hub id or a local directory.
-            dataset: ``dataset.train`` (files, a directory or a hub id), or the whole section.
+            dataset: ``dataset.train``: files, a directory or a hub id; or rows: a list of dicts, a pandas DataFrame or
+                a ``datasets.Dataset``. Or the whole section as a mapping, whose ``train`` and ``validation`` may be any
+                of these. A run keeps its own copy of rows, in ``rows/`` of its directory.
             search_space: ``search.space``: a list, a range ``{"min": ..., "max": ..., "log": True}``, one value, or a
                 multiple of r such as ``"2r"``, by hyperparameter.
-            name: The name of the task and of its run directory; the stem of its first training file when None.
+            name: The name of the task and of its run directory; when None the stem of its first training file, or
+                ``task`` if rows were given.
             objective, lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
                 task file, sections as mappings.
 
@@ -63,30 +93,26 @@ class Task:
         # first, because the other problems are reported under this name
         if name is not None:
             _require_folder_name(name)
-        section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
-        data: dict[str, Any] = {
-            "model_name_or_path": os.fspath(model) if isinstance(model, os.PathLike) else model,
-            "dataset": {key: _plain_paths(value) for key, value in section.items()},
-            "objective": objective,
-            "priority": priority,
-            "num_gpus": num_gpus,
-        }
-        sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
-        data |= {key: dict(value) for key, value in sections.items() if value is not None}
-        # left out rather than written as its default: whether the task chose its own early exit must stay visible
-        if early_exit is not None:
-            data["early_exit"] = early_exit.as_keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
-        if report_to is not None:
-            data["report_to"] = report_to if isinstance(report_to, str) else list(report_to)
         shown = "Task" if name is None else f"Task {name!r}"
+        section, given = _dataset_section(dataset, where=Place(file=shown, key=("dataset",)))
+        early = early_exit.as_keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
+        sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
+        # left out rather than written as its default: whether the task chose its own early exit must stay visible
+        optional = {**sections, "early_exit": early, "report_to": report_to}
+        data: dict[str, Any] = {
+            "model_name_or_path": plain_value(model),
+            "dataset": section,
+            "objective": objective,
+            "priority": plain_value(priority),
+            "num_gpus": plain_value(num_gpus),
+            **{key: plain_value(value) for key, value in optional.items() if value is not None},
+        }
         if search_space is not None:
-            if search is not None and "space" in search:
-                where, found = Place(file=shown, key=("search_space",)), "search_space and search['space']"
-                raise InputError(Problem(where=where, found=found, allowed="one of the two", hint="Remove one."))
-            data["search"] = {**data.get("search", {}), "space": dict(search_space)}
-        self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown)
+            data["search"] = _with_space(data.get("search", {}), search_space, shown=shown)
+        self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown, given=given)
         # the data may be given as "..", whose stem says nothing: the normalised path has the directory's name
-        self.name = name or Path(os.path.normpath(self.file.dataset.train[0])).stem or "task"
+        first = "" if "train" in given else Path(os.path.normpath(self.file.dataset.train[0])).stem
+        self.name = name or first or "task"
 
     def with_early_exit(self, settings: EarlyExitSettings) -> TaskFile:
         """Return the validated task with ``settings``, unless it has an ``early_exit`` of its own."""
@@ -100,9 +126,41 @@ class Task:
         return f"Task(name={self.name!r}, model={self.file.model_name_or_path!r})"
 
 
-def _require_folder_name(name: str) -> None:
+def _dataset_section(dataset: Any, *, where: Place) -> tuple[dict[str, Any], dict[str, GivenRows]]:
+    """Return the section as a task file would have it, and the rows that were given in place of files.
+
+    Raises:
+        InputError: every problem of the rows.
+    """
+    section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
+    given, problems = dict[str, GivenRows](), list[Problem]()
+    for split in (split for split in SPLITS if split in section):
+        try:
+            rows = given_rows(section[split], where=where.below(split))
+        except InputError as error:
+            problems += error.problems
+            continue
+        if rows is not None:
+            # where a run keeps them, in its own directory
+            section[split], given[split] = f"rows/{split}.jsonl", rows
+    if problems:
+        raise InputError(problems)
+    return plain_value(section), given
+
+
+def _with_space(search: Any, space: Mapping[str, Any], *, shown: str) -> Any:
+    if not isinstance(search, Mapping):
+        # validation reports it
+        return search
+    if "space" in search:
+        where, found = Place(file=shown, key=("search_space",)), "search_space and search['space']"
+        raise InputError(Problem(where=where, found=found, allowed="one of the two", hint="Remove one."))
+    return {**search, "space": plain_value(space)}
+
+
+def _require_folder_name(name: object) -> None:
     """Refuse a name that would put the run directory somewhere else than directly in its parent."""
-    if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
+    if not isinstance(name, str) or name in ("", ".", "..") or any(character in name for character in "/\\\0"):
         raise InputError(
             Problem(
                 where=Place(file="Task", key=("name",)),
@@ -111,12 +169,3 @@ def _require_folder_name(name: str) -> None:
                 hint="Write a plain name, and choose the place with Engine.run(run_directory=...).",
             )
         )
-
-
-def _plain_paths(value: Any) -> Any:
-    """Return paths among the values as text, as a task file has them."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, list | tuple):
-        return [_plain_paths(entry) for entry in value]
-    return value

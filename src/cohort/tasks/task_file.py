@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, SerializeAsAny, WithJsonSchema, model_validator
@@ -14,6 +15,7 @@ from cohort.core.discovery import modules_of
 from cohort.core.errors import Problem
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal, setting_fields
+from cohort.data.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection
@@ -134,6 +136,7 @@ class TaskFile(Section):
         return data
 
     _origin: TaskOrigin = PrivateAttr(default_factory=lambda: TaskOrigin(name="task"))
+    _given: dict[str, GivenRows] = PrivateAttr(default_factory=dict)
 
     def where(self, key: str) -> Place:
         """Return the place of a dotted key: ``task.yaml:12: search.space.r``."""
@@ -153,7 +156,22 @@ class TaskFile(Section):
         return replace(problem, where=replace(self._origin.where(key), text=place.text))
 
     def dataset_settings(self) -> DatasetSettings:
-        return self.dataset.settings(seed=self.training.seed, where=Place(file=self._origin.name, key=("dataset",)))
+        where = Place(file=self._origin.name, key=("dataset",))
+        return self.dataset.settings(seed=self.training.seed, where=where, given=self._given)
+
+    @property
+    def given(self) -> Mapping[str, GivenRows]:
+        """Rows given from Python, by split; a run writes them to the files that the task names."""
+        return self._given
+
+    def with_rows_in(self, directory: Path) -> TaskFile:
+        """Return the task with the rows that were given from Python as files of ``directory``, one for each split."""
+        if not self._given:
+            return self
+        files = {split: (str(directory.resolve() / f"{split}.jsonl"),) for split in self._given}
+        # a section is a pydantic model, which a type checker does not see
+        section: Any = self.dataset
+        return self.model_copy(update={"dataset": section.model_copy(update=files)})
 
     def evaluation_settings(self) -> EvaluationSettings:
         """Return when and on how many rows trials are evaluated."""

@@ -7,6 +7,7 @@ import dataclasses
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cohort.core.errors import InputError
@@ -103,3 +104,22 @@ def test_rules_by_name_in_the_order_they_are_asked() -> None:
     for rule, asked in names.items():
         assert asked[0] == "non_finite", f"{rule} compares numbers before they are known to be finite"
         assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("args", "keys", "told"),
+    [
+        ((), {"rule": "medain"}, r"early_exit\.rule: found 'medain'; .*Did you mean median\?"),
+        ((), {"rule": 3}, r"early_exit\.rule: found 3"),
+        ((), {"select_fracton": 0.5}, r"Did you mean select_fraction\?"),
+        (("median",), {}, r"EarlyExit: found 'median' without a name; .*Write EarlyExit\(rule=\.\.\.\)"),
+    ],
+)
+def test_misspelt_rules_and_keys_are_input_errors(args: tuple[Any, ...], keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        EarlyExitSettings(*args, **keys)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    settings = EarlyExitSettings(select_fraction=np.float64(0.25), window=np.int64(3))  # type: ignore[arg-type]
+    assert settings == EarlyExitSettings(select_fraction=0.25, window=3)

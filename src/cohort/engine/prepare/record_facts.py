@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from cohort.data.loading import LoadedDataset
 from cohort.engine.prepare.data_notes import data_counts, data_problems
 from cohort.engine.prepare.inputs import TaskInputs
 from cohort.engine.prepare.trials import PlannedTrial, default_configuration
@@ -26,7 +28,7 @@ from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.evaluation_times import EvaluationPlan
 
-__all__ = ["file_digest", "input_facts", "machine_facts", "model_fingerprint", "task_facts"]
+__all__ = ["file_digest", "input_facts", "machine_facts", "model_fingerprint", "row_facts", "task_facts"]
 
 
 def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
@@ -64,8 +66,8 @@ def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) ->
     )
 
 
-def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
-    data = inputs.data
+def row_facts(data: LoadedDataset) -> InputFacts:
+    """Return what is known of the rows, without the model."""
     return InputFacts(
         data_hash=data.report.data_hash,
         data_format=data.report.format,
@@ -78,9 +80,15 @@ def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
         train_input=data.report.train_input,
         validation_input=data.report.validation_input,
         tokenizer_hash=data.report.tokenizer_hash,
+        num_train_rows=len(data.train),
+    )
+
+
+def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
+    return replace(
+        row_facts(inputs.data),
         model_hash=model_fingerprint(inputs.model_directory),
         target_modules=tuple(inputs.target_modules),
-        num_train_rows=len(data.train),
         evaluation_rows=plan.num_rows,
         evaluation_cost_fraction=plan.cost_fraction,
     )

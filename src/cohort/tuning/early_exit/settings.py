@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.plain_values import plain_value
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields
 from cohort.tuning.early_exit.non_finite import NonFiniteRule
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule, Rule, RuleSettings
@@ -36,8 +39,10 @@ class EarlyExitSettings:
     common: CommonSettings
     options: RuleSettings
 
+    @checks_arguments("EarlyExit")
     def __init__(self, *, rule: str = DEFAULT_RULE, **keys: float) -> None:
         """Set ``keys``, which are settings of the rule or common to all rules."""
+        keys = plain_value(keys)
         entry = _entry(rule)
         known = {**built_in_keys(), **setting_fields(entry.settings)}
         problems = [_unknown(key, known) for key in keys if key not in known]
@@ -80,15 +85,16 @@ def build_rules(settings: EarlyExitSettings) -> tuple[Rule, ...]:
 
 
 def _entry(rule: str) -> ExitRule:
-    entry = EXIT_RULES.find(rule)
+    entry = EXIT_RULES.find(rule) if isinstance(rule, str) else None
     if entry is None:
         names = ", ".join(EXIT_RULES.names())
+        near = get_close_matches(str(rule).lower(), EXIT_RULES.names(), n=1, cutoff=0.5)
         raise InputError(
             Problem(
                 where=Place(key=("early_exit", "rule")),
                 found=repr(rule),
                 allowed=names,
-                hint="Choose one of these rules.",
+                hint=f"Did you mean {near[0]}?" if near else "Choose one of these rules.",
             )
         )
     return entry
@@ -99,9 +105,10 @@ def _made(settings: type[SettingsT], keys: Mapping[str, float]) -> SettingsT:
 
 
 def _unknown(key: str, known: Mapping[str, SettingField]) -> Problem:
+    near = get_close_matches(key.lower(), ("rule", *known), n=1, cutoff=0.6)
     return Problem(
         where=Place(key=("early_exit", key)),
         found="an unknown key",
         allowed=", ".join(("rule", *known)),
-        hint="Remove it.",
+        hint=f"Did you mean {near[0]}? Rename it, or remove it." if near else "Remove it.",
     )

@@ -1,22 +1,26 @@
-"""Cohort from Python: several tasks on one machine, one after the other, side by side or sharing one base model."""
+"""The engine: several tasks on one machine, one after the other, side by side or sharing one base model."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn, overload
 
 import torch
 
+from cohort.api.task_checks import existing_runs, require_tasks
+from cohort.api.watchers import watching
+from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.engine.prepare.inputs import read_inputs
+from cohort.core.plain_values import plain_value
+from cohort.engine.existing_run import places_of, remove_run
+from cohort.engine.run_start import write_given_rows
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.train.progress import ProgressWatcher
-from cohort.engine.tune import RunOptions, tune
+from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.task_queue.expected_time import ExpectedTime
@@ -30,14 +34,23 @@ from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "OnExisting"]
 
+OnExisting = Literal["resume", "overwrite", "error"]
 _RUN_TASKS = "Write engine.run(tasks): tasks start in the order of the list, by priority on several GPUs."
+
+
+def _elsewhere(name: str) -> str | None:
+    """Return the hint for an argument that another call takes."""
+    if name in ("gpus", "num_gpus"):
+        return "Write total_gpus=... for the engine, or num_gpus=... for a Task."
+    return "Give it to Engine.run(...)." if name in inspect.signature(Engine.run).parameters else None
 
 
 class Engine:
     """Runs tasks on this machine."""
 
+    @checks_arguments("Engine", elsewhere=_elsewhere)
     def __init__(self, *, total_gpus: int | str = "auto", strategy: object = None) -> None:
         """Choose the machine's share.
 
@@ -49,7 +62,7 @@ class Engine:
         Raises:
             InputError: an argument is wrong.
         """
-        problems = []
+        problems, total_gpus = [], plain_value(total_gpus)
         if strategy is not None:
             problems.append(_removed("Engine: strategy", strategy, hint="Leave strategy out: each task uses one GPU."))
         # True is an int in Python, and no number of GPUs
@@ -72,6 +85,22 @@ class Engine:
         hint = f". {_RUN_TASKS}" if name == "schedule" else ""
         raise AttributeError(f"Engine has no attribute {name!r}{hint}")
 
+    @overload
+    def run(
+        self,
+        tasks: Task,
+        schedule: object = None,
+        early_exit: EarlyExitSettings | None = None,
+        *,
+        run_directory: str | os.PathLike[str] | None = None,
+        on_existing: OnExisting = "resume",
+        progress: bool | None = None,
+        watcher: ProgressWatcher | None = None,
+        options: RunOptions | None = None,
+        clock: Clock | None = None,
+    ) -> TaskResult: ...
+
+    @overload
     def run(
         self,
         tasks: Sequence[Task],
@@ -79,11 +108,28 @@ class Engine:
         early_exit: EarlyExitSettings | None = None,
         *,
         run_directory: str | os.PathLike[str] | None = None,
+        on_existing: OnExisting = "resume",
+        progress: bool | None = None,
         watcher: ProgressWatcher | None = None,
         options: RunOptions | None = None,
         clock: Clock | None = None,
-    ) -> list[TaskResult]:
-        """Tune every task and return one result each, in the order of ``tasks``.
+    ) -> list[TaskResult]: ...
+
+    @checks_arguments("Engine.run")
+    def run(
+        self,
+        tasks: Task | Sequence[Task],
+        schedule: object = None,
+        early_exit: EarlyExitSettings | None = None,
+        *,
+        run_directory: str | os.PathLike[str] | None = None,
+        on_existing: OnExisting = "resume",
+        progress: bool | None = None,
+        watcher: ProgressWatcher | None = None,
+        options: RunOptions | None = None,
+        clock: Clock | None = None,
+    ) -> TaskResult | list[TaskResult]:
+        """Tune one task or several and return a result each: one for a task, a list in their order for a list.
 
         All tasks are checked, models and rows included, before the first one starts.
 
@@ -93,6 +139,10 @@ class Engine:
             early_exit: For the tasks that have no ``early_exit`` of their own.
             run_directory: One task's run directory, or the parent of several, each by its name;
                 ``runs/NAME`` when None.
+            on_existing: What to do with a run that the directory holds already: ``resume`` continues it, or returns its
+                result if it is done, provided that task, rows and base model are the same; ``overwrite`` removes it;
+                ``error`` refuses.
+            progress: Whether to show a progress bar; None: in notebooks and on terminals.
             watcher: Receives progress.
             options: How runs are carried out.
             clock: Measures the runs' time.
@@ -105,32 +155,44 @@ class Engine:
         """
         if schedule is not None:
             raise InputError(_removed("Engine.run: schedule", schedule, hint=_RUN_TASKS))
-        _require_names(tasks)
+        listed = [tasks] if isinstance(tasks, Task) else tasks
+        require_tasks(listed, early_exit=early_exit, on_existing=on_existing)
         # the name is also the run directory's, so that two of one name would write into each other's run
-        files = {task.name: self._file_of(task, early_exit) for task in tasks}
+        files = {task.name: self._file_of(task, early_exit) for task in listed}
         parent = Path("runs") if run_directory is None else Path(run_directory)
-        alone = len(tasks) == 1 and run_directory is not None
+        alone = len(files) == 1 and run_directory is not None
         directories = {name: parent if alone else parent / name for name in files}
-        if len(tasks) == 1 and self._has_several_gpus:
+        if len(files) == 1 and self._has_several_gpus:
             # a queue checks this itself; alone, the task would train on what there is without a word
             _require_gpus(int(self._total_gpus))
-        _require_inputs(files, directories)
-        if self._has_several_gpus and len(tasks) > 1:
+        as_queue = self._has_several_gpus and len(files) > 1
+        existing = existing_runs(files, directories, on_existing="error" if as_queue else on_existing)
+        if as_queue:
             # a queue, with its log and its plan, in the parent of the run directories: `cohort status` can follow it
-            failures = _run_as_queue(
-                files, parent, num_gpus=int(self._total_gpus), watcher=watcher, options=options, clock=clock
-            )
-            return _results_of(tasks, directories, failures)
+            with watching(progress=False, watcher=watcher) as notes:
+                failures = _run_as_queue(
+                    files, parent, num_gpus=int(self._total_gpus), watcher=notes, options=options, clock=clock
+                )
+            return _results_of(files, directories, failures)
         # a failed task does not keep the others from their results
         failures = {}
         for name, file in files.items():
+            directory = RunDirectory(directories[name])
             try:
-                tune(file, directories[name], watcher=watcher, options=options, clock=clock)
+                with watching(progress=progress, name=name if len(files) > 1 else "", watcher=watcher) as shown:
+                    if name in existing and on_existing == "resume":
+                        places = places_of(file)
+                        resume(directory.root, watcher=shown, options=options, clock=clock, places=places)
+                        continue
+                    if name in existing:
+                        remove_run(directory)
+                    tune(file, directory.root, watcher=shown, options=options, clock=clock)
             except CohortError as error:
-                if len(tasks) == 1:
+                if len(files) == 1:
                     raise
                 failures[name] = error
-        return _results_of(tasks, directories, failures)
+        results = _results_of(files, directories, failures)
+        return results[0] if isinstance(tasks, Task) else results
 
     def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
         """Return a session in which tasks share one base model and train at the same time, high priority first.
@@ -195,6 +257,11 @@ def _run_as_queue(
     """
     clock = clock or SystemClock()
     pool, hardware = open_pool(PoolRequest(gpus=num_gpus), directory)
+    # other processes train the tasks: rows that were given from Python have to lie in files
+    rows = {name: directory / "rows" / name for name in files}
+    files = {name: file.with_rows_in(rows[name]) for name, file in files.items()}
+    for name, file in files.items():
+        write_given_rows(file, rows[name])
     expect = ExpectedTime(directory, hardware)
     enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
     settings = DispatcherSettings(options=options or RunOptions())
@@ -208,9 +275,9 @@ def _run_as_queue(
 
 
 def _results_of(
-    tasks: Sequence[Task], directories: Mapping[str, Path], failures: Mapping[str, CohortError]
+    names: Iterable[str], directories: Mapping[str, Path], failures: Mapping[str, CohortError]
 ) -> list[TaskResult]:
-    """Return the results in the order of ``tasks``.
+    """Return the results in the order of ``names``.
 
     Raises:
         TasksFailedError: there are failures.
@@ -218,45 +285,11 @@ def _results_of(
     results = {name: read_task_result(path, name=name) for name, path in directories.items() if name not in failures}
     if failures:
         raise TasksFailedError(results=results, failures=failures)
-    return [results[task.name] for task in tasks]
+    return [results[name] for name in names]
 
 
 def _removed(where: str, value: object, *, hint: str) -> Problem:
     return Problem(where=where, found=f"{value!r}", allowed="nothing: it was removed, as it changed nothing", hint=hint)
-
-
-def _require_names(tasks: Sequence[Task]) -> None:
-    if not tasks:
-        raise InputError(
-            Problem(where="tasks", found="an empty list", allowed="at least one task", hint="Give a cohort.Task.")
-        )
-    problems = [
-        Problem(
-            where="tasks",
-            found=f"two tasks with the name {name!r}",
-            allowed="each name once: it is the name of the run directory",
-            hint="Give them names: cohort.Task(name=..., ...).",
-        )
-        for name, count in Counter(task.name for task in tasks).items()
-        if count > 1
-    ]
-    if problems:
-        raise InputError(problems)
-
-
-def _require_inputs(files: Mapping[str, TaskFile], directories: Mapping[str, Path]) -> None:
-    """Check all tasks before the first one starts, so that no mistake shows up after hours."""
-    problems: list[Problem] = []
-    for name, file in files.items():
-        occupied = RunDirectory.find_problem(directories[name])
-        # rows and configurations only: weights are loaded when the task starts
-        try:
-            read_inputs(file, also=() if occupied is None else (occupied,))
-        except InputError as error:
-            several = len(files) > 1
-            problems += [replace(p, where=p.where.in_file(name)) if several else p for p in error.problems]
-    if problems:
-        raise InputError(problems)
 
 
 def _require_gpus(count: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 
-from cohort.api import Engine
+from cohort.api import Engine, load, run, tune
 from cohort.core.errors import InputError
 from cohort.tasks.task import Task
 
@@ -60,3 +62,26 @@ def test_one_task_on_more_gpus_than_there_are_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match=r"total_gpus: found 4, but torch can use none here; .*Write total_gpus=0"):
         Engine(total_gpus=4).run([_task(tmp_path, "auto")])
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: Engine(gpus=2), r"Engine: gpus: found 2, an unknown argument; .*Write total_gpus="),  # type: ignore[call-arg]
+        (lambda: Engine(early_exit=2), r"Give it to Engine\.run"),  # type: ignore[call-arg]
+        (lambda: Engine(total_gpus=0).run(5), "tasks: found a value of type int; allowed: a cohort.Task"),  # type: ignore[call-overload]
+        (lambda: Engine(total_gpus=0).run(["a"]), "tasks: found a value of type str"),  # type: ignore[list-item]
+        (lambda: run([], on_exsting=1), r"run: on_exsting: .*Did you mean on_existing\?"),  # type: ignore[call-overload]
+        (lambda: run([], on_existing="replace"), "on_existing: found 'replace'"),  # type: ignore[call-overload]
+        (lambda: run([], early_exit="none"), "early_exit: found 'none'; allowed: a cohort.EarlyExit"),  # type: ignore[call-overload]
+        (lambda: load(), "load: run_directory: found nothing"),  # type: ignore[call-arg]
+        (lambda: tune(5, "runs"), "what cohort.load_task returns"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_calls_are_input_errors(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        call()
+
+
+def test_a_number_of_gpus_may_be_numpys(tmp_path: Path) -> None:
+    assert Engine(total_gpus=np.int64(0))._file_of(_task(tmp_path, "auto"), None).num_gpus == 0  # type: ignore[arg-type]

@@ -1,0 +1,195 @@
+"""Runs from Python, without an engine of one's own: tune, continue, look at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import overload
+
+from cohort.api.engine import Engine, OnExisting
+from cohort.api.watchers import watching
+from cohort.core.call_arguments import checks_arguments
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError, Problem
+from cohort.engine import tune as engine_tune
+from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.tune import RunOptions
+from cohort.runs.task_result import TaskResult, read_task_result
+from cohort.tasks.loading import TaskFile
+from cohort.tasks.task import Task
+from cohort.tuning.early_exit.settings import EarlyExitSettings
+
+__all__ = ["load", "resume", "run", "tune"]
+
+
+@overload
+def run(
+    tasks: Task,
+    *,
+    total_gpus: int | str = "auto",
+    early_exit: EarlyExitSettings | None = None,
+    run_directory: str | os.PathLike[str] | None = None,
+    on_existing: OnExisting = "resume",
+    progress: bool | None = None,
+    watcher: ProgressWatcher | None = None,
+    options: RunOptions | None = None,
+) -> TaskResult: ...
+
+
+@overload
+def run(
+    tasks: Sequence[Task],
+    *,
+    total_gpus: int | str = "auto",
+    early_exit: EarlyExitSettings | None = None,
+    run_directory: str | os.PathLike[str] | None = None,
+    on_existing: OnExisting = "resume",
+    progress: bool | None = None,
+    watcher: ProgressWatcher | None = None,
+    options: RunOptions | None = None,
+) -> list[TaskResult]: ...
+
+
+@checks_arguments("run")
+def run(
+    tasks: Task | Sequence[Task],
+    *,
+    total_gpus: int | str = "auto",
+    early_exit: EarlyExitSettings | None = None,
+    run_directory: str | os.PathLike[str] | None = None,
+    on_existing: OnExisting = "resume",
+    progress: bool | None = None,
+    watcher: ProgressWatcher | None = None,
+    options: RunOptions | None = None,
+) -> TaskResult | list[TaskResult]:
+    """Tune one task or several and return a result each: one for a task, a list in their order for a list.
+
+    Calling it again with the same task continues its run, or returns the result if it is done.
+
+    Args:
+        total_gpus: As for :class:`cohort.Engine`.
+        tasks, early_exit, run_directory, on_existing, progress, watcher, options: As for :meth:`cohort.Engine.run`.
+
+    Raises:
+        InputError: anything is wrong with any of the tasks.
+        TasksFailedError: some of several tasks failed; it carries the results of the others.
+        CohortError: the only task failed.
+        KeyboardInterrupt: interrupted, with everything saved; calling it again continues.
+
+    Example:
+        ```python
+        import cohort
+
+        task = cohort.Task(
+            model="model",
+            dataset="train.jsonl",
+            search_space={"learning_rate": [2e-4, 1e-3]},
+            training={"max_steps": 4},
+        )
+        result = cohort.run(task, run_directory="runs/first")
+        print(result.adapter_directory, result.metrics["loss"])
+        ```
+    """
+    return Engine(total_gpus=total_gpus).run(
+        tasks,
+        early_exit=early_exit,
+        run_directory=run_directory,
+        on_existing=on_existing,
+        progress=progress,
+        watcher=watcher,
+        options=options,
+    )
+
+
+@checks_arguments("tune")
+def tune(
+    task: TaskFile,
+    run_directory: str | os.PathLike[str],
+    *,
+    progress: bool | None = None,
+    watcher: ProgressWatcher | None = None,
+    options: RunOptions | None = None,
+    clock: Clock | None = None,
+) -> TaskResult:
+    """Tune a task that :func:`cohort.load_task` read from a file, as ``cohort tune`` does, and return its result.
+
+    Args:
+        task: The task.
+        run_directory: New or empty.
+        progress: Whether to show a progress bar; None: in notebooks and on terminals.
+        watcher: Receives progress.
+        options: How the run is carried out.
+        clock: Measures the run's time.
+
+    Raises:
+        InputError: the task, its data, its model or the directory is wrong.
+        StorageFullError: the disk is full; :func:`cohort.resume` goes on once there is room.
+        KeyboardInterrupt: interrupted, with everything saved.
+    """
+    given: object = task
+    if not isinstance(given, TaskFile):
+        shown = f"a value of type {type(task).__name__}"
+        hint = "Write cohort.run(task) for a cohort.Task, or cohort.load_task(PATH) for a file."
+        raise InputError(Problem(where="tune: task", found=shown, allowed="what cohort.load_task returns", hint=hint))
+    with watching(progress=progress, watcher=watcher) as shown_by:
+        engine_tune.tune(task, Path(run_directory), watcher=shown_by, options=options, clock=clock)
+    return read_task_result(Path(run_directory))
+
+
+@checks_arguments("resume")
+def resume(
+    run_directory: str | os.PathLike[str],
+    *,
+    progress: bool | None = None,
+    watcher: ProgressWatcher | None = None,
+    options: RunOptions | None = None,
+    clock: Clock | None = None,
+    places: Sequence[str] = (),
+) -> TaskResult:
+    """Continue a run after any kind of stop and return its result; of a finished run, only return it.
+
+    Args:
+        run_directory: The run's directory, or a copy of it.
+        progress: Whether to show a progress bar; None: in notebooks and on terminals.
+        watcher: Receives progress.
+        options: How the run is carried out.
+        clock: Measures the run's time.
+        places: Command-line arguments that say where its inputs are now, e.g. ``["--dataset.train", "rows.jsonl"]``.
+
+    Raises:
+        InputError: there is no run, or the data, the model or the task is no longer what the run began with.
+        RunStateError: another process holds the run, or no state is left to continue from.
+        KeyboardInterrupt: interrupted again, with everything saved.
+
+    Example:
+        ```python
+        import cohort
+
+        result = cohort.resume("runs/mine")
+        print(result.state, result.metrics)
+        ```
+    """
+    with watching(progress=progress, watcher=watcher) as shown:
+        engine_tune.resume(Path(run_directory), watcher=shown, options=options, clock=clock, places=places)
+    return read_task_result(Path(run_directory))
+
+
+@checks_arguments("load")
+def load(run_directory: str | os.PathLike[str]) -> TaskResult:
+    """Return the result of a run as far as it is: finished, stopped, or running in another process.
+
+    Raises:
+        InputError: there is no run in ``run_directory``.
+        RunStateError: its database cannot be read.
+
+    Example:
+        ```python
+        import cohort
+
+        result = cohort.load("runs/mine")
+        print(result.state, result.best_trial["trial"])
+        print(result.trials_frame()[["trial", "learning_rate", "eval_loss"]])
+        ```
+    """
+    return read_task_result(Path(run_directory))

@@ -1,0 +1,85 @@
+"""A task whose run directory holds a run already: is it the same task, on the same rows and weights?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cohort.core.errors import InputError, Problem
+from cohort.core.place import dotted
+from cohort.engine.changed_rows import row_problems
+from cohort.engine.prepare.inputs import TaskInputs
+from cohort.engine.prepare.record_facts import model_fingerprint, row_facts
+from cohort.engine.resume_checks import require_same_task
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.tasks.loading import load_task
+from cohort.tasks.paths import PATH_KEYS
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["places_of", "remove_run", "same_run_problems"]
+
+_HINT = "Give another run directory or name, or write on_existing='overwrite' to train again from the start."
+
+
+def same_run_problems(directory: RunDirectory, task: TaskFile, inputs: TaskInputs) -> list[Problem]:
+    """Return what is not as in the run that ``directory`` holds; nothing if that run can be continued as this task's.
+
+    Args:
+        directory: Holds a run.
+        task: The task as it is now.
+        inputs: What it reads now.
+    """
+    task = task.with_rows_in(directory.rows)
+    file, since = Path(task.where("model_name_or_path").file), f"as in the run in {directory.root}"
+    try:
+        if not directory.database.exists():
+            # killed before its first checkpoint: nothing was trained, so its rows do not count yet
+            before = load_task(directory.task_file).model_dump(mode="json")
+            require_same_task(before, task, path=file, since=since, hint=_HINT)
+            return []
+        with RunReader.open(directory.database) as reader:
+            facts = reader.facts()
+        require_same_task(facts.task.document or {}, task, path=file, since=since, hint=_HINT)
+    except InputError as error:
+        return [replace(problem, hint=_HINT) for problem in error.problems]
+    problems = row_problems(facts.inputs, row_facts(inputs.data), task=task)
+    if model_fingerprint(inputs.model_directory) != facts.inputs.model_hash:
+        problems.append(
+            Problem(
+                where=task.where("model_name_or_path"),
+                found=f"{task.model_name_or_path}, other weights or another configuration",
+                allowed=f"the base model, {since}",
+                hint=_HINT,
+            )
+        )
+    return [replace(task.located(problem), hint=_HINT) for problem in problems]
+
+
+def places_of(task: TaskFile) -> tuple[str, ...]:
+    """Return where the task's inputs are, as the arguments with which :func:`cohort.engine.tune.resume` takes them."""
+    document = task.model_dump(mode="json")
+    places = []
+    for key in PATH_KEYS:
+        value: Any = document
+        for part in key:
+            value = value[part]
+        # rows that were given are in the run's own directory, and a share is no place
+        if key[-1] not in task.given and isinstance(value, str | list):
+            places.append(f"--{dotted(key)}={json.dumps(value)}")
+    return tuple(places)
+
+
+def remove_run(directory: RunDirectory) -> None:
+    """Remove a run with all its results.
+
+    Raises:
+        RunStateError: a process holds it.
+    """
+    # nothing else lies in a run directory: a run is made only in an empty one
+    with directory.lock():
+        for entry in directory.root.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
