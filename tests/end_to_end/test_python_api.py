@@ -132,7 +132,7 @@ def test_several_tasks_on_several_gpus(folder: Path, tmp_path: Path, monkeypatch
     assert outcome_of(runs / "one")["adapters"] == outcome_of(alone.run_directory)["adapters"]
 
     bad = quick_task(folder, name="bad", search_space={"learning_rate": [1e38], "r": [2]})
-    with pytest.raises(TasksFailedError, match="bad: failed: all 1 trials failed") as caught:
+    with pytest.raises(TasksFailedError, match="bad: failed: the one trial failed") as caught:
         engine.run([bad, quick_task(folder, name="good")], run_directory=runs)
     assert set(caught.value.results) == {"good"}
 
