@@ -130,3 +130,19 @@ def test_an_older_record_accepts_the_same_rows_and_does_not_say_which_file_chang
     assert len(caught.value.problems) == 1
     with pytest.raises(InputError, match="different tokens from the same files"):
         require_same_inputs(replace(before, inputs=replace(before.inputs, train_fingerprint="other")), began)
+
+
+def test_a_row_that_only_the_last_comparison_reads_is_a_difference_to_it_alone(folder: Path) -> None:
+    before = prepared(folder)
+    lines_used = {int(source.rpartition(":")[2]) for source in before.inputs.data.validation.sources}
+    path = folder / "validation.jsonl"
+    lines = path.read_text().splitlines()
+    unused = min(set(range(1, 11)) - lines_used) - 1
+    lines[unused] = lines[unused].replace('"}', ' 7"}')
+    path.write_text("\n".join(lines))
+    now = prepared(folder)
+    with pytest.raises(InputError, match="the validation rows changed"):
+        require_same_inputs(before.facts, now)
+    # as an earlier version recorded it, which compared nothing on that row
+    inputs = replace(before.facts.inputs, all_validation_input=None, validation_fingerprint="", train_fingerprint="")
+    require_same_inputs(replace(before.facts, inputs=inputs), now)

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from cohort.core.seeds import derive_seed
 
-__all__ = ["CONFIDENCE", "Interval", "difference_interval", "mean_interval", "share_interval"]
+__all__ = [
+    "CONFIDENCE",
+    "Interval",
+    "difference_interval",
+    "mean_interval",
+    "share_difference_interval",
+    "share_interval",
+]
 
 CONFIDENCE = 0.95
 _Z = 1.959963984540054
@@ -106,6 +113,34 @@ def difference_interval(
     if len(values) != len(others):
         raise ValueError(f"{len(values)} values beside {len(others)}: both must be of the same rows")
     return mean_interval([a - b for a, b in zip(values, others, strict=True)], weights, seed=seed)
+
+
+def share_difference_interval(hits: Sequence[float], others: Sequence[float]) -> Interval | None:
+    """Return the interval of the difference of two shares of the same rows, ``hits`` less ``others`` (each 0 or 1).
+
+    It has a width even where both agree on every row, which resampling the rows would miss. None without rows.
+
+    Source: R. G. Newcombe, Statistics in Medicine 17 (1998), method 10.
+    """
+    pairs = list(zip(hits, others, strict=True))
+    if not pairs:
+        return None
+    num_rows = len(pairs)
+    both, one, other, neither = (pairs.count(kind) for kind in ((1, 1), (1, 0), (0, 1), (0, 0)))
+    first, second = share_interval(both + one, num_rows), share_interval(both + other, num_rows)
+    share, share_2 = (both + one) / num_rows, (both + other) / num_rows
+    spread = (both + one) * (other + neither) * (both + other) * (one + neither)
+    agreement: float = both * neither - one * other
+    # his correction: an agreement that a row or two make says nothing
+    agreement = max(0.0, agreement - num_rows / 2) if agreement > 0 else agreement
+    phi = agreement / math.sqrt(spread) if spread else 0.0
+
+    def half(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+    gap = share - share_2
+    low = gap - half(share - first.low, second.high - share_2)
+    return Interval(low=low, high=gap + half(first.high - share, share_2 - second.low))
 
 
 def _resampled(num_rows: int, *, seed: int) -> Iterator[NDArray[np.int64]]:

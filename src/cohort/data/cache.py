@@ -27,14 +27,21 @@ _MOST_FILES = 64
 # the fields of the rows: arrays, by their name in the file, and lists of texts
 _ARRAYS = {"tokens": "tokens_T", "trained": "trained_T", "offsets": "offsets"}
 _TEXTS = ("prompts", "references", "sources")
+_ALL = "all_validation"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachedData:
-    """What one cache file holds."""
+    """What one cache file holds.
+
+    Attributes:
+        validation: The validation rows that evaluations of trials choose from.
+        all_validation: Every validation row, for the comparison at the end; the same object where that is all of them.
+    """
 
     train: TokenisedRows
     validation: TokenisedRows
+    all_validation: TokenisedRows
     report: DataReport
 
 
@@ -51,9 +58,11 @@ def read_cache(directory: Path, *, key: str) -> CachedData | None:
         # opened here, since np.load leaves a damaged file open
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             texts = json.loads(arrays["texts"].tobytes().decode())
+            validation = _rows(arrays, texts=texts, split="validation")
             data = CachedData(
                 train=_rows(arrays, texts=texts, split="train"),
-                validation=_rows(arrays, texts=texts, split="validation"),
+                validation=validation,
+                all_validation=_rows(arrays, texts=texts, split=_ALL) if _ALL in texts else validation,
                 report=DataReport.from_json(texts["report"]),
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
@@ -73,7 +82,10 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
     """
     texts: dict[str, Any] = {"key": key, "report": data.report.to_json()}
     arrays: dict[str, Any] = {}
-    for split, rows in (("train", data.train), ("validation", data.validation)):
+    splits = {"train": data.train, "validation": data.validation}
+    if data.all_validation is not data.validation:
+        splits[_ALL] = data.all_validation
+    for split, rows in splits.items():
         texts[split] = {name: getattr(rows, name) for name in (*_TEXTS, "fingerprint")}
         arrays |= {f"{split}_{name}": getattr(rows, field) for name, field in _ARRAYS.items()}
     arrays["texts"] = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)

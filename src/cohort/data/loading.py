@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadedDataset", "load_dataset"]
 
 # part of every cache key: raise it with any change to parsing, rendering, masking or splitting
-_CODE_VERSION = 2
+_CODE_VERSION = 3
 _LISTED_PROBLEMS = 20
 
 
@@ -62,7 +62,7 @@ def load_dataset(
     Args:
         settings: The dataset section.
         tokenizer: The base model's own, a fast one.
-        evaluation_max_examples: Most validation rows to keep, chosen by seed; None keeps all.
+        evaluation_max_examples: Most validation rows for the evaluations of a trial, chosen by seed; None takes all.
         cache_dir: Where tokenised rows are kept; :func:`default_cache_directory` when None.
         use_cache: False neither reads nor writes the cache.
         max_problems: How many problems the error lists before it says how many more there are; None lists all.
@@ -128,6 +128,7 @@ def _load(
     train_lengths = np.asarray([len(row.tokens) for row in train], dtype=np.int64)
     counts, lines, samples = collect_notes(log)
     train_rows, validation_rows = _flattened(train, identity=identity), _flattened(evaluated, identity=identity)
+    all_rows = validation_rows if len(evaluated) == len(validation) else _flattened(validation, identity=identity)
     report = DataReport(
         format=parsed.format.value,
         is_chat=parsed.is_chat,
@@ -148,8 +149,9 @@ def _load(
         tokenizer_hash=tokenizer_hash,
         train_input=split_input("train", train_rows, sources=sources, parsed=parsed),
         validation_input=split_input("validation", validation_rows, sources=sources, parsed=parsed),
+        all_validation_input=split_input("validation", all_rows, sources=sources, parsed=parsed),
     )
-    return CachedData(train=train_rows, validation=validation_rows, report=report)
+    return CachedData(train=train_rows, validation=validation_rows, all_validation=all_rows, report=report)
 
 
 def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None) -> None:

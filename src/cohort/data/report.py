@@ -59,7 +59,9 @@ class DataReport:
         data_hash: SHA-256 over the content of all files (hex).
         tokenizer_hash: SHA-256 over the tokenizer, its special tokens and its chat template (hex).
         train_input: What the training rows were read from.
-        validation_input: What the validation rows were read from: no file where they are a share of the training rows.
+        validation_input: What the validation rows that evaluations choose from were read from: no file where they are
+            a share of the training rows.
+        all_validation_input: The same for all validation rows.
     """
 
     format: str
@@ -81,6 +83,7 @@ class DataReport:
     tokenizer_hash: str
     train_input: SplitInput
     validation_input: SplitInput
+    all_validation_input: SplitInput
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,7 +100,7 @@ class DataReport:
             entry = dict(data[name])
             entry["bin_edges"], entry["bin_counts"] = tuple(entry["bin_edges"]), tuple(entry["bin_counts"])
             data[name] = LengthStatistics(**entry)
-        for name in ("train_input", "validation_input"):
+        for name in ("train_input", "validation_input", "all_validation_input"):
             data[name] = SplitInput(**data[name])
         for name in ("lines", "samples"):
             data[name] = {kind: tuple(entries) for kind, entries in data[name].items()}

@@ -28,7 +28,9 @@ def row_problems(before: InputFacts, now: InputFacts, *, task: TaskFile) -> list
         task: Says where the rows are.
     """
     then = (before.train_fingerprint, before.validation_fingerprint)
-    if then == (now.train_fingerprint, now.validation_fingerprint):
+    compared = before.all_validation_input, now.all_validation_input
+    same_compared = None in compared or compared[0] == compared[1]
+    if then == (now.train_fingerprint, now.validation_fingerprint) and same_compared:
         return []
     # runs of early versions have one hash of files and tokenizer together
     if before.train_input is None:
@@ -107,9 +109,13 @@ def _problem_of_early_record(before: InputFacts, now: InputFacts, *, task: TaskF
 
 def _inputs(before: InputFacts, now: InputFacts) -> dict[str, tuple[SplitInput, SplitInput]]:
     """Return what each split was read from, then and now, if both are on record."""
+    # all rows where the record has them: those that evaluations choose from are among them
+    is_all = before.all_validation_input is not None and now.all_validation_input is not None
     pairs = {
         "train": (before.train_input, now.train_input),
-        "validation": (before.validation_input, now.validation_input),
+        "validation": (before.all_validation_input, now.all_validation_input)
+        if is_all
+        else (before.validation_input, now.validation_input),
     }
     return {split: (then, found) for split, (then, found) in pairs.items() if then is not None and found is not None}
 

@@ -53,7 +53,9 @@ def require_same_task(
     differences = [
         (key, then, now)
         for key, then, now in found
-        if not (key in _PLACES and _are_places(then, now)) and not _has_no_effect(key, task)
+        if not (key in _PLACES and _are_places(then, now))
+        and not _has_no_effect(key, task)
+        and not (then is None and _is_default(key, now, task))
     ]
     if differences:
         raise InputError(
@@ -75,6 +77,16 @@ def _has_no_effect(key: str, task: TaskFile) -> bool:
         # A task holds the settings of every built-in rule. A later version may have more, or describe fewer.
         return name not in task.early_exit_settings().as_keys()
     return section in _MAY_CHANGE
+
+
+def _is_default(key: str, value: Any, task: TaskFile) -> bool:
+    """Return whether a key of a section has its default: a task recorded by an earlier version may lack the key."""
+    section, _, name = key.partition(".")
+    known = type(getattr(task, section, None))
+    described = getattr(known, "model_fields", {}).get(name)
+    return described is not None and json.dumps(value) == json.dumps(
+        described.get_default(call_default_factory=True), default=str
+    )
 
 
 def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:

@@ -30,6 +30,7 @@ from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.store import RunStore
 from cohort.runs.task_of_run import load_run_task, model_place
+from cohort.tasks.added_keys import with_added_keys
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["RunOptions", "resume", "tune"]
@@ -161,7 +162,7 @@ def _continue(
     """Check that a run still has what it began with, and train it from its last whole checkpoint."""
     facts = store.reader.facts()
     task = load_run_task(directory, facts=facts, places=places)
-    require_same_task(facts.task.document or {}, task, path=directory.task_file)
+    require_same_task(with_added_keys(facts.task.document or {}), task, path=directory.task_file)
     request = SizeRequest.recorded(facts.sizes)
     preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, threads=facts.machine.threads)
     require_same_inputs(facts, preparation)

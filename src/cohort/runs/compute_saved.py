@@ -67,8 +67,8 @@ def _batch_size(trial: TrialRecord) -> int:
     return int(value) if isinstance(value, int | float) else 1
 
 
-def compute_saved(trials: Sequence[TrialRecord]) -> ComputeSaved:
-    """Count what ``trials`` cost so far and would have cost in full."""
+def compute_saved(trials: Sequence[TrialRecord], *, more_evaluated: int = 0) -> ComputeSaved:
+    """Count what ``trials`` cost so far and would in full; ``more_evaluated`` tokens belong to no single trial."""
     return ComputeSaved(
         num_trials=len(trials),
         trained_steps=sum(trial.steps_done for trial in trials),
@@ -76,6 +76,6 @@ def compute_saved(trials: Sequence[TrialRecord]) -> ComputeSaved:
         trained_samples=sum(trial.steps_done * _batch_size(trial) for trial in trials),
         planned_samples=sum(trial.planned_steps * _batch_size(trial) for trial in trials),
         trained_tokens=sum(trial.tokens for trial in trials),
-        evaluation_tokens=sum(trial.evaluation_tokens for trial in trials),
+        evaluation_tokens=more_evaluated + sum(trial.evaluation_tokens for trial in trials),
         planned_tokens=_planned_tokens(trials),
     )

@@ -15,6 +15,7 @@ from typing import Any, Self, TypedDict
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.report import SplitInput
+from cohort.runs.comparison import Comparison
 from cohort.runs.records import DataProblem, JsonValue
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 
@@ -123,6 +124,7 @@ class InputFacts:
     Attributes:
         train_input, validation_input, tokenizer_hash: Tell which input changed. Older runs lack them and tell only that
             one did, by ``train_fingerprint`` and ``validation_fingerprint``.
+        all_validation_input: The same for every validation row, where the best trials are compared on more of them.
         evaluation_rows: Validation rows that every evaluation uses.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
     """
@@ -136,6 +138,7 @@ class InputFacts:
     validation_fingerprint: str | None = None
     train_input: SplitInput | None = None
     validation_input: SplitInput | None = None
+    all_validation_input: SplitInput | None = None
     tokenizer_hash: str | None = None
     model_hash: str | None = None
     target_modules: tuple[str, ...] | None = None
@@ -210,6 +213,8 @@ class RunFacts:
         metric_ties: What is better at equal values of it; older runs record none and keep the rule they began with.
         has_begun: Whether the first checkpoint is there; a run without it begins again from its task.
         best_trial_id: The run's result, once it has ended.
+        finals: The best trials on all validation rows, which chose the result; None where that was not asked for, or
+            by an older version.
         base_metrics: Measured without an adapter, ``loss`` among them.
         default_metrics: The same for the default hyperparameters, trained to their last step.
         search_ended: What ended the search before all trials were proposed, in words.
@@ -226,6 +231,7 @@ class RunFacts:
     state: RunState | None = None
     has_begun: bool | None = None
     best_trial_id: int | None = None
+    finals: Comparison | None = None
     base_metrics: Mapping[str, float] | None = None
     default_metrics: Mapping[str, float] | None = None
     search_ended: str | None = None
@@ -259,7 +265,7 @@ class RunFacts:
     def listed(self) -> dict[str, JsonValue]:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
-        hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes"}
+        hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals"}
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 
@@ -276,6 +282,7 @@ class FactUpdates(TypedDict, total=False):
     state: RunState
     has_begun: bool
     best_trial_id: int | None
+    finals: Comparison
     base_metrics: Mapping[str, float]
     default_metrics: Mapping[str, float]
     search_ended: str
@@ -327,6 +334,8 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "data_problems": lambda entries: tuple(_data_problem(entry) for entry in entries),
     "train_input": lambda entry: SplitInput(**entry),
     "validation_input": lambda entry: SplitInput(**entry),
+    "all_validation_input": lambda entry: SplitInput(**entry),
+    "finals": Comparison.from_json,
     "memory_recompute": GradientCheckpointing,
     "micro_batch_tokens": lambda entries: {PassKind(kind): tokens for kind, tokens in entries.items()},
     "memory_largest_passes": lambda entries: tuple(

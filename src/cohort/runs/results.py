@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cohort.runs.comparison import Comparison
 from cohort.runs.compute_saved import ComputeSaved, compute_saved
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
@@ -57,20 +58,28 @@ class RunResults:
         return self.metric.label
 
 
-def best_first(trials: Iterable[TrialRecord], *, metric: ObjectiveMetric) -> list[TrialRecord]:
-    """Return ``trials`` by their best checkpoint, those without one last."""
+def best_first(
+    trials: Iterable[TrialRecord], *, metric: ObjectiveMetric, finals: Comparison | None = None
+) -> list[TrialRecord]:
+    """Return ``trials``: those of ``finals`` in its order, then by their best checkpoint, those without one last."""
+    finalists = [] if finals is None else [entry.trial_id for entry in finals.ranked]
 
     def order(trial: TrialRecord) -> tuple[float, ...]:
+        if trial.trial_id in finalists:
+            return (0, finalists.index(trial.trial_id))
         if trial.best_value is None or trial.best_loss is None or trial.best_step is None:
-            return (math.inf, trial.trial_id)
-        return metric.order(
-            trial.best_value, validation_loss=trial.best_loss, step=trial.best_step, trial_id=trial.trial_id
+            return (1, math.inf, trial.trial_id)
+        return (
+            1,
+            *metric.order(
+                trial.best_value, validation_loss=trial.best_loss, step=trial.best_step, trial_id=trial.trial_id
+            ),
         )
 
     return sorted(trials, key=order)
 
 
-def _why(trial: TrialRecord, *, metric: ObjectiveMetric) -> str:
+def _why(trial: TrialRecord, *, metric: ObjectiveMetric, finals: Comparison | None) -> str:
     ended = {
         TrialStatus.COMPLETED: f"all {trial.steps_done} steps",
         TrialStatus.STOPPED: f"stopped at step {trial.steps_done}: {trial.reason}",
@@ -83,7 +92,11 @@ def _why(trial: TrialRecord, *, metric: ObjectiveMetric) -> str:
         return f"no finite {metric.label}; {ended}"
     # a share says little by itself: trials of equal score differ in the loss they reach it with
     loss = "" if metric.name == LOSS.name or trial.best_loss is None else f" (validation loss {trial.best_loss:.4g})"
-    return f"{metric.label} {trial.best_value:.4g}{loss} at step {trial.best_step}; {ended}"
+    reached = f"{metric.label} {trial.best_value:.4g}{loss} at step {trial.best_step}; {ended}"
+    found = None if finals is None else finals.of_trial(trial.trial_id)
+    if finals is None or found is None or metric.name not in found.values:
+        return reached
+    return f"{found.values[metric.name].value:.4g} on {finals.rows_text} (finalist); in training {reached}"
 
 
 def read_results(reader: RunReader) -> RunResults:
@@ -93,7 +106,7 @@ def read_results(reader: RunReader) -> RunResults:
         facts, trials, run_seconds = reader.facts(), reader.trials(), reader.run_seconds()
     metric = facts.objective_metric
     by_id = {trial.trial_id: trial for trial in trials}
-    ordered = best_first(trials, metric=metric)
+    ordered = best_first(trials, metric=metric, finals=facts.finals)
     # the run's own choice comes first: best/ holds that adapter
     best = None if facts.best_trial_id is None else by_id.get(facts.best_trial_id)
     if best is None and ordered and ordered[0].best_value is not None:
@@ -105,14 +118,14 @@ def read_results(reader: RunReader) -> RunResults:
     return RunResults(
         metric=metric,
         ranked=tuple(
-            RankedTrial(rank=rank, trial=trial, why=_why(trial, metric=metric))
+            RankedTrial(rank=rank, trial=trial, why=_why(trial, metric=metric, finals=facts.finals))
             for rank, trial in enumerate(ordered, start=1)
         ),
         best=best,
         base_value=(facts.base_metrics or {}).get(metric.name),
         default_value=default,
         default_trial=default_trial,
-        compute=compute_saved(trials),
+        compute=compute_saved(trials, more_evaluated=0 if facts.finals is None else facts.finals.num_tokens),
         run_seconds=run_seconds,
         facts=facts,
     )

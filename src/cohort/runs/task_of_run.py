@@ -16,6 +16,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
+from cohort.tasks.added_keys import options_as_recorded
 from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.overrides import Override, parse_overrides
 from cohort.tasks.paths import PATH_KEYS
@@ -52,7 +53,9 @@ def load_run_task(directory: RunDirectory, *, facts: RunFacts, places: Sequence[
     if problems:
         raise InputError(problems)
     # as overrides and not as edits: what is loaded is checked, and the resolved task is written out again
-    return load_task(directory.task_file, [*moved, *places])
+    recorded = facts.task.document
+    added = [] if recorded is None else options_as_recorded(recorded)
+    return load_task(directory.task_file, [*added, *moved, *places])
 
 
 def read_run_task(directory: RunDirectory, *, facts: RunFacts, model: str | None = None) -> TaskFile:

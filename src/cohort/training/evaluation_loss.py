@@ -29,6 +29,7 @@ class EvaluationLoss:
         metrics: Means over the groups of what else the objective measures, by name.
         terms: The objective's term of each group, in the order of the rows; of sft the sum of a row's token losses.
         divisors: The objective's divisor of each group; of sft a row's trained tokens.
+        group_metrics: What ``metrics`` are the means of, in the order of the rows.
     """
 
     loss: float
@@ -36,6 +37,7 @@ class EvaluationLoss:
     metrics: Mapping[str, float] = field(default_factory=dict)
     terms: tuple[float, ...] = ()
     divisors: tuple[int, ...] = ()
+    group_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -77,11 +79,14 @@ def evaluation_losses(
     outcomes = {}
     for place, slot in enumerate(order):
         groups = found[place * len(row_ids) : (place + 1) * len(row_ids)]
-        sums = {name: sum(group[name] for group in groups) for name in groups[0]}
-        loss = sums.pop("loss") / divisor
-        metrics = {name: total / len(groups) for name, total in sums.items()}
-        terms = tuple(group["loss"] for group in groups)
+        values = {name: tuple(group[name] for group in groups) for name in groups[0]}
+        terms = values.pop("loss")
         outcomes[slot] = EvaluationLoss(
-            loss=loss, num_tokens=num_tokens, metrics=metrics, terms=terms, divisors=divisors
+            loss=sum(terms) / divisor,
+            num_tokens=num_tokens,
+            metrics={name: sum(measured) / len(groups) for name, measured in values.items()},
+            terms=terms,
+            divisors=divisors,
+            group_metrics=values,
         )
     return outcomes

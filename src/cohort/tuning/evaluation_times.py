@@ -41,6 +41,7 @@ class EvaluationSettings:
     warmup_evaluations: int = whole(3, "evaluations within early_exit.warmup_fraction")
     every_fraction: float = share(0.05, "distance of the later evaluations")
     max_cost_fraction: float = number(0.10, "rows are thinned to this share of training, 16 are left", minimum=None)
+    finalists: int = whole(5, "best trials that all validation rows compare at the end; 0: none", minimum=0)
 
     def __post_init__(self) -> None:
         check_settings(self, where=Place(key=("evaluation",)))

@@ -156,9 +156,13 @@ class Study:
 
         None when nothing finite was measured.
         """
+        return next(iter(self.leaders()), None)
+
+    def leaders(self) -> list[BestTrial]:
+        """Return the best checkpoint of every trial that has one, the best of all first."""
         # Stopped and failed trials compete as well: their best checkpoint is as good as any (ALTO 5).
-        bests = [trial.best for trial in self._trials.values() if trial.best is not None]
-        return min(bests, key=lambda best: best.order(self._metric), default=None)
+        bests = (trial.best for trial in self._trials.values())
+        return sorted((best for best in bests if best is not None), key=lambda best: best.order(self._metric))
 
     def observe(self, event: TrialEvent) -> tuple[Decision, ...]:
         """Take in one event and return what follows from it, in the order in which it is to be carried out.

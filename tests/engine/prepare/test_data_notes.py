@@ -33,6 +33,7 @@ REPORT = DataReport(
     tokenizer_hash="",
     train_input=NOTHING_READ,
     validation_input=NOTHING_READ,
+    all_validation_input=NOTHING_READ,
 )
 
 

@@ -84,7 +84,7 @@ def test_what_one_of_two_tasks_cannot_finish_is_passed_on_and_no_step_is_taken_f
             session.join(preparation, runs.enter_context(opened(preparation, tmp_path / str(number))))
         broken = next(iter(session._members.values()))
 
-        def no_adapter(*, was_alone: bool) -> None:
+        def no_adapter(**_: object) -> None:
             raise RunStateError("no best adapter")
 
         monkeypatch.setattr(broken, "finish", no_adapter)

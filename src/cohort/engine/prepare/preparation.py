@@ -26,7 +26,7 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import Executor
 from cohort.training.objectives import OBJECTIVES
 
-__all__ = ["LoadedBackbone", "Preparation", "prepare"]
+__all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,11 @@ class Preparation:
     warnings: tuple[str, ...] = ()
 
     @property
+    def group_size(self) -> int:
+        """Rows that share a term of the objective, and so are evaluated together."""
+        return OBJECTIVES[self.task.objective].group_size
+
+    @property
     def backbone(self) -> LoadedBackbone:
         """Its base model, for tasks that share it."""
         model_hash = self.facts.inputs.model_hash
@@ -170,7 +175,7 @@ def prepare(
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
-        inputs=input_facts(inputs, plan=plan),
+        inputs=input_facts(task, inputs, plan=plan),
         sizes=size_facts(sizes),
         memory=memory.facts(),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
@@ -183,7 +188,7 @@ def prepare(
         inputs=inputs,
         decoder=decoder,
         proposals=proposals,
-        evaluation_rows=_choose_rows(task, data.validation, wanted=plan.num_rows),
+        evaluation_rows=choose_rows(task, data.validation, wanted=plan.num_rows),
         sizes=sizes,
         facts=facts,
         memory=memory,
@@ -192,7 +197,7 @@ def prepare(
     )
 
 
-def _choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
+def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
     """Choose evaluation rows, or groups of rows, by seed: the same for every trial of the task."""
     available = len(rows) // OBJECTIVES[task.objective].group_size
     # each row's rank is its own hash, so that one more validation row changes at most one chosen row

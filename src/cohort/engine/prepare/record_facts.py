@@ -84,9 +84,11 @@ def row_facts(data: LoadedDataset) -> InputFacts:
     )
 
 
-def input_facts(inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
+def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
     return replace(
         row_facts(inputs.data),
+        # rows that no evaluation reads may change without a difference
+        all_validation_input=inputs.data.report.all_validation_input if task.evaluation.finalists else None,
         model_hash=model_fingerprint(inputs.model_directory),
         target_modules=tuple(inputs.target_modules),
         evaluation_rows=plan.num_rows,

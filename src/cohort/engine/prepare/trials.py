@@ -26,6 +26,7 @@ __all__ = [
     "objective_metric",
     "plan_evaluation",
     "plan_trial",
+    "tokens_per_row",
 ]
 
 # the mean over fewer rows is too noisy to select by: a small task keeps this many even above its share of the compute
@@ -91,19 +92,24 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
     """Return how many validation rows every evaluation uses, within the task's share of the training compute."""
     group_size = OBJECTIVES[task.objective].group_size
     num_available = len(validation) // group_size
-    # generating reads and writes tokens on top of those that the loss needs
-    generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
     return plan_evaluation_rows(
         [
             Workload(candidate=trial.candidate, tokens_per_step=trial.planned_tokens / trial.spec.num_steps)
             for trial in trials
         ],
         num_available=num_available,
-        mean_tokens_per_row=group_size * float(validation.lengths.mean()) + generated,
+        mean_tokens_per_row=tokens_per_row(task, validation),
         settings=task.evaluation_settings(),
         kept_share=task.early_exit_settings().kept_share,
         min_rows=min(_FEWEST_ROWS, num_available),
     )
+
+
+def tokens_per_row(task: TaskFile, validation: TokenisedRows) -> float:
+    """Return how many tokens evaluating a row, or a group of rows, reads and generates."""
+    # generating reads and writes tokens on top of those that the loss needs
+    generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
+    return OBJECTIVES[task.objective].group_size * float(validation.lengths.mean()) + generated
 
 
 def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cohort.core.estimates import RowValues
 from cohort.core.events import Evaluated
 from cohort.core.memory_records import PassKind
 from cohort.data.tokenise import encode_prompt
@@ -15,6 +16,7 @@ from cohort.engine.train.time_spent import TimeSpent
 from cohort.runs.facts import Activity
 from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
 from cohort.training.device_memory import is_out_of_memory, release_cached
+from cohort.training.evaluation_loss import EvaluationLoss
 
 __all__ = ["METRICS", "Measured", "RunEvaluator", "exact_match"]
 
@@ -32,11 +34,16 @@ METRICS: Mapping[str, Callable[[str, str], bool]] = {"exact_match": exact_match}
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Validation loss, further metrics, and the number of tokens read and generated."""
+    """Validation loss, further metrics, and the number of tokens read and generated.
+
+    Attributes:
+        rows: What the loss and each metric consist of, row by row; ``loss`` is a name among those of the metrics.
+    """
 
     validation_loss: float
     metrics: dict[str, float]
     num_tokens: int
+    rows: Mapping[str, RowValues]
 
 
 class RunEvaluator:
@@ -70,28 +77,20 @@ class RunEvaluator:
         slots = [self._executor.slot_of(trial_id) for trial_id in trial_ids]
         texts = self._metrics(slots, rows=rows, row_ids=row_ids)
         return [
-            Measured(
-                validation_loss=losses[trial_id].loss,
-                metrics={**losses[trial_id].metrics, **metrics},
-                num_tokens=losses[trial_id].num_tokens + num_tokens,
-            )
-            for trial_id, (metrics, num_tokens) in zip(trial_ids, texts, strict=True)
+            _measured(losses[trial_id], scores=scores, num_tokens=num_tokens)
+            for trial_id, (scores, num_tokens) in zip(trial_ids, texts, strict=True)
         ]
 
     def measure_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> Measured:
         """Measure the frozen model itself."""
         loss = self._executor.evaluate_base(rows=rows, row_ids=row_ids)
-        ((metrics, num_tokens),) = self._metrics([None], rows=rows, row_ids=row_ids)
-        return Measured(
-            validation_loss=loss.loss,
-            metrics={**loss.metrics, **metrics},
-            num_tokens=loss.num_tokens + num_tokens,
-        )
+        ((scores, num_tokens),) = self._metrics([None], rows=rows, row_ids=row_ids)
+        return _measured(loss, scores=scores, num_tokens=num_tokens)
 
     def _metrics(
         self, slots: Sequence[int | None], *, rows: TokenisedRows, row_ids: Sequence[int]
-    ) -> list[tuple[dict[str, float], int]]:
-        """Return metrics by name and tokens used, for each slot (None: the frozen model)."""
+    ) -> list[tuple[dict[str, tuple[float, ...]], int]]:
+        """Return the scores of the rows by metric and the tokens used, for each slot (None: the frozen model)."""
         if self._metric is None:
             return [({}, 0) for _ in slots]
         name: str = self._preparation.task.evaluation.metric
@@ -101,10 +100,11 @@ class RunEvaluator:
             texts = self._generate(slots, prompts=[rows.prompts[row_id] for row_id in prompted])
         found = []
         for of_slot in texts:
-            hits = sum(
-                self._metric(text, rows.references[row_id]) for (text, _), row_id in zip(of_slot, prompted, strict=True)
+            scores = tuple(
+                float(self._metric(text, rows.references[row_id]))
+                for (text, _), row_id in zip(of_slot, prompted, strict=True)
             )
-            found.append(({name: hits / max(1, len(prompted))}, sum(count for _, count in of_slot)))
+            found.append(({name: scores}, sum(count for _, count in of_slot)))
         return found
 
     def _generate(self, slots: Sequence[int | None], *, prompts: Sequence[str]) -> list[list[tuple[str, int]]]:
@@ -154,3 +154,15 @@ class RunEvaluator:
             release_cached(self._executor.memory.device)
             if not is_alone:
                 self._generation_tokens //= 2
+
+
+def _measured(loss: EvaluationLoss, *, scores: Mapping[str, tuple[float, ...]], num_tokens: int) -> Measured:
+    """Join what the objective and the generated answers of the same rows gave."""
+    means = {name: sum(of_rows) / max(1, len(of_rows)) for name, of_rows in scores.items()}
+    of_groups = {name: RowValues.of_scores(values) for name, values in {**loss.group_metrics, **scores}.items()}
+    return Measured(
+        validation_loss=loss.loss,
+        metrics={**loss.metrics, **means},
+        num_tokens=loss.num_tokens + num_tokens,
+        rows={"loss": RowValues(values=loss.terms, weights=loss.divisors), **of_groups},
+    )

@@ -35,13 +35,15 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
         StorageFullError: the disk is full; `cohort resume` writes what is missing.
     """
     best, store, directory = study.result(), run.store, run.directory
+    finals = store.reader.facts().finals
+    best_id = finals.winner.trial_id if finals is not None else None if best is None else best.trial_id
     # first: model cards and tables below are made from the record
-    store.set_facts(best_trial_id=None if best is None else best.trial_id)
+    store.set_facts(best_trial_id=best_id)
     _record_default(store)
     results = read_results(store.reader)
     for trial_id in study.trial_ids:
         kept = run.state_store.best(trial_id)
-        is_best = best is not None and trial_id == best.trial_id
+        is_best = trial_id == best_id
         if kept is None or not (is_best or _is_written(study.reason(trial_id))):
             continue
         content = AdapterContent(

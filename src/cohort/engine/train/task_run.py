@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cohort.core.errors import RunStateError
 from cohort.core.events import TrialEvent
@@ -10,6 +10,7 @@ from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.finals import Finals
 from cohort.engine.train.finish import finish_run
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress_tracker import ProgressTracker
@@ -129,22 +130,37 @@ class TaskRun:
         if self._reporter.failures:
             self.run.store.set_facts(tracker_failures=dict(self._reporter.failures))
 
-    def finish(self, *, was_alone: bool) -> None:
-        """Write the results; all trials have ended.
+    def finish(self, *, was_alone: bool, make_room: Callable[[], bool] = lambda: False) -> None:
+        """Compare the best trials on all validation rows and write the results; all trials have ended.
 
         Args:
             was_alone: Whether no other task ever shared the executor, so that its steps measure its own packs.
+            make_room: Takes a trial of another task out of the bank; returns False if there is none.
 
         Raises:
             RunStateError: there is no best adapter, or all trials failed; the tables are written.
             StorageFullError: the disk is full; resuming the run writes what is missing.
         """
         self.close_trackers()
+        self._finals(make_room).hold(self._study, say=self._say)
         self.run.watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
         # steps of several tasks, and steps with gradient checkpointing, take longer than a plan expects of the pack
         if was_alone and not self._share.recomputed_passes():
             self._steps.keep()
+
+    def _finals(self, make_room: Callable[[], bool]) -> Finals:
+        return Finals(
+            self._preparation,
+            self.run,
+            share=self._share,
+            evaluator=self._evaluator,
+            specs=self._specs,
+            make_room=make_room,
+        )
+
+    def _say(self, phase: str) -> None:
+        self.run.watcher.update(self._tracker.snapshot(phase))
 
     def _took(self, events: Sequence[TrialEvent], decisions: Sequence[Decision]) -> None:
         """Pass on what was recorded, and propose new trials in the place of those that ended."""

@@ -125,12 +125,20 @@ class TaskSession:
 
     def finish(self, member: TaskRun) -> None:
         """Write the results of a task that has ended."""
-        member.finish(was_alone=self._num_joined == 1)
+        member.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
 
     def vacate(self) -> None:
         """Free the slots that a stop left taken; the states are saved."""
         for key in self._executor.resident:
             self._executor.drop(key)
+
+    def _give_way(self) -> bool:
+        """Park a trial of the bank, of the task that joined last; return False if there is none."""
+        for supervisor in reversed(self._members):
+            if resident := supervisor.share.resident:
+                supervisor.evict(resident[-1])
+                return True
+        return False
 
     def _make_room(self) -> bool:
         """Move parked states of all tasks off the device."""

@@ -1,0 +1,88 @@
+"""Measured numbers with their intervals, from what an adapter has on each row: alone, and against another adapter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from cohort.core.intervals import (
+    Interval,
+    difference_interval,
+    mean_interval,
+    share_difference_interval,
+    share_interval,
+)
+
+__all__ = ["Estimate", "RowValues", "difference", "estimate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A number that was measured on some rows, with its 95 % interval over other rows of their kind.
+
+    Attributes:
+        low, high: The ends of the interval; None where one row, or a value that is not finite, says nothing of others.
+        num_rows: Rows it was measured on.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    num_rows: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether 0 is known to lie outside the interval: the difference is more than noise."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowValues:
+    """What one adapter has on each row. Its value on all of them is ``sum(values) / sum(weights)``.
+
+    Attributes:
+        values: The summed loss of a row's trained tokens, or its score.
+        weights: The number of these tokens; 1 for a score.
+    """
+
+    values: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of_scores(cls, scores: tuple[float, ...]) -> Self:
+        return cls(values=scores, weights=(1.0,) * len(scores))
+
+    @property
+    def are_hits(self) -> bool:
+        """Whether each row counts as a hit or a miss, so that the value is a share."""
+        return all(weight == 1 for weight in self.weights) and all(value in (0, 1) for value in self.values)
+
+    @property
+    def value(self) -> float:
+        """The value on all rows; NaN without rows."""
+        total = sum(self.weights)
+        return sum(self.values) / total if total else math.nan
+
+
+def estimate(rows: RowValues) -> Estimate:
+    """Return the value on ``rows`` with its interval: Wilson's for a share, else the bootstrap by rows."""
+    if rows.are_hits:
+        interval: Interval | None = share_interval(round(sum(rows.values)), len(rows.values))
+    else:
+        interval = mean_interval(rows.values, rows.weights)
+    return _with(interval, rows.value, num_rows=len(rows.values))
+
+
+def difference(first: RowValues, second: RowValues) -> Estimate:
+    """Return the first one's value minus the second one's, with its interval; both have the same rows."""
+    if first.are_hits and second.are_hits:
+        interval = share_difference_interval(first.values, second.values)
+    else:
+        interval = difference_interval(first.values, second.values, first.weights)
+    return _with(interval, first.value - second.value, num_rows=len(first.values))
+
+
+def _with(interval: Interval | None, value: float, *, num_rows: int) -> Estimate:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return Estimate(value=value, low=low, high=high, num_rows=num_rows)

@@ -1,0 +1,174 @@
+"""The last comparison of a run: its best trials, the default configuration and the base model on all validation rows.
+
+While trials train they are compared on few rows, often 16 of a hundred: the leader of so small a sample need not be the
+best. The comparison is made again from the checkpoints when a kill interrupts it, to the same result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from cohort.adapters.bank import AdapterState
+from cohort.core.estimates import difference, estimate
+from cohort.engine.prepare.preparation import Preparation, choose_rows
+from cohort.engine.prepare.trials import tokens_per_row
+from cohort.engine.train.evaluation import Measured, RunEvaluator
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.open_run import OpenRun
+from cohort.runs.comparison import Comparison, Contender
+from cohort.runs.compute_saved import compute_saved
+from cohort.runs.facts import Activity
+from cohort.training.trial import TrialSpec, TrialState
+from cohort.tuning.finals_plan import FinalsPlan, plan_finals
+from cohort.tuning.objective_metric import ObjectiveMetric
+from cohort.tuning.study import BestTrial, Study
+
+__all__ = ["Finals"]
+
+# the base model's place among the contenders
+BASE = None
+
+
+class Finals:
+    """Measures finalists of one task in its part of an executor."""
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        run: OpenRun,
+        *,
+        share: ExecutorShare,
+        evaluator: RunEvaluator,
+        specs: Mapping[int, TrialSpec],
+        make_room: Callable[[], bool],
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            make_room: Takes a trial of another task out of the bank; returns False if there is none.
+        """
+        self._preparation, self._run, self._share, self._evaluator = preparation, run, share, evaluator
+        self._specs, self._make_room = specs, make_room
+
+    def hold(self, study: Study, *, say: Callable[[str], None]) -> None:
+        """Measure the leaders of ``study`` and record the comparison, unless it is on record or not asked for."""
+        facts, settings = self._run.store.reader.facts(), self._preparation.task.evaluation_settings()
+        leaders = study.leaders()
+        if facts.finals is not None or not settings.finalists or not leaders:
+            return
+        default = next((best for best in leaders if best.trial_id == facts.task.default_trial_id), None)
+        plan = self._plan(num_candidates=len(leaders), num_others=1 if default is None else 2)
+        finalists = leaders[: plan.num_finalists]
+        say(f"comparing the best {len(finalists)} trials on {plan.num_rows} validation rows")
+        if plan.note:
+            self._run.watcher.note(f"the last comparison has {plan.note}")
+        others = [] if default is None or default in finalists else [default]
+        with self._run.time_spent.on(Activity.EVALUATE):
+            measured = self._measure([*finalists, *others], num_rows=plan.num_rows)
+        comparison = _compare(
+            finalists, others, measured, metric=study.metric, plan=plan, num_available=self._available
+        )
+        self._run.store.add_seconds(self._run.time_spent.take())
+        self._run.store.set_facts(finals=comparison)
+
+    @property
+    def _available(self) -> int:
+        return len(self._preparation.inputs.data.all_validation) // self._group_size
+
+    @property
+    def _group_size(self) -> int:
+        return self._preparation.group_size
+
+    def _plan(self, *, num_candidates: int, num_others: int) -> FinalsPlan:
+        preparation = self._preparation
+        return plan_finals(
+            num_candidates=num_candidates,
+            num_others=num_others,
+            num_available=self._available,
+            num_evaluated=len(preparation.evaluation_rows),
+            tokens_per_row=tokens_per_row(preparation.task, preparation.inputs.data.all_validation),
+            # from the log, and not from the clock: a resumed run makes the same plan
+            cost_tokens=compute_saved(self._run.store.reader.trials()).cost_tokens,
+            settings=preparation.task.evaluation_settings(),
+        )
+
+    def _measure(self, contenders: Sequence[BestTrial], *, num_rows: int) -> dict[int | None, Measured]:
+        """Measure best checkpoints, as many at a time as the bank holds, and the base model."""
+        rows = self._preparation.inputs.data.all_validation
+        row_ids = choose_rows(self._preparation.task, rows, wanted=num_rows)
+        measured: dict[int | None, Measured] = {}
+        waiting = list(contenders)
+        while waiting:
+            with self._resident(waiting) as present:
+                found = self._evaluator.measure(present, rows=rows, row_ids=row_ids)
+            measured.update(zip(present, found, strict=True))
+            waiting = [best for best in waiting if best.trial_id not in measured]
+        measured[BASE] = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
+        return measured
+
+    @contextlib.contextmanager
+    def _resident(self, contenders: Sequence[BestTrial]) -> Iterator[list[int]]:
+        """Load the best checkpoints of as many as the bank has room for, of at least one."""
+        present: list[int] = []
+        try:
+            for best in contenders:
+                spec = self._specs[best.trial_id]
+                # another task's trials give way only to the first: they wait no longer than they have to
+                while not present and not self._share.fits(spec) and self._make_room():
+                    pass
+                if present and not self._share.fits(spec):
+                    break
+                kept = self._run.state_store.best(best.trial_id)
+                assert kept is not None, "a trial with a best value has its checkpoint"
+                weights_rD, step = kept
+                self._share.load(spec, TrialState(adapter=AdapterState(weights=weights_rD), step=step))
+                present.append(best.trial_id)
+            yield present
+        finally:
+            for trial_id in present:
+                self._share.drop(trial_id)
+
+
+def _compare(
+    finalists: Sequence[BestTrial],
+    others: Sequence[BestTrial],
+    measured: Mapping[int | None, Measured],
+    *,
+    metric: ObjectiveMetric,
+    plan: FinalsPlan,
+    num_available: int,
+) -> Comparison:
+    """Return the comparison with the finalists in the order of their values on all rows."""
+
+    def order(best: BestTrial) -> tuple[float, ...]:
+        found = measured[best.trial_id]
+        value = metric.read_record(found.validation_loss, found.metrics)
+        # finite on the few rows, not on all: it competes with nobody, and the order of the search decides
+        if value is None or not math.isfinite(value) or not math.isfinite(found.validation_loss):
+            return (math.inf, *best.order(metric))
+        return metric.order(value, validation_loss=found.validation_loss, step=best.step, trial_id=best.trial_id)
+
+    ranked = sorted(finalists, key=order)
+    winner = measured[ranked[0].trial_id]
+
+    def contender(best: BestTrial | None) -> Contender:
+        found = measured[None if best is None else best.trial_id]
+        return Contender(
+            trial_id=None if best is None else best.trial_id,
+            step=None if best is None else best.step,
+            values={name: estimate(rows) for name, rows in found.rows.items()},
+            winner_minus={}
+            if found is winner
+            else {name: difference(winner.rows[name], rows) for name, rows in found.rows.items()},
+        )
+
+    return Comparison(
+        num_rows=plan.num_rows,
+        num_available=num_available,
+        num_tokens=sum(found.num_tokens for found in measured.values()),
+        ranked=tuple(map(contender, ranked)),
+        others=tuple(map(contender, [*others, None])),
+        note=plan.note,
+    )

@@ -1,0 +1,182 @@
+"""The winner is the best on all validation rows, and a kill at any point leaves the same one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.adapters.bank import AdapterState
+from cohort.core.clock import SystemClock
+from cohort.engine.prepare.preparation import Preparation, prepare
+from cohort.engine.run_start import begun_run, new_directory
+from cohort.engine.state.trial_states import StoredState, StoredStateKind
+from cohort.engine.train import task_run
+from cohort.engine.train.finals import Finals
+from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.supervisor import Supervisor
+from cohort.engine.train.task_session import TaskSession
+from cohort.engine.tune import resume, tune
+from cohort.memory.sizes import SizeRequest
+from cohort.runs.facts import RunFacts
+from cohort.runs.reader import RunReader
+from cohort.runs.results import read_results
+from cohort.training.checkpoint import read_weights
+from cohort.training.trial import TrialState
+from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
+
+# few rows of each evaluation, many for the last comparison; what it may cost is a test of its own
+FEW = {"max_examples": 1, "max_cost_fraction": 100.0}
+SPACE: dict[str, Any] = {
+    "training": {"max_steps": 4},
+    "lora": {"r": 2},
+    "search": {"space": {"learning_rate": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]}},
+    "early_exit": "none",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("finals"))
+
+
+def facts_of(run: Path) -> RunFacts:
+    with RunReader.open(run / "run.db") as reader:
+        return reader.facts()
+
+
+def measured_on_all_rows(preparation: Preparation, run: Path) -> dict[int, float]:
+    """Return the loss of every trial's best checkpoint on all validation rows, each measured alone."""
+    executor, rows = preparation.build_executor(), preparation.inputs.data.all_validation
+    with RunReader.open(run / "run.db") as reader:
+        trials = reader.trials()
+    found = {}
+    specs = {trial.spec.trial_id: trial.spec for trial in preparation.proposals.first}
+    for trial in trials:
+        assert trial.best_step is not None
+        path = run / StoredState(trial.trial_id, StoredStateKind.BEST, trial.best_step).relative_path
+        executor.load(specs[trial.trial_id], TrialState(adapter=AdapterState(weights=read_weights(path)[0])))
+        losses = executor.evaluate([trial.trial_id], rows=rows, row_ids=range(len(rows)))
+        found[trial.trial_id] = losses[trial.trial_id].loss
+        executor.drop(trial.trial_id)
+    return found
+
+
+def test_the_winner_is_the_best_on_all_rows_and_not_on_the_few(folder: Path, tmp_path: Path) -> None:
+    task = tiny_task(folder, **SPACE, evaluation=FEW)
+    tune(task, tmp_path / "run")
+    facts = facts_of(tmp_path / "run")
+    assert facts.finals is not None
+    assert (facts.inputs.evaluation_rows, facts.finals.num_rows, facts.finals.num_available) == (1, 6, 6)
+    alone = measured_on_all_rows(prepare(task, clock=SystemClock()), tmp_path / "run")
+    assert {entry.trial_id: entry.values["loss"].value for entry in facts.finals.ranked} == alone
+    assert facts.best_trial_id == min(alone, key=alone.__getitem__)
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        trials, results = reader.trials(), read_results(reader)
+    leader = min(trials, key=lambda trial: trial.best_loss or 0.0)
+    assert leader.trial_id != facts.best_trial_id, "one row prefers another trial, so the test can fail"
+    assert [entry.trial.trial_id for entry in results.ranked] == sorted(alone, key=alone.__getitem__)
+    assert "on all 6 validation rows" in results.ranked[0].why
+    card = (tmp_path / "run" / "best" / "README.md").read_text()
+    assert f"trial {facts.best_trial_id} " in card
+
+
+def test_a_kill_within_and_after_it_leaves_the_same_winner(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = tiny_task(folder, **SPACE, evaluation=FEW)
+    tune(task, tmp_path / "whole")
+    expected, measure = outcome_of(tmp_path / "whole"), Finals._measure
+
+    def killed(self: Finals, *args: Any, **named: Any) -> Any:
+        measure(self, *args, **named)
+        raise KeyboardInterrupt
+
+    kills = {"within": (Finals, "_measure", killed), "after": (task_run, "finish_run", _interrupt)}
+    for place, (owner, name, kill) in kills.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, kill)
+            with pytest.raises(KeyboardInterrupt):
+                tune(task, tmp_path / place)
+        assert (facts_of(tmp_path / place).finals is None) == (place == "within")
+        resume(tmp_path / place)
+        assert outcome_of(tmp_path / place) == expected
+        assert facts_of(tmp_path / place).finals == facts_of(tmp_path / "whole").finals
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_of_a_version_before_keeps_the_winner_of_its_evaluations(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        tune(tiny_task(folder, **SPACE, evaluation=FEW), run, watcher=Interrupting(steps=1))
+    # as that version left it: neither its task file nor its record knows the key
+    text = (run / "task.yaml").read_text()
+    (run / "task.yaml").write_text("".join(line for line in text.splitlines(True) if "finalists" not in line))
+    with RunReader.open(run / "run.db") as reader:
+        document = dict(reader.facts().task.document or {})
+    document["evaluation"] = {key: value for key, value in document["evaluation"].items() if key != "finalists"}
+    connection = sqlite3.connect(run / "run.db")
+    connection.execute("UPDATE facts SET value = ? WHERE key = 'task'", (json.dumps(document),))
+    connection.commit()
+    connection.close()
+    resume(run)
+    facts = facts_of(run)
+    assert facts.finals is None
+    with RunReader.open(run / "run.db") as reader:
+        best = min(reader.trials(), key=lambda trial: trial.best_loss or 0.0)
+    assert facts.best_trial_id == best.trial_id
+
+
+def test_zero_finalists_leave_the_choice_to_the_evaluations(folder: Path, tmp_path: Path) -> None:
+    tune(tiny_task(folder, **SPACE, evaluation={**FEW, "finalists": 0}), tmp_path / "run")
+    facts = facts_of(tmp_path / "run")
+    assert facts.finals is None
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        assert facts.best_trial_id == min(reader.trials(), key=lambda trial: trial.best_loss or 0.0).trial_id
+
+
+def test_another_tasks_trials_give_way_to_finalists_and_keep_their_bits(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [tiny_task(folder, **{**SPACE, "training": {"max_steps": steps}}, evaluation=FEW) for steps in (2, 4)]
+    evicted: list[int] = []
+    evict = Supervisor.evict
+
+    def noted(self: Supervisor, trial_id: int) -> None:
+        evicted.append(trial_id)
+        evict(self, trial_id)
+
+    monkeypatch.setattr(Supervisor, "evict", noted)
+    # room for four trials: once those of the first task have ended, the second task's fill it
+    request = SizeRequest(num_slots=4, rank_rows=64)
+    preparations = [prepare(task, clock=SystemClock(), request=request) for task in tasks]
+    session = TaskSession(preparations[0], clock=SystemClock())
+    with contextlib.ExitStack() as runs:
+        for number, preparation in enumerate(preparations):
+            session.join(preparation, runs.enter_context(opened(preparation, tmp_path / f"shared-{number}")))
+        session.run()
+    assert evicted, "the bank was full, so the test can fail"
+    for number, task in enumerate(tasks):
+        tune(task, tmp_path / f"alone-{number}")
+        shared, alone = tmp_path / f"shared-{number}", tmp_path / f"alone-{number}"
+        # a larger bank takes its decisions in another order
+        outcomes = [{**outcome_of(run), "decisions": None} for run in (shared, alone)]
+        assert outcomes[0] == outcomes[1]
+        assert facts_of(shared).finals == facts_of(alone).finals
+
+
+@contextlib.contextmanager
+def opened(preparation: Preparation, path: Path) -> Iterator[OpenRun]:
+    with (
+        new_directory(path, preparation.task) as directory,
+        begun_run(preparation, directory, watcher=Interrupting(), options=RunOptions(), clock=SystemClock()) as run,
+    ):
+        yield run
