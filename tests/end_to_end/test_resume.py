@@ -67,6 +67,10 @@ def test_an_interrupted_run_says_so_and_goes_on_bit_for_bit(stopped: Path, expec
     with RunReader.open(stopped / "run.db") as reader:
         assert reader.facts().state is RunState.INTERRUPTED
         assert 0 < len(reader.log.steps()) < len(expected["steps"])
+        steps, evaluations = len(reader.log.steps()), len(reader.log.evaluations())
+    # the tables do not wait for the end
+    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == steps + evaluations
+    assert len((stopped / "results.csv").read_text().splitlines()) > 1
     assert [note for note in go_on(stopped) if "warning" in note] == []
     assert outcome_of(stopped) == expected
 

@@ -1,4 +1,4 @@
-"""The table of trials as a file and as JSON, and the log as metrics.jsonl."""
+"""The table of trials as a file and as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from cohort.runs.results import read_results
-from cohort.runs.results_table import results_json, write_metrics_jsonl, write_results_csv
+from cohort.runs.results_table import results_json, write_results_csv
 from cohort.runs.store import RunStore
 from tests.runs.small_run import SmallRun
 
@@ -23,28 +23,6 @@ def test_the_csv_holds_every_trial(run: SmallRun) -> None:
     assert rows[2]["eval_loss"] == ""
     assert rows[2]["last_loss"] == "nan"
     assert json.loads(rows[0]["target_modules"]) == ["q", "v"]
-
-
-def test_metrics_are_log_history_in_strict_json(run: SmallRun) -> None:
-    directory, store, _ = run
-    write_metrics_jsonl(directory.metrics_jsonl, reader=store.reader)
-
-    def refuse(text: str) -> None:
-        raise AssertionError(f"{text} is not JSON")
-
-    lines = [json.loads(line, parse_constant=refuse) for line in directory.metrics_jsonl.read_text().splitlines()]
-    assert len(lines) == 9
-    assert lines[3] == {
-        "trial": 0,
-        "step": 4,
-        "seconds": 0.0,
-        "loss": 1.0,
-        "grad_norm": 0.5,
-        "learning_rate": 1e-4,
-        "num_tokens": 400,
-    }
-    assert lines[4]["eval_exact_match"] == 0.5
-    assert lines[-1]["loss"] is None
 
 
 def test_json_is_strict_and_complete(run: SmallRun) -> None:

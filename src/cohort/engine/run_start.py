@@ -71,7 +71,8 @@ def prepare_task(
     watcher.note(f"{count} on {on}; products: {machine.backend}; attention: {machine.attention}")
     for note in preparation.notes:
         watcher.note(note)
-    for warning in preparation.warnings:
+    # said when the run began: a resume can change none of what they are about
+    for warning in preparation.warnings if threads is None else ():
         watcher.note(f"warning: {warning}")
     return preparation
 

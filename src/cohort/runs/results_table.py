@@ -1,4 +1,4 @@
-"""The table of trials: every column, for results.csv, ``--json``, the terminal and the report; and metrics.jsonl.
+"""The table of trials: every column, for results.csv, ``--json``, the terminal and the report.
 
 To add a column, add an entry to ``FILE_COLUMNS``, and one to ``SHOWN_COLUMNS`` if people should see it in a table.
 """
@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.durable_files import atomic_file
-from cohort.core.events import Evaluated, StepDone
 from cohort.core.units import format_count
-from cohort.runs.reader import RunReader
-from cohort.runs.records import JsonValue, LoggedEvent, TrialRecord, TrialStatus
+from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
 from cohort.runs.results import RankedTrial, RunResults
 from cohort.tuning.early_exit import reason_of
 
-__all__ = ["Column", "Medium", "results_json", "shown_columns", "write_metrics_jsonl", "write_results_csv"]
+__all__ = ["Column", "Medium", "finite_values", "results_json", "shown_columns", "write_results_csv"]
 
 
 class Medium(Flag):
@@ -180,50 +178,17 @@ def results_json(results: RunResults) -> dict[str, Any]:
         },
         "trials": trials,
     }
-    cleaned: dict[str, Any] = _finite(whole)
+    cleaned: dict[str, Any] = finite_values(whole)
     return cleaned
 
 
-def write_metrics_jsonl(path: Path, *, reader: RunReader) -> None:
-    """Write every step and evaluation in the order it happened; NaN and Inf, which JSON lacks, as null.
-
-    Raises:
-        StorageFullError: the disk is full; the file is as it was.
-    """
-    with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as stream:
-        for line in _log_history(reader):
-            stream.write(json.dumps(_finite(line), allow_nan=False) + "\n")
-
-
-def _log_history(reader: RunReader) -> Iterator[dict[str, Any]]:
-    """Return the log with the keys of transformers' ``log_history`` and of TRL, and ``trial``."""
-    # num_tokens adds up over a trial, as TRL's adds up over a run
-    seen: dict[int, int] = {}
-    for entry in reader.log.entries():
-        if not isinstance(entry, LoggedEvent):
-            continue
-        event = entry.event
-        line: dict[str, Any] = {"trial": event.trial_id, "step": event.step, "seconds": round(entry.seconds, 3)}
-        if isinstance(event, StepDone):
-            seen[event.trial_id] = seen.get(event.trial_id, 0) + event.num_tokens
-            line |= {"loss": event.loss, "grad_norm": event.grad_norm, "learning_rate": event.learning_rate}
-            line["num_tokens"] = seen[event.trial_id]
-        elif isinstance(event, Evaluated):
-            line |= {"eval_loss": event.validation_loss}
-            line |= {f"eval_{name}": value for name, value in event.metrics.items()}
-            line["eval_num_tokens"] = event.num_tokens
-        else:
-            line["error"] = event.message
-        yield line
-
-
-def _finite(value: Any) -> Any:
+def finite_values(value: Any) -> Any:
     """Return ``value`` with None for every NaN and Inf in it."""
     # Python writes NaN and Infinity, which other readers of JSON refuse
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {name: finite_values(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite_values(inner) for inner in value]
     return value

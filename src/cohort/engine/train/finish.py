@@ -12,10 +12,11 @@ from cohort.engine.state.checkpoints import keep_last_checkpoint
 from cohort.engine.train.open_run import OpenRun
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
+from cohort.runs.metrics_file import MetricsFile
 from cohort.runs.records import TrialStatus
 from cohort.runs.report import write_report
 from cohort.runs.results import read_results
-from cohort.runs.results_table import write_metrics_jsonl, write_results_csv
+from cohort.runs.results_table import write_results_csv
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import FAILED, Reason
@@ -121,5 +122,5 @@ def _require_success(store: RunStore, *, directory: RunDirectory) -> None:
 def write_tables(store: RunStore, *, directory: RunDirectory) -> None:
     """Write tables and report from the current record."""
     write_results_csv(directory.results_csv, results=read_results(store.reader))
-    write_metrics_jsonl(directory.metrics_jsonl, reader=store.reader)
+    MetricsFile(directory.metrics_jsonl, reader=store.reader).write()
     write_report(directory.report, reader=store.reader)

@@ -20,6 +20,7 @@ from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.runs.facts import Activity, RunState
+from cohort.runs.growing_tables import GrowingTables
 from cohort.runs.records import LoggedEvent
 from cohort.tuning.decisions import Decision
 from cohort.tuning.study import Study
@@ -48,6 +49,7 @@ class TaskRun:
         # as recorded, not as the task says today: the rule for ties is that of the version that began the run
         self._study = Study([trial.candidate for trial in first], early_exit, metric=facts.objective_metric)
         self._steps = StepRecorder(preparation, run, specs=self._specs)
+        self._tables = GrowingTables(run.directory, reader=run.store.reader, clock=run.clock)
         self._evaluator = RunEvaluator(preparation, share, time_spent=run.time_spent)
         self._tracker = ProgressTracker(
             run,
@@ -123,6 +125,7 @@ class TaskRun:
     def was_interrupted(self) -> None:
         """Record that the run was stopped with everything saved."""
         self.run.store.set_facts(state=RunState.INTERRUPTED)
+        self._tables.update(now=True)
 
     def close_trackers(self) -> None:
         """Close the experiment trackers, and record which of them failed."""
@@ -178,6 +181,7 @@ class TaskRun:
         if trials:
             self.run.store.add_trials([trial.record() for trial in trials])
             self._take_in(trials)
+        self._tables.update()
 
     def measure_base(self) -> None:
         """Measure the frozen model, unless its metrics are on record."""
