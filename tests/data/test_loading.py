@@ -147,13 +147,24 @@ def test_bad_rows_can_be_skipped_and_are_counted(tokenizer: PreTrainedTokenizerB
 
 
 def test_a_long_list_of_problems_is_cut_and_says_so(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
-    path = write_jsonl([*pairs(5), *[{"prompt": "P"}] * 30])
-    problems = problems_of(tokenizer, train=path)
+    # one in each file: the rows of a file with the same problem are one problem
+    paths = [write_jsonl([*pairs(1), {"prompt": "P"}], name=f"train-{number}.jsonl") for number in range(30)]
+    problems = problems_of(tokenizer, train=paths)
     assert len(problems) == 21
     assert problems[-1].found == "10 more problems like these"
     with pytest.raises(InputError) as caught:
-        load_dataset(DatasetSettings(train=path), tokenizer=tokenizer, use_cache=False, max_problems=None)
+        load_dataset(DatasetSettings(train=paths), tokenizer=tokenizer, use_cache=False, max_problems=None)
     assert len(caught.value.problems) == 30
+
+
+def test_what_many_rows_have_alike_is_one_problem(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
+    empty = {"prompt": "P", "completion": ""}
+    path = write_jsonl([*pairs(5), *[empty] * 20, *pairs(2), empty, {"prompt": "P"}])
+    grouped, single = problems_of(tokenizer, train=path)
+    assert str(grouped.where) == f"{path}:6-25, 28"
+    assert grouped.found == "an empty 'completion' (the first of 21 such rows)"
+    assert "on_bad_rows: skip" in grouped.hint
+    assert str(single.where) == f"{path}:29"
 
 
 @pytest.mark.parametrize("rule", ["drop", "truncate", "error"])

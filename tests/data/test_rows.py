@@ -58,13 +58,32 @@ def test_every_bad_line_is_reported_with_its_number_and_mend(tmp_path: Path) -> 
     assert found[3] == "a JSON string"
     assert found[4].startswith("half of a surrogate pair")
     assert found[5] == "a JSON null"
-    assert problems[1].hint == "Save the file as UTF-8."
+    assert problems[1].hint.startswith("Save the file as UTF-8")
     assert all(problem.allowed and problem.hint for problem in problems)
 
 
 def test_a_document_named_jsonl_says_so(tmp_path: Path) -> None:
-    _, problems = read(written(tmp_path, "a.jsonl", json.dumps([{"text": "T"}], indent=1)))
-    assert "name the file .json" in problems[0].hint
+    for indent in (None, 1):
+        (problem,) = read(written(tmp_path, "a.jsonl", json.dumps([{"text": "T"}, {"text": "U"}], indent=indent)))[1]
+        assert problem.found == "one JSON array"
+        assert problem.hint == "Name the file .json."
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found", "hint"),
+    [
+        ("a.csv", b"prompt;completion\nP;C\n", "a header separated by semicolons", "delimiter=';'"),
+        ("a.csv", b"prompt\tcompletion\nP\tC\n", "a header separated by tabs", "delimiter='\\t'"),
+        ("a.jsonl", '{"text": "é"}\n'.encode("utf-16"), "UTF-16 text", "iconv -f UTF-16"),
+        ("a.json", '[{"text": "é"}]'.encode("utf-16"), "UTF-16 text", "iconv -f UTF-16"),
+    ],
+)
+def test_a_file_of_another_kind_is_one_problem(
+    tmp_path: Path, name: str, content: bytes, found: str, hint: str
+) -> None:
+    (problem,) = read(written(tmp_path, name, content))[1]
+    assert problem.found == found
+    assert hint in problem.hint
 
 
 def test_json_nested_too_deep_is_a_problem_not_a_crash(tmp_path: Path) -> None:

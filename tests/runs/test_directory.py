@@ -38,6 +38,14 @@ def test_create_refuses_foreign_files_and_names_them(tmp_path: Path) -> None:
         RunDirectory.create(tmp_path / "file" / "below")
 
 
+def test_create_refuses_a_link_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for path in (tmp_path / "link", tmp_path / "link" / "below"):
+        with pytest.raises(InputError, match="link to"):
+            RunDirectory.create(path)
+    assert not (tmp_path / "gone").exists()
+
+
 def test_create_refuses_what_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # root may write anywhere, so the answer of the system is put in its place
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)

@@ -39,7 +39,7 @@ def test_a_value_becomes_what_training_takes(name: str, written: object, value: 
     [
         ("learning_rate", 0, "Write for example [1e-4, 3e-4]."),
         ("learning_rate", "1e-4", "Remove the quotes: 1e-4."),
-        ("learning_rate", float("inf"), "Write for example [1e-4, 3e-4]."),
+        ("learning_rate", float("inf"), "Write a finite number, for example [1e-4, 3e-4]."),
         ("r", 8.5, "Write for example [8, 16]."),
         ("r", True, "Write for example [8, 16]."),
         ("r", "2r", "Write for example [8, 16]."),

@@ -30,12 +30,15 @@ def tune(
     """
     run_directory = output if output is not None else Path("runs") / task.stem
     with exits(as_json=as_json, debug=debug, resume=run_directory):
+        from cohort.core.errors import InputError
         from cohort.engine.prepare.inputs import load_fitting_task
         from cohort.runs.directory import RunDirectory
 
-        # a directory that is taken is reported with the task's other problems, before anything is loaded
+        # a directory that is taken is reported with the task's other problems, and before rows are read
         occupied = RunDirectory.find_problem(run_directory)
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
+        if occupied is not None:
+            raise InputError(occupied)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.run_results import print_results
         from cohort.engine.tune import tune as tune_task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,6 +33,9 @@ class ProblemKind(StrEnum):
     VALIDATED_ON_TEST_SPLIT = "validated_on_test_split"
 
 
+# up to this many rows of a file with the same problem are listed one by one
+_MOST_ALIKE = 3
+_MOST_SPANS = 10
 BAD_ROW_KINDS = (ProblemKind.UNREADABLE, ProblemKind.MALFORMED, ProblemKind.TEMPLATE)
 
 
@@ -90,7 +93,47 @@ class ProblemLog:
             kinds += BAD_ROW_KINDS
         if long_rows_stop:
             kinds.append(ProblemKind.TOO_LONG)
-        return self.of(*kinds)
+        return _grouped([entry for entry in self._entries if entry.kind in kinds])
+
+
+def _grouped(entries: Sequence[RowProblem]) -> list[Problem]:
+    """Return the problems, with those that many rows of a file have alike as one, at the place of the first."""
+    groups: dict[Hashable, list[RowProblem]] = {}
+    for number, entry in enumerate(entries):
+        file, _, line = str(entry.problem.where).rpartition(":")
+        # what was found may differ from row to row (a column, a length); what to do about it is the same
+        alike = (entry.kind, file, entry.problem.allowed, entry.problem.hint)
+        is_row = entry.kind is not ProblemKind.INPUT and line.isdigit()
+        groups.setdefault(alike if is_row else number, []).append(entry)
+    problems: list[Problem] = []
+    for group in groups.values():
+        problems += [_as_one(group)] if len(group) > _MOST_ALIKE else [entry.problem for entry in group]
+    return problems
+
+
+def _as_one(group: Sequence[RowProblem]) -> Problem:
+    first = group[0].problem
+    lines = [int(str(entry.problem.where).rpartition(":")[2]) for entry in group]
+    skip = " To leave such rows out: dataset.on_bad_rows: skip." if group[0].kind in BAD_ROW_KINDS else ""
+    return Problem(
+        where=f"{str(first.where).rpartition(':')[0]}:{_spans(lines)}",
+        found=f"{first.found} (the first of {len(group)} such rows)",
+        allowed=first.allowed,
+        hint=first.hint + skip,
+    )
+
+
+def _spans(lines: Sequence[int]) -> str:
+    """Return line numbers as ``3, 5-9 and 40 more``."""
+    spans: list[list[int]] = []
+    for line in lines:
+        if spans and line == spans[-1][1] + 1:
+            spans[-1][1] = line
+        else:
+            spans.append([line, line])
+    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans[:_MOST_SPANS])
+    rest = sum(high - low + 1 for low, high in spans[_MOST_SPANS:])
+    return f"{shown} and {rest} more" if rest else shown
 
 
 def capped(problems: list[Problem], *, limit: int | None) -> list[Problem]:

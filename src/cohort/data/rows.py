@@ -90,16 +90,46 @@ Entry = tuple[int, Mapping[str, Any] | BadRowError]
 
 
 def _json_lines(data: bytes) -> Iterator[Entry]:
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if (other := _other_encoding(data) or _document_in_lines(data)) is not None:
+        yield 1, other
+        return
+    lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield number, _parsed(line, pretty_document=number == 1 and line.strip() in (b"[", b"{"))
+            yield number, _parsed(line)
 
 
-def _parsed(line: bytes, *, pretty_document: bool) -> Mapping[str, Any] | BadRowError:
+def _other_encoding(data: bytes) -> BadRowError | None:
+    """Return the problem of a file in UTF-16, which is unreadable as a whole."""
+    if not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return None
+    hint = "Save the file as UTF-8: `iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE`."
+    return _of_file(found="UTF-16 text", allowed="UTF-8 text", hint=hint)
+
+
+def _document_in_lines(data: bytes) -> BadRowError | None:
+    """Return the problem of a file that is one JSON document and not one object a line; None for any other file."""
+    first = data.lstrip()[:1]
+    # an object over several lines begins with a line that is not a whole object
+    begins_object = first == b"{" and data.lstrip().partition(b"\n")[0].strip() in (b"{", b"{}")
+    if first != b"[" and not begins_object:
+        return None
+    try:
+        document = json.loads(data.decode("utf-8"))
+    # rows with mistakes of their own are reported one by one
+    except (ValueError, RecursionError):
+        return None
+    what = "one JSON array" if isinstance(document, list) else "one JSON object over several lines"
+    return _of_file(found=what, allowed="one JSON object on each line", hint="Name the file .json.")
+
+
+def _parsed(line: bytes) -> Mapping[str, Any] | BadRowError:
     hint = "Write one whole JSON object on this line."
-    if pretty_document:
-        hint = "This looks like one JSON document over many lines: name the file .json."
+    if line.strip() in (b"[", b"{"):
+        hint = "If this is one JSON document over many lines, name the file .json."
+    elif line.rstrip().endswith(b"},"):
+        hint = "Remove the comma after the object; if the file is one JSON array, name it .json."
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -109,6 +139,11 @@ def _parsed(line: bytes, *, pretty_document: bool) -> Mapping[str, Any] | BadRow
     except (ValueError, RecursionError) as error:
         return _not_json(str(error), hint=hint)
     return _as_object(value)
+
+
+def _of_file(*, found: str, allowed: str, hint: str) -> BadRowError:
+    # skipping rows cannot help where the whole file is of another kind
+    return BadRowError(kind=ProblemKind.INPUT, found=found, allowed=allowed, hint=hint)
 
 
 def _unreadable(*, found: str, allowed: str, hint: str) -> BadRowError:
@@ -142,7 +177,7 @@ def _not_utf8(byte: int, *, column: int) -> BadRowError:
     return _unreadable(
         found=f"the byte 0x{byte:02x} at place {column} of the line",
         allowed="UTF-8 text",
-        hint="Save the file as UTF-8.",
+        hint="Save the file as UTF-8, from Windows-1252 for example: `iconv -f CP1252 -t UTF-8 FILE > NEW_FILE`.",
     )
 
 
@@ -151,6 +186,8 @@ def _not_json(reason: str, *, hint: str) -> BadRowError:
 
 
 def _decoded_document(data: bytes) -> str | Entry:
+    if (other := _other_encoding(data)) is not None:
+        return 1, other
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -235,6 +272,9 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
         for cells in reader:
             is_blank = len(cells) < 2 and not "".join(cells).strip()
             if header is None and not is_blank:
+                if (separator := _other_separator(cells)) is not None:
+                    yield line, _not_commas(separator)
+                    return
                 header = cells
             elif header is not None and not is_blank:
                 yield line, _csv_object(header, cells)
@@ -250,6 +290,24 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
         )
     finally:
         csv.field_size_limit(former_limit)
+
+
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def _other_separator(header: list[str]) -> str | None:
+    """Return the character that separates the names of a header of one field, as spreadsheets often write it."""
+    # a file of one column, such as text, has none of them in its name
+    return next((mark for mark in _SEPARATORS if len(header) == 1 and mark in header[0]), None)
+
+
+def _not_commas(separator: str) -> BadRowError:
+    python = f"import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={separator!r}))"
+    return _of_file(
+        found=f"a header separated by {_SEPARATORS[separator]}",
+        allowed="comma-separated values with a header",
+        hint=f'Convert it: `python -c "{python}" < FILE > NEW.csv`.',
+    )
 
 
 def _csv_object(header: list[str], cells: list[str]) -> Mapping[str, Any] | BadRowError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ __all__ = [
     "FormatChoice",
     "LongRowRule",
     "SHARE_ALLOWED",
+    "quoted_share",
     "share_refusals",
     "template_fields",
 ]
@@ -48,6 +50,16 @@ CANONICAL_COLUMNS = (
 SHARE_ALLOWED = "a file, or a share above 0 and below 1"
 _COLUMNS_ALLOWED = "a mapping such as {prompt: question, completion: answer}"
 _SECTION = Place(key=("dataset",))
+_QUOTED_SHARE = re.compile(r"\s*(\d*\.?\d+)\s*(%?)\s*")
+
+
+def quoted_share(value: object) -> float | None:
+    """Return the share that a text such as ``10%`` or ``0.1`` means; None for anything else, which may be a file."""
+    found = _QUOTED_SHARE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    share = float(found.group(1)) / (100 if found.group(2) else 1)
+    return share if 0 < share < 1 else None
 
 
 def share_refusals(value: float) -> tuple[Refusal, ...]:
@@ -55,6 +67,8 @@ def share_refusals(value: float) -> tuple[Refusal, ...]:
     if not isinstance(value, bool) and 0 < value < 1:
         return ()
     hint = "Write a share such as 0.1, or name a validation file."
+    if not isinstance(value, bool) and 1 < value < 100:
+        hint = f"Write {value / 100:g} for {value:g} %, or name a validation file."
     return (Refusal(found=repr(value), allowed=SHARE_ALLOWED, hint=hint),)
 
 

@@ -47,13 +47,15 @@ class RunDirectory:
         # a run lists, adds and replaces files, which takes all three permissions
         if path.is_dir() and os.access(path, os.R_OK | os.W_OK | os.X_OK):
             return cls(path)._problem_of_content()
+        if path.is_symlink() and not path.exists():
+            return _unusable(path, found=f"a link to {path.readlink()}, which does not exist")
         if path.exists():
             return _unusable(path, found="a directory that is not writable" if path.is_dir() else "a file")
         # the directory that mkdir would have to write to
-        nearest = next(parent for parent in path.absolute().parents if parent.exists())
+        nearest = next(parent for parent in path.absolute().parents if parent.exists() or parent.is_symlink())
         if nearest.is_dir() and os.access(nearest, os.W_OK):
             return None
-        what = "not writable" if nearest.is_dir() else "a file"
+        what = "not writable" if nearest.is_dir() else "a file" if nearest.exists() else "a link to nothing"
         return _unusable(path, found=f"a path below {nearest}, which is {what}")
 
     @classmethod
@@ -70,7 +72,7 @@ class RunDirectory:
         with storage_full_named(path):
             try:
                 path.mkdir(parents=True, exist_ok=True)
-            except (PermissionError, NotADirectoryError) as error:
+            except (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError) as error:
                 # some file systems refuse only when asked, and the path may have changed since it was checked
                 raise InputError(_unusable(path, found=f"a path that cannot be created ({error.strerror})")) from error
         return cls(path)

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 
 from cohort.core.errors import InputError
 from cohort.core.setting_fields import Refusal, setting_fields
-from cohort.data.settings import SHARE_ALLOWED, DatasetSettings, share_refusals
+from cohort.data.settings import SHARE_ALLOWED, DatasetSettings, quoted_share, share_refusals
 from cohort.tasks.fields import refusal_of, refuse, section_with, setting
 
 __all__ = ["DatasetSection"]
@@ -37,6 +37,8 @@ def _files(value: object) -> object:
 
 
 def _files_or_share(value: object) -> object:
+    if (share := quoted_share(value)) is not None:
+        refuse(Refusal(found=repr(value), allowed=SHARE_ALLOWED, hint=f"Write {share:g}, without quotes."))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _files(value)
     if refusals := share_refusals(value):

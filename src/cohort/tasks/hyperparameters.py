@@ -23,6 +23,7 @@ __all__ = [
     "parse_alpha",
     "parse_value",
     "quoted_number",
+    "unbounded_number",
 ]
 
 # what a person may type for a number, in quotes or out of them
@@ -127,6 +128,12 @@ def quoted_number(value: object) -> str | None:
     return f"Remove the quotes: {value.strip()}." if isinstance(value, str) and _NUMBER.match(value) else None
 
 
+def unbounded_number(value: object, *, example: object) -> str | None:
+    """Return the hint for infinity and NaN; None for anything else."""
+    is_unbounded = isinstance(value, float) and not math.isfinite(value)
+    return f"Write a finite number, for example {example}." if is_unbounded else None
+
+
 def is_number(value: object) -> bool:
     """Return whether ``value`` is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -147,7 +154,7 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
     """Return the value as the kind wants it, or why it is refused."""
     if kind.is_rank_multiple_allowed and (multiple := _parse_multiple(value)) is not None:
         return multiple
-    hint = quoted_number(value) or f"Write for example {kind.example}."
+    hint = quoted_number(value) or unbounded_number(value, example=kind.example) or f"Write for example {kind.example}."
     refusal = Refusal(found=repr(value), allowed=kind.allowed, hint=hint, at=at)
     # YAML reads 1e2 as a float, but its author meant a whole number
     if isinstance(value, float) and kind.is_integer and value.is_integer():

@@ -9,7 +9,7 @@ from typing import Any
 from cohort.core.errors import Problem
 from cohort.core.place import Place
 
-__all__ = ["NOT_BUILT_KEYS", "NotBuilt", "unbuilt_in"]
+__all__ = ["NOT_BUILT_KEYS", "NotBuilt", "unbuilt_in", "unbuilt_values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,25 +18,23 @@ class NotBuilt:
 
     Attributes:
         key: Dotted key of the task file.
-        asks: Whether a value asks for the missing feature.
         feature: What is missing, in words.
         allowed: The values that work.
         hint: What to write instead.
+        words: Values that ask for the missing feature.
+        asks_for: Whether another value does.
     """
 
     key: str
-    asks: Callable[[Any], bool]
     feature: str
     allowed: str
     hint: str
+    words: tuple[str, ...] = ()
+    asks_for: Callable[[Any], bool] = lambda _: False
 
-
-def _names_any(*names: str) -> Callable[[Any], bool]:
-    def asks(value: Any) -> bool:
-        entries = value if isinstance(value, list | tuple) else [value]
-        return any(entry in names for entry in entries if isinstance(entry, str))
-
-    return asks
+    def asks(self, value: Any) -> bool:
+        """Return whether ``value`` asks for the missing feature."""
+        return (isinstance(value, str) and value in self.words) or self.asks_for(value)
 
 
 def _is_whole_above(limit: int) -> Callable[[Any], bool]:
@@ -46,26 +44,31 @@ def _is_whole_above(limit: int) -> Callable[[Any], bool]:
 NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
     NotBuilt(
         key="objective",
-        asks=_names_any("dpo"),
+        words=("dpo",),
         feature="preference training (dpo)",
         allowed="sft",
         hint="Write objective: sft.",
     ),
     NotBuilt(
         key="dataset.format",
-        asks=_names_any("preference"),
+        words=("preference",),
         feature="training on preference pairs",
         allowed="auto | messages | sharegpt | alpaca | prompt_completion | text",
         hint="Use rows with a prompt and a completion.",
     ),
     NotBuilt(
         key="num_gpus",
-        asks=_is_whole_above(1),
+        asks_for=_is_whole_above(1),
         feature="training on several GPUs",
         allowed="auto | 0 (CPU) | 1",
         hint="Write num_gpus: auto.",
     ),
 )
+
+
+def unbuilt_values(key: str) -> tuple[str, ...]:
+    """Return the words that are documented for ``key`` and not built."""
+    return tuple(word for entry in NOT_BUILT_KEYS if entry.key == key for word in entry.words)
 
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:

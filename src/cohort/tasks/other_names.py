@@ -72,6 +72,20 @@ NOT_NEEDED = {
     "fp16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
     "optim": "the optimizer is AdamW",
     "optimizer": "the optimizer is AdamW",
+    **dict.fromkeys(
+        (
+            "load_in_4bit",
+            "load_in_8bit",
+            "use_4bit",
+            "quantization",
+            "quantization_config",
+            "quantization_bit",
+            "bnb_4bit_compute_dtype",
+            "bnb_4bit_quant_type",
+            "bnb_4bit_use_double_quant",
+        ),
+        "quantised base models are not supported yet; the base model is trained in bfloat16, float16 or float32",
+    ),
 }
 """Settings that have no counterpart, and why."""
 

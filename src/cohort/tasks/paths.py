@@ -12,6 +12,7 @@ from cohort.core.errors import Problem
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import KeyPath
 from cohort.data.problems import ProblemKind, ProblemLog
+from cohort.data.settings import quoted_share
 from cohort.data.sources import SPLITS, HubSource, resolve_sources
 from cohort.tasks.overrides import Override
 from cohort.tasks.yaml_lines import TaskOrigin
@@ -52,6 +53,9 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: 
     problems: list[Problem] = []
     for split in (split for split in SPLITS if split not in given):
         value = section.get(split)
+        # a share in quotes is no path; validation says how to write it
+        if split == "validation" and quoted_share(value) is not None:
+            continue
         entries: list[Any] = value if isinstance(value, list) else [value]
         if not entries or not all(isinstance(entry, str) and entry.strip() for entry in entries):
             continue

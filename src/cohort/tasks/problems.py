@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from cohort.core.errors import Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
-from cohort.tasks.hyperparameters import quoted_number
+from cohort.tasks.hyperparameters import quoted_number, unbounded_number
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
 from cohort.tasks.yaml_lines import TaskOrigin
 
@@ -104,7 +104,8 @@ def _hint(detail: ErrorDetails, info: FieldInfo | None) -> str:
         return "Write one of the allowed values."
     if isinstance(info.default, str | int | float):
         default = str(info.default).lower() if isinstance(info.default, bool) else str(info.default)
-        return quoted_number(value) or f"Write for example {name}: {default}, the default."
+        unbounded = unbounded_number(value, example=f"{name}: {default}, the default")
+        return unbounded or quoted_number(value) or f"Write for example {name}: {default}, the default."
     return "Write one of the allowed values, or remove the key."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,10 +23,12 @@ from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
 from cohort.tasks.fields import Section, Whole, refuse, require_known, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF
-from cohort.tasks.other_names import use_own_names
+from cohort.tasks.not_built import unbuilt_values
+from cohort.tasks.other_names import nearest_hint, use_own_names
 from cohort.tasks.sections import EvaluationSection, LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.yaml_lines import TaskOrigin
 from cohort.tuning.constraints import parse_constraint
+from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.evaluation_times import EvaluationSettings
 from cohort.tuning.parameters import Conditional, Constant, MultipleOf, Parameter
@@ -44,19 +47,28 @@ def _early_exit(value: object) -> object:
     if value != "none" and not isinstance(value, Mapping | EarlyExitSection):
         found = "nothing" if value is None else repr(value)
         allowed = f"none, or a section with the keys {', '.join(EarlyExitSection.model_fields)}"
+        # the rule's name where its section is expected
+        near = get_close_matches(value.lower(), EXIT_RULES.names(), n=1, cutoff=0.7) if isinstance(value, str) else []
+        hint = f"Write early_exit: {{rule: {near[0]}}}." if near else None
         refuse(
-            Refusal(found=found, allowed=allowed, hint="Write early_exit: none, or remove the key for the defaults.")
+            Refusal(
+                found=found,
+                allowed=allowed,
+                hint=hint or "Write early_exit: none, or remove the key for the defaults.",
+            )
         )
     return early_exit_section(value if isinstance(value, Mapping | EarlyExitSection) else {"rule": "none"})
 
 
 def _objectives() -> tuple[str, ...]:
-    # by the names of their files, since importing them loads torch; not_built.py refuses `dpo`
-    return (*(name for name in modules_of("cohort.training.objectives") if name != "objective"), "dpo")
+    # by the names of their files, since importing them loads torch
+    return tuple(name for name in modules_of("cohort.training.objectives") if name != "objective")
 
 
 def _objective(value: object) -> object:
-    require_known(value, _objectives(), key="objective")
+    # not_built.py says what is missing for those that are documented but not built
+    if value not in unbuilt_values("objective"):
+        require_known(value, _objectives(), key="objective")
     return value
 
 
@@ -74,7 +86,16 @@ def _report_to(value: object) -> object:
     allowed = f"none, all (those installed), or one or several of {', '.join(TRACKER_NAMES)}"
     if not isinstance(names, list | tuple):
         refuse(Refusal(found=repr(value), allowed=allowed, hint="Write report_to: none."))
-    bad = [Refusal(found=repr(name), allowed=allowed, hint="Remove it.") for name in names if name not in TRACKER_NAMES]
+    bad = [
+        Refusal(
+            found=repr(name),
+            allowed=allowed,
+            hint=nearest_hint(str(name), TRACKER_NAMES),
+            at=(index,) if isinstance(value, list) else (),
+        )
+        for index, name in enumerate(names)
+        if name not in TRACKER_NAMES
+    ]
     if bad:
         refuse(*bad)
     return tuple(names)

@@ -41,6 +41,13 @@ def test_settings_survive_a_copy_and_a_process_border() -> None:
     assert copy.deepcopy(settings) == pickle.loads(pickle.dumps(settings)) == settings
 
 
+def test_a_misspelt_rule_or_key_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"'medain'.*Did you mean median\?"):
+        EarlyExitSettings(rule="medain")
+    with pytest.raises(InputError, match=r"Did you mean select_fraction\?"):
+        EarlyExitSettings(select_fracton=0.5)
+
+
 def test_an_unknown_key_is_named() -> None:
     with pytest.raises(InputError, match=r"early_exit\.windows: found an unknown key; allowed: rule, warmup_fraction"):
         EarlyExitSettings(windows=2)
