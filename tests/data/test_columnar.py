@@ -33,7 +33,7 @@ def test_parquet(tmp_path: Path) -> None:
     rows = [{"messages": [{"role": "user", "content": "Q"}]}, {"messages": [{"role": "assistant", "content": "A"}]}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     result, problems = read(path)
-    assert [(row.where, dict(row.values)) for row in result.rows] == [
+    assert [(str(row.where), dict(row.values)) for row in result.rows] == [
         ("a.parquet:1", rows[0]),
         ("a.parquet:2", rows[1]),
     ]

@@ -13,7 +13,7 @@ from cohort.data.settings import DatasetSettings
 
 
 def raw(*rows: dict[str, Any]) -> list[RawRow]:
-    return [RawRow(where=f"f:{line}", values=row) for line, row in enumerate(rows, start=1)]
+    return [RawRow(where=Place(file="f", line=line), values=row) for line, row in enumerate(rows, start=1)]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
+from cohort.core.place import Place
 from cohort.data.examples import PromptCompletion
 from cohort.data.formats import ParsedRow
 from cohort.data.masking import border_is_inside_token, tokens_in_spans
@@ -21,7 +22,7 @@ ANSWER = TEXT.filter(lambda text: bool(text.strip()))
 
 
 def tokenised(prompt: str, completion: str, *, tokenizer: PreTrainedTokenizerBase, only: bool = True) -> TokenRow:
-    rows = [ParsedRow(where="f:1", example=PromptCompletion(prompt=prompt, completion=completion))]
+    rows = [ParsedRow(where=Place(file="f", line=1), example=PromptCompletion(prompt=prompt, completion=completion))]
     log = ProblemLog()
     rendered = render_rows(rows, tokenizer=tokenizer, completion_only_loss=only, log=log)
     settings = DatasetSettings(train="f", max_length=1000, completion_only_loss=only)

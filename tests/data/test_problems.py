@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from cohort.core.errors import Problem
+from cohort.core.place import Place
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog, capped
 
 
 def log_of(*kinds: ProblemKind) -> ProblemLog:
     log = ProblemLog()
     for line, kind in enumerate(kinds, start=1):
-        log.extend([BadRowError(kind=kind, found="f", allowed="a", hint="h").at(f"rows:{line}")])
+        log.extend([BadRowError(kind=kind, found="f", allowed="a", hint="h").at(Place(file="rows", line=line))])
     return log
 
 

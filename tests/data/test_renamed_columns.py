@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import Problem
+from cohort.core.place import Place
 from cohort.data.formats import parse_rows
 from cohort.data.problems import ProblemLog
 from cohort.data.rows import RawRow
@@ -18,9 +19,9 @@ SETTINGS = DatasetSettings(
 
 
 def problem_of(values: dict[str, Any]) -> Problem:
-    good = RawRow(where="train.jsonl:1", values={"question": "q", "answer": "a"})
+    good = RawRow(where=Place(file="train.jsonl", line=1), values={"question": "q", "answer": "a"})
     log = ProblemLog()
-    parse_rows([good, RawRow(where="train.jsonl:2", values=values)], settings=SETTINGS, log=log)
+    parse_rows([good, RawRow(where=Place(file="train.jsonl", line=2), values=values)], settings=SETTINGS, log=log)
     (entry,) = log.entries
     return entry.problem
 
@@ -51,5 +52,5 @@ def test_messages_name_the_files_columns(values: dict[str, Any], found: str, hin
 def test_messages_inside_a_list_name_the_files_column(values: dict[str, Any], found: str) -> None:
     settings = DatasetSettings(train="f", format="messages", columns={"messages": "chat", "tools": "functions"})
     log = ProblemLog()
-    parse_rows([RawRow(where="f:1", values=values)], settings=settings, log=log)
-    assert found in [entry.problem.found for entry in log.entries if entry.problem.where.text == "f:1"]
+    parse_rows([RawRow(where=Place(file="f", line=1), values=values)], settings=settings, log=log)
+    assert found in [entry.problem.found for entry in log.entries if str(entry.problem.where) == "f:1"]

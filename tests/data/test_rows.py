@@ -32,7 +32,7 @@ def written(tmp_path: Path, name: str, content: bytes | str) -> Path:
 def test_json_lines_keep_their_line_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", b'\xef\xbb\xbf{"text": "1"}\r\n\n  \n{"text": "\xc3\xa9"}')
     result, problems = read(path)
-    assert [(row.where, row.values) for row in result.rows] == [
+    assert [(str(row.where), row.values) for row in result.rows] == [
         ("a.jsonl:1", {"text": "1"}),
         ("a.jsonl:4", {"text": "é"}),
     ]
@@ -101,14 +101,14 @@ def test_an_empty_file_is_an_input_problem(tmp_path: Path, name: str) -> None:
 def test_json_list_knows_the_lines_of_its_rows(tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", '[\n {"text":\n  "[1]"},\n\n {"text": "2"}, 3]')
     result, problems = read(path)
-    assert [(row.where, row.values["text"]) for row in result.rows] == [("a.json:2", "[1]"), ("a.json:5", "2")]
+    assert [(str(row.where), row.values["text"]) for row in result.rows] == [("a.json:2", "[1]"), ("a.json:5", "2")]
     assert [(str(problem.where), problem.found) for problem in problems] == [("a.json:5", "a JSON number")]
 
 
 def test_json_object_with_data(tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", '{"version": ["data", {"data": 1}],\n"data": [\n{"text": "1"}]}')
     result, _ = read(path)
-    assert [(row.where, row.values) for row in result.rows] == [("a.json:3", {"text": "1"})]
+    assert [(str(row.where), row.values) for row in result.rows] == [("a.json:3", {"text": "1"})]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,10 @@ def test_csv_with_quotes_line_breaks_and_long_fields(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", f'\ufeffprompt,completion\r\n"a,\n""b""",C\r\n{long},D\r\n')
     limit = csv.field_size_limit()
     result, problems = read(path)
-    assert [(row.where, row.values["prompt"]) for row in result.rows] == [("a.csv:2", 'a,\n"b"'), ("a.csv:4", long)]
+    assert [(str(row.where), row.values["prompt"]) for row in result.rows] == [
+        ("a.csv:2", 'a,\n"b"'),
+        ("a.csv:4", long),
+    ]
     assert not problems
     assert csv.field_size_limit() == limit
 

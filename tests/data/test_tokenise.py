@@ -23,7 +23,7 @@ def tokens_of(
     example: Any, tokenizer: PreTrainedTokenizerBase, *, loss_on_answer: bool = True, **keys: Any
 ) -> tuple[list[TokenRow], ProblemLog]:
     log = ProblemLog()
-    rows = [ParsedRow(where="f:1", example=example)]
+    rows = [ParsedRow(where=Place(file="f", line=1), example=example)]
     rendered = render_rows(rows, tokenizer=tokenizer, completion_only_loss=loss_on_answer, log=log)
     settings = DatasetSettings(train="f", completion_only_loss=loss_on_answer, **keys)
     return tokenise_rows(rendered, tokenizer=tokenizer, settings=settings, log=log)[0], log

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
+from cohort.core.place import Place
 from cohort.data.examples import Example
 from cohort.data.parsing import NamedRow, parse_row
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
@@ -48,9 +49,9 @@ _KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedRow:
-    """One row's example and where it came from (``file:line``)."""
+    """One row's example and the file and line that it came from."""
 
-    where: str
+    where: Place
     example: Example
     split: SplitName = "train"
 

@@ -264,7 +264,7 @@ def _flattened(rows: Sequence[TokenRow], *, identity: str) -> TokenisedRows:
         offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
         prompts=tuple(row.prompt for row in rows),
         references=tuple(row.reference for row in rows),
-        sources=tuple(row.where for row in rows),
+        sources=tuple(str(row.where) for row in rows),
         fingerprint=fingerprint.hexdigest(),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cohort.core.errors import InputError, Problem
-from cohort.core.place import Place
+from cohort.core.place import Place, dotted
 
 __all__ = ["BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
 
@@ -46,7 +46,7 @@ class BadRowError(Exception):
         super().__init__(found)
         self.found, self.allowed, self.hint, self.kind = found, allowed, hint, kind
 
-    def at(self, where: str) -> RowProblem:
+    def at(self, where: Place) -> RowProblem:
         problem = Problem(where=where, found=self.found, allowed=self.allowed, hint=self.hint)
         return RowProblem(kind=self.kind, problem=problem)
 
@@ -100,10 +100,10 @@ def _grouped(entries: Sequence[RowProblem]) -> list[Problem]:
     """Return the problems, with those that many rows of a file have alike as one, at the place of the first."""
     groups: dict[Hashable, list[RowProblem]] = {}
     for number, entry in enumerate(entries):
-        file, _, line = str(entry.problem.where).rpartition(":")
         # what was found may differ from row to row (a column, a length); what to do about it is the same
-        alike = (entry.kind, file, entry.problem.allowed, entry.problem.hint)
-        is_row = entry.kind is not ProblemKind.INPUT and line.isdigit()
+        place = entry.problem.where
+        alike = (entry.kind, place.file, place.key[:-1], entry.problem.allowed, entry.problem.hint)
+        is_row = entry.kind is not ProblemKind.INPUT and _row_number(place) is not None
         groups.setdefault(alike if is_row else number, []).append(entry)
     problems: list[Problem] = []
     for group in groups.values():
@@ -111,12 +111,18 @@ def _grouped(entries: Sequence[RowProblem]) -> list[Problem]:
     return problems
 
 
+def _row_number(place: Place) -> int | None:
+    """Return a row's line in its file, or its index among rows given from Python; None for a place of another kind."""
+    last = place.key[-1] if place.key else None
+    return place.line if place.line is not None else last if isinstance(last, int) else None
+
+
 def _as_one(group: Sequence[RowProblem]) -> Problem:
     first = group[0].problem
-    lines = [int(str(entry.problem.where).rpartition(":")[2]) for entry in group]
+    rows = _spans([_row_number(entry.problem.where) or 0 for entry in group])
     skip = " To leave such rows out: dataset.on_bad_rows: skip." if group[0].kind in BAD_ROW_KINDS else ""
     return Problem(
-        where=f"{str(first.where).rpartition(':')[0]}:{_spans(lines)}",
+        where=f"{first.where.file}:{rows}" if first.where.file else f"{dotted(first.where.key[:-1])}[{rows}]",
         found=f"{first.found} (the first of {len(group)} such rows)",
         allowed=first.allowed,
         hint=first.hint + skip,

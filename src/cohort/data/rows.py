@@ -20,9 +20,9 @@ __all__ = ["RawRow", "ReadSource", "content_digest", "read_source"]
 
 @dataclass(frozen=True, kw_only=True)
 class RawRow:
-    """One object as it was read, with its ``file:line``; parquet files and hub data sets count rows, not lines."""
+    """One object as it was read, with its file and line; parquet files and hub data sets count rows, not lines."""
 
-    where: str
+    where: Place
     values: Mapping[str, Any]
     split: SplitName = "train"
 

@@ -45,9 +45,9 @@ class SourceFile:
     path: Path
     shown: str
 
-    def place(self, number: int) -> str:
+    def place(self, number: int) -> Place:
         """Return how messages name the line ``number``, from 1."""
-        return f"{self.shown}:{number}"
+        return Place(file=self.shown, line=number)
 
     def num_bytes(self) -> int | None:
         """Return the file's size."""
@@ -66,9 +66,9 @@ class HubSource:
         """The id as the user wrote it."""
         return self.name if self.config is None else f"{self.name}:{self.config}"
 
-    def place(self, number: int) -> str:
+    def place(self, number: int) -> Place:
         """Return how messages name the row ``number``, from 1."""
-        return f"{self.shown}:{number}"
+        return Place(file=self.shown, line=number)
 
     def num_bytes(self) -> int | None:
         """Return None: the data set is no one file."""
@@ -82,9 +82,9 @@ class GivenSource:
     rows: GivenRows
     shown: str
 
-    def place(self, number: int) -> str:
+    def place(self, number: int) -> Place:
         """Return how messages name the row ``number``, from 1: as Python counts, from 0."""
-        return f"{self.shown}[{number - 1}]"
+        return Place(key=(self.shown, number - 1))
 
     def num_bytes(self) -> int | None:
         """Return the size of the file that a run keeps of them."""

@@ -31,14 +31,14 @@ class TokenRow:
     """One tokenised row.
 
     Attributes:
-        where: ``file:line``.
+        where: Its file and line.
         tokens: int32 [L].
         trained: bool [L]; entry 0 is False.
         prompt: What generation starts from, or an empty string.
         reference: The expected text.
     """
 
-    where: str
+    where: Place
     tokens: NDArray[np.int32]
     trained: NDArray[np.bool_]
     prompt: str
@@ -82,8 +82,8 @@ def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: Place
 
 def render_rows(
     rows: Sequence[ParsedRow], *, tokenizer: PreTrainedTokenizerBase, completion_only_loss: bool, log: ProblemLog
-) -> list[tuple[str, RenderedRow]]:
-    """Return (``file:line``, rendered row) of every row that can be rendered; the others are noted in ``log``."""
+) -> list[tuple[Place, RenderedRow]]:
+    """Return (place, rendered row) of every row that can be rendered; the others are noted in ``log``."""
     chat = ChatRenderer(tokenizer=tokenizer, completion_only_loss=completion_only_loss)
     rendered = []
     for row in rows:
@@ -111,7 +111,7 @@ def _rendered(example: Example, *, chat: ChatRenderer) -> RenderedRow:
 
 
 def tokenise_rows(
-    rendered: Sequence[tuple[str, RenderedRow]],
+    rendered: Sequence[tuple[Place, RenderedRow]],
     *,
     tokenizer: PreTrainedTokenizerBase,
     settings: DatasetSettings,
@@ -142,10 +142,10 @@ def tokenise_rows(
     return kept, np.asarray(lengths, dtype=np.int64)
 
 
-Encoded = tuple[tuple[str, RenderedRow], NDArray[np.int32], NDArray[np.bool_], bool]
+Encoded = tuple[tuple[Place, RenderedRow], NDArray[np.int32], NDArray[np.bool_], bool]
 
 
-def _encoded(chunk: Sequence[tuple[str, RenderedRow]], *, tokenizer: PreTrainedTokenizerBase) -> Iterator[Encoded]:
+def _encoded(chunk: Sequence[tuple[Place, RenderedRow]], *, tokenizer: PreTrainedTokenizerBase) -> Iterator[Encoded]:
     batch = tokenizer(
         [row.text for _, row in chunk],
         # a data set is rendered by the chat template as a whole or not at all
@@ -161,7 +161,7 @@ def _encoded(chunk: Sequence[tuple[str, RenderedRow]], *, tokenizer: PreTrainedT
 
 
 def _with_mask(
-    entry: tuple[str, RenderedRow],
+    entry: tuple[Place, RenderedRow],
     *,
     ids: Sequence[int],
     pairs: Sequence[tuple[int, int]],
@@ -194,7 +194,7 @@ def _last_of_text(is_added: NDArray[np.bool_]) -> int:
     return int(of_text[-1]) if len(of_text) else len(is_added)
 
 
-def _num_kept(where: str, *, num_tokens: int, settings: DatasetSettings, log: ProblemLog) -> int | None:
+def _num_kept(where: Place, *, num_tokens: int, settings: DatasetSettings, log: ProblemLog) -> int | None:
     """Return how many tokens of the row to keep, or None to leave it out."""
     limit = settings.max_length
     if num_tokens <= limit:
@@ -213,7 +213,7 @@ def _num_kept(where: str, *, num_tokens: int, settings: DatasetSettings, log: Pr
     return None
 
 
-def _note_empty(where: str, *, num_tokens: int, log: ProblemLog) -> None:
+def _note_empty(where: Place, *, num_tokens: int, log: ProblemLog) -> None:
     log.add(
         ProblemKind.EMPTY_AFTER_MASKING,
         where=where,
@@ -223,7 +223,7 @@ def _note_empty(where: str, *, num_tokens: int, log: ProblemLog) -> None:
     )
 
 
-def _note_straddling(where: str, *, log: ProblemLog) -> None:
+def _note_straddling(where: Place, *, log: ProblemLog) -> None:
     log.add(
         ProblemKind.BORDER_INSIDE_TOKEN,
         where=where,
