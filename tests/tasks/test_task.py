@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peft import LoraConfig
 
 from cohort.core.errors import InputError
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
+from tests.integrations.test_trl import SFTConfig
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +92,22 @@ def test_given_rows_have_a_place_in_a_run_directory(folder: Path) -> None:
     placed = task.file.with_rows_in(folder / "run" / "rows")
     assert placed.dataset.validation == (str(folder / "run" / "rows" / "validation.jsonl"),)
     assert placed.given["train"].content == b'{"text": "a"}\n'
+
+
+def test_a_trl_script_becomes_a_sweep() -> None:
+    rows = [{"prompt": "a", "completion": "b"}] * 4
+    config = SFTConfig(output_dir="runs/mine", learning_rate=1e-4, save_steps=7)
+    lora = LoraConfig(r=8, target_modules="all-linear", base_model_name_or_path="model")
+    with pytest.warns(UserWarning, match=r"without effect here: SFTConfig\.save_steps=7"):
+        task = Task.from_trl(config, lora, {"r": [4, 8], "lora_alpha": "2r"}, dataset=rows)
+    file = task.file
+    assert (task.name, file.training.learning_rate, file.lora.r, list(file.search.space)) == (
+        "mine",
+        1e-4,
+        8,
+        ["r", "lora_alpha"],
+    )
+    with pytest.raises(InputError, match=r"Task\.from_trl: model: found nothing"):
+        Task.from_trl(SFTConfig(), LoraConfig(target_modules="all-linear"), dataset=rows)
+    with pytest.raises(InputError, match=r"Task\.from_trl: serch_space: .*Did you mean search_space\?"):
+        Task.from_trl(SFTConfig(), lora, serch_space={}, dataset=rows)  # type: ignore[call-arg]

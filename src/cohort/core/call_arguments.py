@@ -16,6 +16,8 @@ __all__ = ["checks_arguments"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_BOUND = {"self", "cls"}
+
 
 def checks_arguments(
     name: str, *, elsewhere: Callable[[str], str | None] = lambda _: None
@@ -51,10 +53,10 @@ def _problems(
     *,
     elsewhere: Callable[[str], str | None],
 ) -> Iterator[Problem]:
-    known = {key: entry for key, entry in signature.parameters.items() if key != "self"}
+    known = {key: entry for key, entry in signature.parameters.items() if key not in _BOUND}
     named = [key for key, entry in known.items() if entry.kind is not inspect.Parameter.VAR_KEYWORD]
     # methods are bound with their object in front
-    positional = args[1:] if "self" in signature.parameters else args
+    positional = args[1:] if _BOUND & set(signature.parameters) else args
     by_place = [key for key, entry in known.items() if entry.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     for value in positional[len(by_place) :]:
         yield Problem(

@@ -27,9 +27,15 @@ class GivenRows:
 
     Attributes:
         content: One JSON object a line, UTF-8. A missing value (NaN) is null.
+        columns: The names that the first row has.
     """
 
     content: bytes
+
+    @property
+    def columns(self) -> frozenset[str]:
+        first, _, _ = self.content.partition(b"\n")
+        return frozenset(json.loads(first)) if first else frozenset()
 
 
 def given_rows(value: object, *, where: Place) -> GivenRows | None:

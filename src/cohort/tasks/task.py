@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
 from cohort.data.given_rows import GivenRows, given_rows
 from cohort.data.sources import SPLITS
+from cohort.integrations.trl import trl_keys
 from cohort.tasks.early_exit_section import early_exit_section
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.loading import TaskFile, task_from_mapping
@@ -114,6 +116,80 @@ class Task:
         first = "" if "train" in given else Path(os.path.normpath(self.file.dataset.train[0])).stem
         self.name = name or first or "task"
 
+    @classmethod
+    @checks_arguments("Task.from_trl")
+    def from_trl(
+        cls,
+        sft_config: object,
+        lora_config: object,
+        search_space: Mapping[str, Any] | None = None,
+        *,
+        dataset: Rows | Mapping[str, Any],
+        model: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        evaluation: Mapping[str, Any] | None = None,
+        search: Mapping[str, Any] | None = None,
+        memory: Mapping[str, Any] | None = None,
+        early_exit: EarlyExitSettings | Mapping[str, Any] | Literal["none"] | None = None,
+        priority: int = 0,
+    ) -> Task:
+        """Return the sweep of a TRL script: its ``SFTConfig`` and ``LoraConfig``, with a search space.
+
+        What a configuration sets is what each trial has where ``search_space`` does not set it. A setting that cannot
+        be honoured is refused with the reason; one that no task decides (``logging_steps``) is named in a warning.
+        Values are those of one process: on several, TRL multiplies the batch size by their number.
+
+        Args:
+            sft_config: A ``trl.SFTConfig``.
+            lora_config: A ``peft.LoraConfig``.
+            search_space, evaluation, search, memory, early_exit, priority: As for :class:`Task`.
+            dataset: The rows of the trainer's ``train_dataset``; with an ``eval_dataset``
+                ``{"train": ..., "validation": ...}``.
+            model: The base model's hub id or directory; ``base_model_name_or_path`` of ``lora_config`` when None.
+            name: The name of the task; the last part of ``output_dir`` when None.
+
+        Raises:
+            InputError: every setting that cannot be honoured, and every problem of the task.
+
+        Example:
+            ```python
+            # GPU and hub
+            import cohort
+            from datasets import load_dataset
+            from peft import LoraConfig
+            from trl import SFTConfig
+
+            config = SFTConfig(output_dir="runs/trl", per_device_train_batch_size=4, learning_rate=2e-4)
+            lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
+            rows = load_dataset("trl-lib/Capybara", split="train")
+
+            space = {"learning_rate": [5e-5, 2e-4, 5e-4], "r": [8, 16, 32], "lora_alpha": "2r"}
+            task = cohort.Task.from_trl(config, lora, space, model="Qwen/Qwen3-0.6B", dataset=rows)
+            result = cohort.run(task)
+            ```
+        """
+        section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
+        where = Place(file="Task.from_trl", key=("dataset", "train"))
+        rows = given_rows(section.get("train"), where=where)
+        keys = trl_keys(sft_config, lora_config, columns=None if rows is None else rows.columns)
+        if keys.without_effect:
+            text = f"set in the TRL script and without effect here: {', '.join(keys.without_effect)}"
+            warnings.warn(text, stacklevel=3)
+        sections = dict(keys.sections)
+        return cls(
+            model=_base_model(model, lora_config),
+            # what is given here counts more than the script
+            dataset={**sections.pop("dataset"), **section},
+            search_space=search_space,
+            name=keys.name if name is None else name,
+            evaluation=evaluation,
+            search=search,
+            memory=memory,
+            early_exit=early_exit,
+            priority=priority,
+            **sections,
+        )
+
     def with_early_exit(self, settings: EarlyExitSettings) -> TaskFile:
         """Return the validated task with ``settings``, unless it has an ``early_exit`` of its own."""
         # the engine's early exit is a default for tasks that chose none
@@ -156,6 +232,15 @@ def _with_space(search: Any, space: Mapping[str, Any], *, shown: str) -> Any:
         where, found = Place(file=shown, key=("search_space",)), "search_space and search['space']"
         raise InputError(Problem(where=where, found=found, allowed="one of the two", hint="Remove one."))
     return {**search, "space": plain_value(space)}
+
+
+def _base_model(model: str | os.PathLike[str] | None, lora_config: object) -> str | os.PathLike[str]:
+    found: str | None = getattr(lora_config, "base_model_name_or_path", None)
+    if model is None and found is None:
+        hint = "Write model=..., as the trainer has it."
+        allowed = "the base model's hub id or directory"
+        raise InputError(Problem(where="Task.from_trl: model", found="nothing", allowed=allowed, hint=hint))
+    return found or "" if model is None else model
 
 
 def _require_folder_name(name: object) -> None:
