@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cohort.core.setting_fields import SettingField, setting_fields
-from cohort.tuning.early_exit.non_finite import NON_FINITE
+from cohort.tuning.decisions import NON_FINITE
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
 from cohort.tuning.samplers import SAMPLERS
 

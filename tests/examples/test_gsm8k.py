@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from cohort.engine.prepare.inputs import read_inputs
-from cohort.engine.prepare.trials import default_configuration
 from cohort.engine.tune import tune
 from cohort.runs.reader import RunReader
 from cohort.runs.results import read_results
 from cohort.tasks.loading import TaskFile, load_task
+from cohort.tasks.trial_values import default_values
 from tests.conftest import REPOSITORY
 
 TASK = REPOSITORY / "examples" / "gsm8k" / "task.yaml"
@@ -44,7 +44,7 @@ def test_it_keeps_its_limits(task: TaskFile) -> None:
 
 
 def test_the_default_hyperparameters_are_among_the_trials(task: TaskFile) -> None:
-    default = default_configuration(task)
+    default = default_values(task)
     for name, parameter in task.search.space.items():
         if name != "lora_alpha":
             assert default[name] in getattr(parameter, "values", ()), name

@@ -6,7 +6,10 @@ from cohort.tuning.trial_phase import TrialPhase, may_become
 
 
 def test_only_final_phases_lead_nowhere() -> None:
-    assert {phase for phase in TrialPhase if not may_become(phase)} == {p for p in TrialPhase if p.is_final}
+    closed = {phase for phase in TrialPhase if not may_become(phase)}
+    # a person may resume a trial that was stopped; nothing else leads on from there
+    assert closed == {phase for phase in TrialPhase if phase.is_final} - {TrialPhase.STOPPED}
+    assert may_become(TrialPhase.STOPPED) == {TrialPhase.READY}
     assert all(TrialPhase.FAILED in may_become(phase) for phase in TrialPhase if not phase.is_final)
 
 

@@ -152,4 +152,5 @@ def open_state_store(
         directory,
         memory_budget_bytes=host // num_tasks,
         device_budget_bytes=preparation.sizes.device_state_bytes // num_tasks,
+        spares_on_host=preparation.machine.device.type == "cpu",
     )

@@ -36,6 +36,8 @@ class RunDirectory:
         self.results_csv = root / "results.csv"
         # every step and evaluation, one JSON object a line
         self.metrics_jsonl = root / "metrics.jsonl"
+        # what people ask of its trials from other processes, and the answers
+        self.requests = root / "requests"
 
     @classmethod
     def find_problem(cls, root: str | Path) -> Problem | None:

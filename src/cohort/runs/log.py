@@ -65,7 +65,7 @@ def _columns(kind: type[Any]) -> tuple[str, ...]:
 
 def _insert(kind: type[Any]) -> str:
     columns = ("position", "seconds", *_columns(kind))
-    known_by = "trial_id, step, kind" if kind is Decision else "trial_id, step"
+    known_by = "trial_id, step, kind, rule, numbers" if kind is Decision else "trial_id, step"
     # not OR IGNORE: that would also swallow a missing value
     return (
         f"INSERT INTO {_TABLES[kind]} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
@@ -85,7 +85,7 @@ class RunLog:
     def append(self, entries: Iterable[TrialEvent | Decision], *, after: int, seconds: float) -> int:
         """Append ``entries`` at the positions that follow ``after``; call it within a transaction.
 
-        What the log holds already by (trial, step, kind) is skipped.
+        What the log holds already by trial, step and kind (of decisions also rule and numbers) is skipped.
 
         Returns:
             The last position given out.

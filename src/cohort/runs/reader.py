@@ -85,7 +85,7 @@ class RunReader:
         for record in evaluations.values():
             evaluation_tokens[record.trial_id] += record.num_tokens
         # the study decides what is best: at equal values, by rules that the evaluations alone do not tell
-        best, standing = self._verdicts()
+        best, standing, protected = self._verdicts()
         records = []
         for trial_id, parameters, planned_steps, planned_tokens, seed in rows(
             "SELECT trial_id, parameters, planned_steps, planned_tokens, seed FROM trials ORDER BY trial_id"
@@ -114,6 +114,7 @@ class RunReader:
                     best_value=None if found is None else best_value,
                     best_loss=None if found is None else found.validation_loss,
                     best_metrics={} if found is None else found.metrics,
+                    is_protected=trial_id in protected,
                 )
             )
         return records
@@ -131,17 +132,21 @@ class RunReader:
             )
         return records[trial_id]
 
-    def _verdicts(self) -> tuple[dict[int, tuple[int, float]], dict[int, Decision]]:
-        """Return (step, value) of each trial's last new best, and the last decision that says where it stands."""
+    def _verdicts(self) -> tuple[dict[int, tuple[int, float]], dict[int, Decision], set[int]]:
+        """Return what the decisions say: (step, value) of each trial's best, where each stands, which are protected."""
         metric = self.facts().metric
         best: dict[int, tuple[int, float]] = {}
         standing: dict[int, Decision] = {}
+        protected: set[int] = set()
         for decision in (entry.decision for entry in self.log.decisions()):
             if decision.kind is DecisionKind.NEW_BEST:
                 best[decision.trial_id] = (decision.step, decision.numbers[metric])
             else:
                 standing[decision.trial_id] = decision
-        return best, standing
+            # a trial that a person resumes is protected as well
+            if decision.kind in (DecisionKind.PROTECT, DecisionKind.RESUME):
+                protected.add(decision.trial_id)
+        return best, standing, protected
 
 
 def _status(decision: Decision | None, *, resident: bool, steps_done: int) -> tuple[TrialStatus, str, str]:

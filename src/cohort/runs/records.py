@@ -61,7 +61,8 @@ class TrialRecord:
 
     Attributes:
         reason: Why it stopped, in the words of the decision; empty while it may go on.
-        message: The error of a failed trial; else empty.
+        message: The error of a failed trial; who stopped it and when, if a person did; else empty.
+        is_protected: Whether a person decided that no exit rule may stop it.
         tokens: Tokens trained so far.
         evaluation_tokens: Tokens evaluated so far.
         last_loss: Loss of the last step; None before the first.
@@ -87,6 +88,7 @@ class TrialRecord:
     best_value: float | None
     best_loss: float | None
     best_metrics: Mapping[str, float] = field(default_factory=dict)
+    is_protected: bool = False
 
     # a parked trial is not over: a rule may let it continue
     @property

@@ -10,17 +10,44 @@ from pathlib import Path
 from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import RunStateError
 
-__all__ = ["APPLICATION_ID", "READABLE_VERSIONS", "SCHEMA_VERSION", "create_tables"]
+__all__ = ["APPLICATION_ID", "READABLE_VERSIONS", "SCHEMA_VERSION", "UPGRADE_DECISIONS", "create_tables"]
 
-# 2: data problems have a `hint` where version 1 wrote `mend`; nothing else differs
-SCHEMA_VERSION = 2
-READABLE_VERSIONS = (1, SCHEMA_VERSION)
+# 2: data problems have a `hint` where version 1 wrote `mend`
+# 3: a trial may have several decisions of one kind after one step, since people may stop and resume it; the kinds
+#    `resume`, `protect` and `add` are new
+SCHEMA_VERSION = 3
+READABLE_VERSIONS = (1, 2, SCHEMA_VERSION)
 # "COHO": other programs' databases have another id
 APPLICATION_ID = 0x434F484F
 
 # Each row of the log takes one position; the view `log` is the log itself. Positions grow, with gaps where an event was
 # sent again. SQLite keeps NaN as NULL: the columns of losses are nullable, and NULL is read as NaN.
-_TABLES = """
+_DECISIONS = """
+CREATE TABLE decisions (
+    position INTEGER PRIMARY KEY,
+    seconds REAL NOT NULL,
+    trial_id INTEGER NOT NULL REFERENCES trials(trial_id),
+    step INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    rule TEXT NOT NULL,
+    numbers TEXT NOT NULL,
+    message TEXT NOT NULL,
+    -- the numbers of a person's decision hold its number
+    UNIQUE (trial_id, step, kind, rule, numbers)
+);
+"""
+
+_LOG = """
+CREATE VIEW log AS
+    SELECT position, seconds, trial_id, 0 AS step, 'trial' AS kind FROM trials
+    UNION ALL SELECT position, seconds, trial_id, step, 'step' FROM steps
+    UNION ALL SELECT position, seconds, trial_id, step, 'evaluation' FROM evaluations
+    UNION ALL SELECT position, seconds, trial_id, step, 'failure' FROM failures
+    UNION ALL SELECT position, seconds, trial_id, step, kind FROM decisions;
+"""
+
+_TABLES = f"""
 CREATE TABLE facts (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -69,19 +96,7 @@ CREATE TABLE failures (
     UNIQUE (trial_id, step)
 );
 
-CREATE TABLE decisions (
-    position INTEGER PRIMARY KEY,
-    seconds REAL NOT NULL,
-    trial_id INTEGER NOT NULL REFERENCES trials(trial_id),
-    step INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    rule TEXT NOT NULL,
-    numbers TEXT NOT NULL,
-    message TEXT NOT NULL,
-    UNIQUE (trial_id, step, kind)
-);
-
+{_DECISIONS}
 CREATE TABLE residencies (
     residency_id INTEGER PRIMARY KEY,
     trial_id INTEGER NOT NULL REFERENCES trials(trial_id),
@@ -100,13 +115,23 @@ CREATE TABLE checkpoints (
     checksum TEXT NOT NULL
 );
 
-CREATE VIEW log AS
-    SELECT position, seconds, trial_id, 0 AS step, 'trial' AS kind FROM trials
-    UNION ALL SELECT position, seconds, trial_id, step, 'step' FROM steps
-    UNION ALL SELECT position, seconds, trial_id, step, 'evaluation' FROM evaluations
-    UNION ALL SELECT position, seconds, trial_id, step, 'failure' FROM failures
-    UNION ALL SELECT position, seconds, trial_id, step, kind FROM decisions;
+{_LOG}
 """
+
+# SQLite cannot change a constraint: the table is made again, and the view with it, which names the table
+UPGRADE_DECISIONS = tuple(
+    statement.strip()
+    for statement in f"""
+DROP VIEW log;
+ALTER TABLE decisions RENAME TO decisions_before;
+{_DECISIONS}
+INSERT INTO decisions SELECT * FROM decisions_before;
+DROP TABLE decisions_before;
+{_LOG}
+""".split(";")
+    if statement.strip()
+)
+"""Brings the decisions of versions 1 and 2 to this one, a statement each: ``executescript`` would commit."""
 
 
 def create_tables(path: Path, *, facts: Mapping[str, str | None]) -> None:

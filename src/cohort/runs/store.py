@@ -1,7 +1,7 @@
 """The writer of a run's database: what happened and what was decided, in the order it happened.
 
 A log position numbers every trial, event and decision. Appending is transactional and idempotent: an entry that is
-there already, by (trial, step, kind), stays as it is, so that a resumed run may send its last steps again.
+there already, by trial, step and kind, stays as it is, so that a resumed run may send its last steps again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cohort.runs.facts import Activity, FactUpdates, stored_facts
 from cohort.runs.log import LOG_TABLES
 from cohort.runs.reader import RunReader
 from cohort.runs.records import CheckpointRecord, LoggedDecision, LoggedEvent, NewTrial
-from cohort.runs.schema import SCHEMA_VERSION, create_tables
+from cohort.runs.schema import SCHEMA_VERSION, UPGRADE_DECISIONS, create_tables
 from cohort.tuning.decisions import Decision
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 
@@ -77,9 +77,11 @@ class RunStore:
         return self._database.path
 
     def _upgrade(self) -> None:
-        """Bring the record of a run of the version before to the form of this one."""
+        """Bring the record of a run of an earlier version to the form of this one."""
         if self._database.one("PRAGMA user_version") != SCHEMA_VERSION:
             self._write_facts({"inputs": self.reader.facts().inputs})
+            for statement in UPGRADE_DECISIONS:
+                self._execute(statement)
             self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @property
@@ -123,7 +125,7 @@ class RunStore:
     def append(self, events: Iterable[TrialEvent], decisions: Iterable[Decision] = ()) -> int:
         """Append one tick: its events, then the decisions they led to; one transaction. Return the last position.
 
-        What the log already holds by (trial, step, kind) is skipped.
+        What the log already holds by trial, step and kind (of decisions also rule and numbers) is skipped.
 
         Raises:
             StorageFullError: the disk is full; nothing of this tick was written.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["COMPLETED", "FAILED", "IMPROVED", "Decision", "DecisionKind", "Reason"]
+__all__ = ["COMPLETED", "FAILED", "IMPROVED", "NON_FINITE", "Decision", "DecisionKind", "Reason"]
 
 
 class DecisionKind(StrEnum):
@@ -24,6 +24,12 @@ class DecisionKind(StrEnum):
     """The trial ends early; its best checkpoint still competes for the task's result."""
     FINISH = "finish"
     """The trial has done all its planned steps."""
+    RESUME = "resume"
+    """A trial that was stopped goes on, because a person said so."""
+    PROTECT = "protect"
+    """No exit rule may stop the trial from now on, because a person said so."""
+    ADD = "add"
+    """The trial is new: a person added it while others trained."""
 
 
 class Reason(str):
@@ -65,6 +71,13 @@ class Reason(str):
 
 IMPROVED = Reason("improved", sentence="The trial's best value so far.")
 FAILED = Reason("failed", sentence="The trial could not go on because of an error.")
+NON_FINITE = Reason(
+    "non-finite",
+    label="non-finite loss",
+    sentence="A loss or gradient norm was NaN or infinite.",
+    colours=("#b0568c", "#dd8fbc"),
+    shape="cross",
+)
 COMPLETED = Reason("completed", sentence="The trial did all its planned steps.")
 
 
@@ -75,9 +88,9 @@ class Decision:
     Attributes:
         trial_id: The trial it is about, which need not be the trial whose event led to it.
         step: Optimizer steps the trial had completed.
-        rule: Name of the rule that decided; ``study`` for a new best, a finish or a failure.
+        rule: Name of the rule that decided; ``study`` for a new best, a finish or a failure, ``user`` for a person.
         numbers: Everything compared: losses, slopes, gap, counters, thresholds, rank, share. May hold NaN and Inf.
-        message: The error of a failed trial; else empty.
+        message: The error of a failed trial; who decided and when, if a person did; else empty.
     """
 
     trial_id: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cohort.core.errors import CohortError, RunStateError
@@ -18,6 +18,7 @@ from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, Decision, DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
+from cohort.tuning.interventions import BY_USER, FROM_TRIAL, KEPT_BY_USER, USER, Intervention
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
 from cohort.tuning.trajectory import Trajectory
 from cohort.tuning.trial_phase import TrialPhase, may_become
@@ -56,6 +57,10 @@ class _Trial:
     state: TrialPhase = TrialPhase.WAITING
     best: BestTrial | None = None
     reason: Reason | None = None
+    # set by a person: no exit rule may stop it
+    is_protected: bool = False
+    # False once the rules were told that it has left, for whatever reason: they are not asked about it any more
+    is_ranked: bool = True
 
 
 class Study:
@@ -137,7 +142,11 @@ class Study:
         """Return parked trials that will be stopped whatever the others do, as long as no trial is added."""
         # Rules know nothing of pauses and failures; only a parked trial's state can be given up.
         found = (trial_id for rule in self._rules for trial_id in rule.certain_to_stop())
-        return frozenset(trial_id for trial_id in found if self._trials[trial_id].state is TrialPhase.PARKED)
+        return frozenset(
+            trial_id
+            for trial_id in found
+            if self._trials[trial_id].state is TrialPhase.PARKED and not self._trials[trial_id].is_protected
+        )
 
     def next_evaluation(self, trial_id: int) -> int | None:
         """Return the step after which a trial is evaluated next (now, if it has done them); None after the last."""
@@ -192,11 +201,58 @@ class Study:
         self._decisions.extend(decisions)
         return tuple(decisions)
 
-    def replay(self, log: Iterable[TrialEvent | Candidate], *, recorded: Sequence[Decision] | None = None) -> None:
+    def intervene(self, intervention: Intervention) -> tuple[Decision, ...]:
+        """Do what a person asks of a trial; return the decision and what follows from it for others.
+
+        A trial that is stopped leaves all comparisons: the rules treat it as one that failed, and its best checkpoint
+        still competes for the result. One that is resumed trains on outside of the comparisons, so that no rule stops
+        it. A protected one is compared with the others until a rule would stop it, and then goes on outside.
+
+        Raises:
+            StudyError: the trial is unknown, or cannot become what is asked.
+        """
+        trial, kind = self._trial(intervention.trial_id), intervention.kind
+        number = 1 + sum(decision.rule == USER for decision in self._decisions)
+        decision = Decision(
+            trial_id=intervention.trial_id,
+            step=trial.trajectory.num_steps,
+            kind=kind,
+            reason=BY_USER[kind],
+            rule=USER,
+            # the number tells a second stop after the same step from the first
+            numbers={"number": number, **intervention.numbers},
+            message=intervention.message,
+        )
+        decisions = [decision]
+        if kind is DecisionKind.STOP:
+            decisions = self._end(trial, state=TrialPhase.STOPPED, decision=decision)
+        elif kind is DecisionKind.RESUME:
+            self._move(trial, TrialPhase.READY)
+            trial.reason, trial.is_protected = None, True
+        elif kind is DecisionKind.PROTECT:
+            trial.is_protected = True
+        self._decisions.extend(decisions)
+        return tuple(decisions)
+
+    def has_foreign_start(self, trial_id: int) -> bool:
+        """Return whether the trial begins with weights of another one."""
+        return any(
+            FROM_TRIAL in decision.numbers
+            for decision in self._decisions
+            if decision.kind is DecisionKind.ADD and decision.trial_id == trial_id
+        )
+
+    def is_protected(self, trial_id: int) -> bool:
+        """Return whether a person decided that no exit rule may stop the trial."""
+        return self._trial(trial_id).is_protected
+
+    def replay(
+        self, log: Iterable[TrialEvent | Candidate | Intervention], *, recorded: Sequence[Decision] | None = None
+    ) -> None:
         """Rebuild the state after a log: observe its events, starting trials as their events need it.
 
         Args:
-            log: Events in their recorded order; a candidate among them is one that was added there.
+            log: Events and interventions in their recorded order; a candidate among them is one that was added there.
             recorded: Decisions that were carried out then. They are authoritative.
 
         Raises:
@@ -207,6 +263,9 @@ class Study:
         for entry in log:
             if isinstance(entry, Candidate):
                 self.add([entry])
+                continue
+            if isinstance(entry, Intervention):
+                self.intervene(entry)
                 continue
             # The log has no starts: a trial that sent an event was resident.
             if self._trial(entry.trial_id).state in (TrialPhase.WAITING, TrialPhase.READY):
@@ -273,7 +332,7 @@ class Study:
         is_end = isinstance(event, Evaluated) and observation.is_last_step
         for rule in self._rules:
             # Nothing is left to save after the last step, and a finished trial must not be called underperforming.
-            if is_end and rule.compares_trials:
+            if (is_end and rule.compares_trials) or not (trial.is_ranked or rule.is_final):
                 continue
             decisions.extend(self._carry_out(rule, _verdicts(rule, rule.observe, observation, trial=trial)))
             # The first rule that ends a trial gives the reason; the order is that of build_rules.
@@ -313,6 +372,9 @@ class Study:
                 rule=rule.name,
                 numbers=verdict.numbers,
             )
+            if verdict.kind is DecisionKind.STOP and trial.is_protected and not rule.is_final:
+                decisions.extend(self._overrule(trial, decision))
+                continue
             if verdict.kind is DecisionKind.STOP:
                 decisions.extend(self._end(trial, state=TrialPhase.STOPPED, decision=decision))
                 continue
@@ -329,7 +391,20 @@ class Study:
         # First the state, then the rules: an ending may open a barrier, whose verdicts end further trials in turn.
         self._move(trial, state)
         trial.reason = decision.reason
-        decisions = [decision]
+        return [decision, *self._leave(trial)]
+
+    def _overrule(self, trial: _Trial, decision: Decision) -> list[Decision]:
+        """Let a protected trial go on that a rule would stop; for all others it is as if it had been stopped."""
+        if trial.state is TrialPhase.PARKED:
+            self._move(trial, TrialPhase.READY)
+        return [replace(decision, kind=DecisionKind.KEEP, reason=KEPT_BY_USER), *self._leave(trial)]
+
+    def _leave(self, trial: _Trial) -> list[Decision]:
+        """Take a trial out of the comparisons for good; return what that settles for others."""
+        if not trial.is_ranked:
+            return []
+        trial.is_ranked = False
+        decisions: list[Decision] = []
         for rule in self._rules:
             decisions.extend(self._carry_out(rule, _verdicts(rule, rule.leave, trial.candidate.trial_id, trial=trial)))
         return decisions

@@ -9,7 +9,7 @@ __all__ = ["TrialPhase", "may_become"]
 
 
 class TrialPhase(StrEnum):
-    """Where a trial is. The last three are final."""
+    """Where a trial is. The last three are final, unless a person resumes a stopped trial."""
 
     WAITING = "waiting"
     """Not begun."""
@@ -25,7 +25,7 @@ class TrialPhase(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more can happen to the trial."""
+        """Whether nothing more happens to the trial by itself."""
         return self in (TrialPhase.FINISHED, TrialPhase.STOPPED, TrialPhase.FAILED)
 
 
@@ -35,11 +35,12 @@ def may_become(state: TrialPhase) -> frozenset[TrialPhase]:
 
 # A parked trial never becomes running: it is READY first, by a verdict, or two verdicts could disagree.
 _LEGAL: Mapping[TrialPhase, frozenset[TrialPhase]] = {
-    TrialPhase.WAITING: frozenset({TrialPhase.RUNNING, TrialPhase.FAILED}),
+    TrialPhase.WAITING: frozenset({TrialPhase.RUNNING, TrialPhase.STOPPED, TrialPhase.FAILED}),
     TrialPhase.RUNNING: frozenset(set(TrialPhase) - {TrialPhase.WAITING, TrialPhase.RUNNING}),
     TrialPhase.PARKED: frozenset({TrialPhase.READY, TrialPhase.STOPPED, TrialPhase.FAILED}),
-    TrialPhase.READY: frozenset({TrialPhase.RUNNING, TrialPhase.FAILED}),
+    TrialPhase.READY: frozenset({TrialPhase.RUNNING, TrialPhase.STOPPED, TrialPhase.FAILED}),
     TrialPhase.FINISHED: frozenset(),
-    TrialPhase.STOPPED: frozenset(),
+    # only by a person
+    TrialPhase.STOPPED: frozenset({TrialPhase.READY}),
     TrialPhase.FAILED: frozenset(),
 }

@@ -92,6 +92,12 @@ class TrialProposals:
         """Whether all trials have been proposed."""
         return self._is_exhausted
 
+    @property
+    def most_trials(self) -> int:
+        """More than the number of any trial that is or will be proposed."""
+        takes_all = sampler_kind(self._task.search.sampler).takes_whole_space
+        return len(self.first) if takes_all else max(len(self.first), self._task.search.trials)
+
     def largest(self) -> tuple[TrialSpec, ...]:
         """Return the first trials, each with the largest rank that any later one may have."""
         # memory is planned before a sampler has chosen the later trials, and the bank cannot grow

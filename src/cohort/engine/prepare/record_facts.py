@@ -11,7 +11,7 @@ from pathlib import Path
 from cohort.data.loading import LoadedDataset
 from cohort.engine.prepare.data_notes import data_counts, data_problems
 from cohort.engine.prepare.inputs import TaskInputs
-from cohort.engine.prepare.trials import PlannedTrial, default_configuration
+from cohort.engine.prepare.trials import PlannedTrial
 from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import (
     attention_name,
@@ -26,6 +26,7 @@ from cohort.machine.machine import Machine, package_versions
 from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile
+from cohort.tasks.trial_values import default_values
 from cohort.tuning.evaluation_times import EvaluationPlan
 
 __all__ = ["file_digest", "input_facts", "machine_facts", "model_fingerprint", "row_facts", "task_facts"]
@@ -33,7 +34,7 @@ __all__ = ["file_digest", "input_facts", "machine_facts", "model_fingerprint", "
 
 def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
     # a trial of the search may have exactly the values a user would train with: the report compares with it
-    defaults, document = default_configuration(task), task.model_dump(mode="json")
+    defaults, document = default_values(task), task.model_dump(mode="json")
     return TaskFacts(
         document=document,
         # sorted: the order of keys in a task file says nothing about the task

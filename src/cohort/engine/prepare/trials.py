@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
 from cohort.runs.records import NewTrial
 from cohort.tasks.task_file import TaskFile
+from cohort.tasks.trial_values import ALWAYS_SHOWN, default_values
 from cohort.training.objectives import OBJECTIVES
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candidate, plan_evaluation_rows
 from cohort.tuning.objective_metric import ObjectiveMetric
-from cohort.tuning.parameters import MultipleOf
+from cohort.tuning.parameters import Value
 from cohort.tuning.samplers import Proposal
 
 __all__ = [
     "PlannedTrial",
-    "default_configuration",
     "evaluation_note",
     "objective_metric",
+    "plan_added_trial",
     "plan_evaluation",
     "plan_trial",
     "tokens_per_row",
@@ -70,7 +71,7 @@ def plan_trial(task: TaskFile, proposal: Proposal, *, rows: TokenisedRows) -> Pl
         warmup_fraction=task.early_exit_settings().warmup_fraction,
         settings=task.evaluation_settings(),
     )
-    names = (*task.search.space, *_ALWAYS_SHOWN)
+    names = (*task.search.space, *ALWAYS_SHOWN)
     return PlannedTrial(
         configuration={name: configuration[name] for name in names if name in configuration},
         spec=spec,
@@ -79,13 +80,13 @@ def plan_trial(task: TaskFile, proposal: Proposal, *, rows: TokenisedRows) -> Pl
     )
 
 
-def default_configuration(task: TaskFile) -> Configuration:
-    """Return the values a user would train without a search."""
-    defaults = task.searchable_defaults()
-    return {
-        name: value.of(defaults[value.parameter]) if isinstance(value, MultipleOf) else value
-        for name, value in defaults.items()
-    }
+def plan_added_trial(
+    task: TaskFile, trial_id: int, parameters: Mapping[str, Value], *, rows: TokenisedRows
+) -> PlannedTrial:
+    """Return the trial that a person adds, from the hyperparameters that its record shows."""
+    proposal = Proposal(trial_id=trial_id, configuration={**default_values(task), **parameters})
+    # all that was given is shown, searched or not
+    return replace(plan_trial(task, proposal, rows=rows), configuration=dict(parameters))
 
 
 def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validation: TokenisedRows) -> EvaluationPlan:
@@ -122,10 +123,6 @@ def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int)
         f"evaluations use {plan.num_rows} of {num_available} validation rows, "
         f"{100 * plan.cost_fraction:.3g} % of the training compute{above}"
     )
-
-
-# shown together with the searched ones, since people compare adapters by them
-_ALWAYS_SHOWN = ("learning_rate", "r", "lora_alpha", "batch_size")
 
 
 def _samples(spec: TrialSpec, num_rows: int) -> int:

@@ -36,6 +36,10 @@ class StoredStateKind(StrEnum):
 
     STATE = "state"
     BEST = "best"
+    START = "start"
+    """The weights that a trial begins with, where they are another trial's."""
+    SPARE = "spare"
+    """The state of a trial that a rule stopped, in case a person resumes it; only in memory, and the first to go."""
 
 
 @dataclass(frozen=True, order=True)
@@ -52,7 +56,7 @@ class StoredState:
 
 
 class TrialStateStore:
-    """Keeps at most one state and one best checkpoint of each trial."""
+    """Keeps at most one state, one best checkpoint and one beginning of each trial."""
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class TrialStateStore:
         *,
         memory_budget_bytes: int,
         device_budget_bytes: int = 0,
+        spares_on_host: bool = True,
         optimizer: Optimizer = DEFAULT_OPTIMIZER,
     ) -> None:
         """Keep tensors where they come from while there is room.
@@ -68,12 +73,15 @@ class TrialStateStore:
             directory: The run's.
             memory_budget_bytes: Most host memory; beyond it the oldest move to files.
             device_budget_bytes: Most memory of a GPU; beyond it the oldest move to the host.
+            spares_on_host: Whether a trial's state may be carried to the host only in case that a person resumes it:
+                not from a GPU, where that takes longer than it is likely to save.
             optimizer: The trials'; it names the moments that a state file holds.
         """
         self._moments = tuple(moment.name for moment in optimizer.moments)
         self._directory = directory
         self._memory_budget_bytes = memory_budget_bytes
         self._device_budget_bytes = device_budget_bytes
+        self._spares_on_host = spares_on_host
         # in the order in which they came: the oldest leaves first
         self._in_memory: dict[StoredState, TrialState | Tensor] = {}
         # those of files: a state without a checksum exists in memory alone
@@ -90,8 +98,43 @@ class TrialStateStore:
         self._device_budget_bytes = 0
         there = [name for name, kept in self._in_memory.items() if _is_on_device(kept)]
         for name in there:
-            self._in_memory[name] = _on_host(self._in_memory[name])
+            if name.kind is StoredStateKind.SPARE:
+                del self._in_memory[name]
+            else:
+                self._in_memory[name] = _on_host(self._in_memory[name])
         return bool(there)
+
+    @property
+    def has_room_for_spares(self) -> bool:
+        """Whether the state of a resident trial that is not needed any more may be kept where it is copied cheaply."""
+        if self.keeps_on_device:
+            return self._num_bytes(on_device=True) < self._device_budget_bytes
+        return self._spares_on_host and self._num_bytes(on_device=False) < self._memory_budget_bytes
+
+    def put_spare(self, trial_id: int, state: TrialState) -> None:
+        """Keep the state of a trial that a rule stopped, as long as there is room for it."""
+        self.forget_state(trial_id)
+        self._in_memory[StoredState(trial_id, StoredStateKind.SPARE, state.step)] = state
+        self._make_room()
+
+    def spare_state(self, trial_id: int) -> None:
+        """Keep the state of a parked trial that ended only as long as there is room for it."""
+        name = self._newest.get((trial_id, StoredStateKind.STATE))
+        kept = None if name is None else self._in_memory.get(name)
+        self.forget_state(trial_id)
+        if isinstance(kept, TrialState):
+            self.put_spare(trial_id, kept)
+
+    def reclaim_state(self, trial_id: int) -> bool:
+        """Keep the state of a trial that goes on like that of a parked one; return False if it is gone."""
+        if (trial_id, StoredStateKind.STATE) in self._newest:
+            return True
+        spares = [name for name in self._in_memory if (name.trial_id, name.kind) == (trial_id, StoredStateKind.SPARE)]
+        for name in spares:
+            state = self._in_memory.pop(name)
+            assert isinstance(state, TrialState), "put_spare() keeps states alone"
+            self.put_state(trial_id, state)
+        return bool(spares)
 
     def put_state(self, trial_id: int, state: TrialState) -> None:
         """Keep the state of a trial that leaves the bank instead of an earlier one."""
@@ -103,6 +146,19 @@ class TrialStateStore:
 
     def put_best(self, trial_id: int, weights_rD: Tensor, *, step: int) -> None:
         self._put(StoredState(trial_id, StoredStateKind.BEST, step), weights_rD)
+
+    def put_start(self, trial_id: int, weights_rD: Tensor) -> None:
+        """Keep the weights that a trial begins with."""
+        self._put(StoredState(trial_id, StoredStateKind.START, 0), weights_rD)
+
+    def start(self, trial_id: int) -> Tensor | None:
+        """Return the weights [r, D] that a trial begins with; None for one that begins with weights of its own.
+
+        Raises:
+            DamagedStateError: its file is damaged.
+        """
+        found = self._weights(trial_id, StoredStateKind.START)
+        return None if found is None else found[0]
 
     def state(self, trial_id: int) -> TrialState | None:
         """Return the state of a trial that is out of the bank; None for one that has not started.
@@ -150,7 +206,10 @@ class TrialStateStore:
         Raises:
             DamagedStateError: its file is damaged.
         """
-        name = self._newest.get((trial_id, StoredStateKind.BEST))
+        return self._weights(trial_id, StoredStateKind.BEST)
+
+    def _weights(self, trial_id: int, kind: StoredStateKind) -> tuple[Tensor, int] | None:
+        name = self._newest.get((trial_id, kind))
         if name is None:
             return None
         kept = self._in_memory.get(name)
@@ -216,13 +275,25 @@ class TrialStateStore:
         self._in_memory[name] = value
         # a file of the same name from before a resume holds the same bits, but it may be damaged: write it again
         self._checksums.pop(name, None)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Bring what is kept within the budgets: spares are dropped, then the oldest move on."""
         while self._num_bytes(on_device=True) > self._device_budget_bytes:
-            oldest = next(name for name, kept in self._in_memory.items() if _is_on_device(kept))
-            self._in_memory[oldest] = _on_host(self._in_memory[oldest])
+            oldest = self._first_to_leave(on_device=True)
+            if oldest.kind is StoredStateKind.SPARE:
+                del self._in_memory[oldest]
+            else:
+                self._in_memory[oldest] = _on_host(self._in_memory[oldest])
         while self._num_bytes(on_device=False) > self._memory_budget_bytes:
-            oldest = next(name for name, kept in self._in_memory.items() if not _is_on_device(kept))
-            self._write(oldest)
+            oldest = self._first_to_leave(on_device=False)
+            if oldest.kind is not StoredStateKind.SPARE:
+                self._write(oldest)
             del self._in_memory[oldest]
+
+    def _first_to_leave(self, *, on_device: bool) -> StoredState:
+        there = [name for name, kept in self._in_memory.items() if _is_on_device(kept) is on_device]
+        return next((name for name in there if name.kind is StoredStateKind.SPARE), there[0])
 
     def _write(self, name: StoredState) -> None:
         if name in self._checksums:

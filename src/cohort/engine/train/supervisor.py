@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from cohort.adapters.bank import aligned_rank
+from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.core.errors import RunStateError
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.engine.state.checkpoints import Manifest, save_checkpoint
 from cohort.engine.train.executor_share import ExecutorShare
@@ -13,8 +15,10 @@ from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.open_run import OpenRun
 from cohort.runs.facts import Activity
 from cohort.scheduling.admission import Request
-from cohort.training.trial import TrialSpec
+from cohort.training.checkpoint import DamagedStateError
+from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.interventions import STOPPED_BY_USER, Intervention, can_be_resumed
 from cohort.tuning.study import Study
 from cohort.tuning.trial_phase import TrialPhase
 
@@ -23,6 +27,15 @@ __all__ = ["Evaluator", "Supervisor", "TaskTraits"]
 
 # returns one event for each resident trial of a mapping (optimizer steps done, by trial id), in its order
 Evaluator = Callable[[Mapping[int, int]], Sequence[Evaluated]]
+
+
+class _Keep(Enum):
+    """What becomes of the state of a trial that leaves the bank."""
+
+    ALWAYS = auto()
+    # of use only if a person resumes or protects the trial; without it, its steps are trained again
+    WHILE_THERE_IS_ROOM = auto()
+    NEVER = auto()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +146,11 @@ class Supervisor:
     def evict(self, trial_id: int) -> None:
         """Take a running trial out to make room for more urgent ones; it stays runnable."""
         self._study.pause(trial_id)
-        self._leave(trial_id, keep_state=True)
+        self._leave(trial_id, keep=_Keep.ALWAYS)
 
     def enter(self, trial_id: int) -> TrialFailed | None:
         """Make a trial resident where it stood; return its failure when its files are damaged once too often."""
-        state, damages = self._run.state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        state, damages = self._state_to_load(trial_id)
         # an older state is no loss, since the same steps give the same bits, but damage must not go on for ever
         for damage in damages:
             if (failure := self._errors.count(trial_id, damage)) is not None:
@@ -154,8 +167,32 @@ class Supervisor:
         """Put a resident trial back to its last good state; it does again what it did since, bit for bit."""
         self.share.drop(trial_id)
         self._run.store.trial_left(trial_id)
-        state, _ = self._run.state_store.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        state, _ = self._state_to_load(trial_id)
         self._run.store.trial_entered(trial_id, slot=self.share.load(self._specs[trial_id], state))
+
+    def _state_to_load(self, trial_id: int) -> tuple[TrialState | None, tuple[DamagedStateError, ...]]:
+        """Return where a trial goes on, and the damage that was found; None for its first step."""
+        states = self._run.state_store
+        states.reclaim_state(trial_id)
+        state, damages = states.last_good_state(trial_id, at_most=self._steps_known(trial_id))
+        if state is None and self._study.has_foreign_start(trial_id):
+            weights_rD = states.start(trial_id)
+            # never with weights of its own: it would train another adapter than the one that was asked for
+            if weights_rD is None:
+                folder = self._run.directory.trial(trial_id)
+                raise RunStateError(f"the weights that trial {trial_id} begins with are gone from {folder}")
+            state = TrialState(adapter=AdapterState(weights=weights_rD))
+        return state, damages
+
+    def intervene(self, intervention: Intervention) -> None:
+        """Carry out and record what a person asks of a trial between two steps.
+
+        A trial that is resumed goes on from its state, or, if that is gone, from the last one that is left; the steps
+        since are trained again, to the same bits.
+        """
+        if intervention.kind is DecisionKind.RESUME:
+            self._run.state_store.reclaim_state(intervention.trial_id)
+        self._append([], self._settle(self._study.intervene(intervention)))
 
     def count_error(self, trial_id: int, error: Exception) -> TrialFailed | None:
         """Count an error of a trial; return its failure once it has had its last try."""
@@ -211,19 +248,22 @@ class Supervisor:
     def _steps_known(self, trial_id: int) -> int:
         return self._study.trajectory(trial_id).num_steps
 
-    def _observe(self, event: TrialEvent) -> Iterable[Decision]:
-        decisions = self._study.observe(event)
+    def _observe(self, event: TrialEvent) -> Sequence[Decision]:
+        return self._settle(self._study.observe(event))
+
+    def _settle(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """Carry out decisions, and free what they make useless."""
         if not decisions:
             return decisions
         # no outcome of the others lets these go on: their states need not be kept, nor this one's be fetched
         useless = self._study.certain_to_stop() if self._traits.are_trials_complete() else frozenset()
         for decision in decisions:
-            self._carry_out(decision, keep_state=decision.trial_id not in useless)
+            self._carry_out(decision, is_useless=decision.trial_id in useless)
         for trial_id in useless:
-            self._run.state_store.forget_state(trial_id)
+            self._run.state_store.spare_state(trial_id)
         return decisions
 
-    def _carry_out(self, decision: Decision, *, keep_state: bool) -> None:
+    def _carry_out(self, decision: Decision, *, is_useless: bool) -> None:
         trial_id, states = decision.trial_id, self._run.state_store
         is_resident = trial_id in self.share.resident
         if decision.kind is DecisionKind.NEW_BEST:
@@ -232,17 +272,29 @@ class Supervisor:
             weights_rD = self.share.weights(trial_id, on_device=states.keeps_on_device)
             states.put_best(trial_id, weights_rD, step=decision.step)
         elif decision.kind is DecisionKind.PARK:
-            self._leave(trial_id, keep_state=keep_state)
+            self._leave(trial_id, keep=_Keep.WHILE_THERE_IS_ROOM if is_useless else _Keep.ALWAYS)
+        elif decision.kind is DecisionKind.STOP and decision.reason == STOPPED_BY_USER:
+            # a person who stops a trial may resume it: its state stays, also in checkpoints
+            if is_resident:
+                self._leave(trial_id, keep=_Keep.ALWAYS)
+        elif decision.kind is DecisionKind.STOP and can_be_resumed(decision.reason):
+            if is_resident:
+                self._leave(trial_id, keep=_Keep.WHILE_THERE_IS_ROOM)
+            else:
+                states.spare_state(trial_id)
         elif decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
             if is_resident:
-                self._leave(trial_id, keep_state=False)
+                self._leave(trial_id, keep=_Keep.NEVER)
             states.forget_state(trial_id)
 
-    def _leave(self, trial_id: int, *, keep_state: bool) -> None:
+    def _leave(self, trial_id: int, *, keep: _Keep) -> None:
         states = self._run.state_store
-        if keep_state:
+        if keep is _Keep.ALWAYS:
             states.put_state(trial_id, self.share.unload(trial_id, on_device=states.keeps_on_device))
+        elif keep is _Keep.WHILE_THERE_IS_ROOM and states.has_room_for_spares:
+            states.put_spare(trial_id, self.share.unload(trial_id, on_device=states.keeps_on_device))
         else:
+            states.forget_state(trial_id)
             self.share.drop(trial_id)
         self._run.store.trial_left(trial_id)
         # admission prefers trials of the batch sizes that left: the pack keeps its shape

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cohort.core.errors import RunStateError
 from cohort.core.events import TrialEvent
 from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.prepare.trials import PlannedTrial
+from cohort.engine.prepare.trials import PlannedTrial, plan_added_trial
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
@@ -17,16 +17,33 @@ from cohort.engine.train.progress_tracker import ProgressTracker
 from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.engine.train.tracker_reporting import TrackerReporter
+from cohort.engine.train.trial_control import TrialControl
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.growing_tables import GrowingTables
-from cohort.runs.records import LoggedEvent
-from cohort.tuning.decisions import Decision
+from cohort.runs.records import LoggedDecision, LoggedEvent
+from cohort.runs.request_checks import CheckedRequest, check_request, plain_value
+from cohort.runs.trial_requests import Answer, RequestKind, TrialRequest
+from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.interventions import FROM_STEP, FROM_TRIAL, USER, Intervention, intervention_of
+from cohort.tuning.parameters import Value
 from cohort.tuning.study import Study
 
 __all__ = ["TaskRun"]
 
+_DECISION_OF = {
+    RequestKind.STOP: DecisionKind.STOP,
+    RequestKind.RESUME: DecisionKind.RESUME,
+    RequestKind.KEEP: DecisionKind.PROTECT,
+    RequestKind.CLONE: DecisionKind.ADD,
+    RequestKind.ADD: DecisionKind.ADD,
+}
+_DONE = {
+    RequestKind.STOP: "trial {trial} stopped after step {step}; its best checkpoint still counts",
+    RequestKind.RESUME: "trial {trial} goes on after step {step}; no exit rule stops it again",
+    RequestKind.KEEP: "trial {trial} is kept: no exit rule stops it from step {step} on",
+}
 # what a search's budget of GPU time counts
 _ON_GPU = (Activity.TRAIN, Activity.EVALUATE, Activity.GENERATE)
 
@@ -37,6 +54,7 @@ class TaskRun:
     Attributes:
         run: Its directory, record and watcher.
         supervisor: Looks after its trials.
+        control: Takes up what people ask of them.
     """
 
     def __init__(self, preparation: Preparation, share: ExecutorShare, run: OpenRun, *, arrival: int = 0) -> None:
@@ -80,25 +98,43 @@ class TaskRun:
             ),
             on_tick=self._took,
         )
+        self.control = TrialControl(
+            run, carry_out=self._carry_out, is_done=self._is_done, save=self.supervisor.checkpoint
+        )
 
     def replay(self) -> None:
         """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
-        later = self.run.store.reader.log.proposal_positions()
+        log = self.run.store.reader.log
+        later = log.proposal_positions()
         for trial in self._preparation.proposals.first:
             later.pop(trial.spec.trial_id)
-        events: list[TrialEvent] = []
+        entries = log.entries()
+        added = {
+            entry.decision.trial_id: self._planned_again(entry.decision.trial_id)
+            for entry in entries
+            if isinstance(entry, LoggedDecision) and entry.decision.kind is DecisionKind.ADD
+        }
+        for trial_id in added:
+            del later[trial_id]
+        events: list[TrialEvent | Intervention] = []
         decisions: list[Decision] = []
         # trials that were proposed while the run went on are proposed again where the log had them: the sampler must
         # have seen the same results, no more and no fewer
-        for entry in self.run.store.reader.log.entries():
+        for entry in entries:
             while later and entry.position > next(iter(later.values())):
                 self._study.replay(events, recorded=decisions)
                 events, decisions = [], []
                 self._propose_again(later)
             if isinstance(entry, LoggedEvent):
                 events.append(entry.event)
-            else:
-                decisions.append(entry.decision)
+                continue
+            if (intervention := intervention_of(entry.decision)) is not None:
+                if intervention.kind is DecisionKind.ADD:
+                    self._study.replay(events, recorded=decisions)
+                    events, decisions = [], []
+                    self._take_in([added[intervention.trial_id]])
+                events.append(intervention)
+            decisions.append(entry.decision)
         self._study.replay(events, recorded=decisions)
         if later:
             self._propose_again(later)
@@ -122,6 +158,57 @@ class TaskRun:
         self._tracker.add(trials)
         self._reporter.add(trials)
 
+    def _planned_again(self, trial_id: int) -> PlannedTrial:
+        """Plan a trial that a person added, as its record shows it."""
+        parameters = self.run.store.reader.trial(trial_id).parameters
+        return self._planned(trial_id, {name: plain_value(value) for name, value in parameters.items()})
+
+    def _planned(self, trial_id: int, parameters: Mapping[str, Value]) -> PlannedTrial:
+        preparation = self._preparation
+        return plan_added_trial(preparation.task, trial_id, parameters, rows=preparation.inputs.data.train)
+
+    def _carry_out(self, request: TrialRequest) -> Answer:
+        """Do what a person asks of a trial, and record it.
+
+        Raises:
+            InputError: it cannot be done.
+        """
+        checked = check_request(request, reader=self.run.store.reader, task=self._preparation.task)
+        self.run.watcher.note(f"{request.text}: {request.signature}")
+        if request.kind in (RequestKind.CLONE, RequestKind.ADD):
+            return self._add(request, checked)
+        assert request.trial_id is not None, "check_request() refuses a request about no trial"
+        kind = _DECISION_OF[request.kind]
+        self.supervisor.intervene(Intervention(trial_id=request.trial_id, kind=kind, message=request.signature))
+        step = self._study.trajectory(request.trial_id).num_steps
+        return Answer(text=_DONE[request.kind].format(trial=request.trial_id, step=step), trial_id=request.trial_id)
+
+    def _add(self, request: TrialRequest, checked: CheckedRequest) -> Answer:
+        """Add a trial; its number is larger than any that the search may propose."""
+        trial_id = max(self._preparation.proposals.most_trials, *(number + 1 for number in self._study.trial_ids))
+        planned, numbers, start = self._planned(trial_id, checked.parameters), dict[str, float](), ""
+        if request.warm_start:
+            assert checked.trial is not None, "only a clone has another trial's weights to begin with"
+            best = self.run.state_store.best(checked.trial.trial_id)
+            assert best is not None, "check_request() refuses a trial without a checkpoint"
+            self.run.state_store.put_start(trial_id, best[0])
+            numbers = {FROM_TRIAL: checked.trial.trial_id, FROM_STEP: best[1]}
+            start = f" from the weights of trial {checked.trial.trial_id} after step {best[1]}"
+        self.run.store.add_trials([planned.record()])
+        self._take_in([planned])
+        self.supervisor.intervene(
+            Intervention(trial_id=trial_id, kind=DecisionKind.ADD, message=request.signature, numbers=numbers)
+        )
+        return Answer(text=f"trial {trial_id} trains {planned.spec.num_steps} steps{start}", trial_id=trial_id)
+
+    def _is_done(self, request: TrialRequest) -> bool:
+        """Return whether the record says that a request was carried out."""
+        kind = _DECISION_OF[request.kind]
+        return any(
+            decision.rule == USER and (decision.kind, decision.message) == (kind, request.signature)
+            for decision in self._study.decisions
+        )
+
     def was_interrupted(self) -> None:
         """Record that the run was stopped with everything saved."""
         self.run.store.set_facts(state=RunState.INTERRUPTED)
@@ -144,6 +231,7 @@ class TaskRun:
             RunStateError: there is no best adapter, or all trials failed; the tables are written.
             StorageFullError: the disk is full; resuming the run writes what is missing.
         """
+        self.control.close()
         self.close_trackers()
         self._finals(make_room).hold(self._study, say=self._say)
         self.run.watcher.update(self._tracker.snapshot("writing the results"))

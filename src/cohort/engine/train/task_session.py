@@ -91,6 +91,8 @@ class TaskSession:
             welcome()
             while self._joining:
                 loop.join(self._joining.pop(0))
+            for member in self._members.values():
+                member.control.take_up()
             memory.took()
 
         # a resumed run keeps the budgets that an earlier process lowered; new ones have none

@@ -5,24 +5,17 @@ from __future__ import annotations
 import math
 
 from cohort.core.events import StepDone
-from cohort.tuning.decisions import DecisionKind, Reason
+from cohort.tuning.decisions import NON_FINITE, DecisionKind
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 
-__all__ = ["NON_FINITE", "NonFiniteRule"]
-
-NON_FINITE = Reason(
-    "non-finite",
-    label="non-finite loss",
-    sentence="A loss or gradient norm was NaN or infinite.",
-    colours=("#b0568c", "#dd8fbc"),
-    shape="cross",
-)
+__all__ = ["NonFiniteRule"]
 
 
 class NonFiniteRule(Rule):
     """Stops a trial whose training loss, gradient norm or validation loss is NaN or Inf."""
 
     name = "non_finite"
+    is_final = True
 
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         event = observation.event

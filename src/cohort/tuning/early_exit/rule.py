@@ -89,6 +89,9 @@ class Rule(ABC):
     def observe(self, observation: Observation) -> tuple[Verdict, ...]:
         """Take in one event; return verdicts on its trial and, for rules that compare, on others."""
 
+    is_final: ClassVar[bool] = False
+    """Whether it also ends trials that a person protects, since nothing is left of them to train."""
+
     # Not abstract: only rules that park trials can know this, and only they wait for others.
     def certain_to_stop(self) -> frozenset[int]:
         """Return parked trials that the rule will stop whatever the others do; their states are no longer needed.

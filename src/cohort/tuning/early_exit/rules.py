@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 
 from cohort.core.setting_fields import SettingField, setting_fields
-from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, Reason
-from cohort.tuning.early_exit.non_finite import NON_FINITE
+from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, NON_FINITE, Reason
 from cohort.tuning.early_exit.rule import CommonSettings, ExitRule
+from cohort.tuning.interventions import BY_USER
 from cohort.tuning.registry import Registry
 
 __all__ = ["DEFAULT_RULE", "EXIT_RULES", "built_in_keys", "reason_of", "reasons"]
@@ -63,7 +63,7 @@ def reason_of(text: str) -> Reason:
 @cache
 def _own_reasons() -> dict[str, Reason]:
     ours = (reason for entry in EXIT_RULES.built_in() for reason in entry.reasons)
-    return {str(reason): reason for reason in (IMPROVED, COMPLETED, FAILED, NON_FINITE, *ours)}
+    return {str(reason): reason for reason in (IMPROVED, COMPLETED, FAILED, NON_FINITE, *BY_USER.values(), *ours)}
 
 
 def _of_plugins() -> Iterator[Reason]:
