@@ -3,7 +3,8 @@
 Reads one JSON command a line: ``act`` (tune or resume), ``folder``, ``run``, ``sections`` and perhaps ``fault``; writes
 the child's process id at once and its exit as ``{"status": ...}`` when it ends. ``fault`` is
 ``{"call": "fsync" | "replace", "number": n}``: the process dies by SIGKILL in the n-th such call of the operating
-system, the file that is being flushed torn in half before.
+system, the file that is being flushed torn in half before. ``asks`` is what is asked of the trials, each with the steps
+after which it is; with ``dies_at``, the process dies by SIGKILL after so many. Only asks make checkpoints then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch
 
 from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
-from tests.end_to_end.tiny_tasks import tiny_task
+from tests.end_to_end.tiny_tasks import Asking, TickingClock, tiny_task
 
 # each tick makes a checkpoint, a part of the states goes to files early, and three trials of six fit at once: more
 # writes to be killed in, and rotation
@@ -56,7 +58,13 @@ def _carry_out(command: dict[str, Any]) -> None:
         _die_in(command["fault"]["call"], command["fault"]["number"])
     torch.set_num_threads(command.get("threads", 1))
     run = Path(command["run"])
-    if command["act"] == "resume":
+    if "asks" in command:
+        asking = Asking(run, command["asks"], dies_at=command.get("dies_at"))
+        options = RunOptions(checkpoint_seconds=math.inf, token_budget=40)
+        begin = partial(tune, tiny_task(Path(command["folder"]), **command["sections"]))
+        act = resume if command["act"] == "resume" else begin
+        act(run, options=options, watcher=asking, clock=TickingClock())
+    elif command["act"] == "resume":
         resume(run, options=OPTIONS)
     else:
         tune(tiny_task(Path(command["folder"]), **command["sections"]), run, options=OPTIONS)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cohort.runs.reader import RunReader
 from tests.conftest import REPOSITORY
 from tests.end_to_end.tiny_tasks import Outcome, outcome_of, write_inputs
 
@@ -33,7 +34,12 @@ class ForkServer:
     """Runs tune and resume in forks, to be killed."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'src'}",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "",
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.end_to_end.fork_server"],
             stdin=subprocess.PIPE,
@@ -176,3 +182,27 @@ def test_soak_killed_at_moments_spread_over_the_run(
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7, 11, 17, 23, 31, 47, 61, 83, 101, 137])
 def test_soak_killed_inside_a_write(ordered: Killing, tmp_path: Path, call: str, number: int) -> None:
     kill_in_write(ordered, tmp_path / "run", call=call, number=number)
+
+
+def test_a_kill_undoes_nothing_that_people_asked_for(server: ForkServer, tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path / "inputs")
+    asks: list[tuple[int, dict[str, Any]]] = [
+        (1, {"kind": "stop", "trial_id": 1}),
+        (1, {"kind": "keep", "trial_id": 2}),
+        (20, {"kind": "clone", "trial_id": 2, "values": {"learning_rate": 2e-3}, "warm_start": True}),
+        (24, {"kind": "resume", "trial_id": 1}),
+    ]
+    command = {"act": "tune", "folder": str(folder), "sections": ORDERED}
+    assert server.run({**command, "run": str(tmp_path / "undisturbed"), "asks": asks}) == 0
+    expected, run = outcome_of(tmp_path / "undisturbed"), tmp_path / "killed"
+    assert sum('"rule": "user"' in decision for decision in expected["decisions"]) == len(asks)
+    assert server.run({**command, "run": str(run), "asks": asks, "dies_at": 40}) == -signal.SIGKILL
+    assert server.run({**command, "act": "resume", "run": str(run), "asks": []}) == 0
+    assert outcome_of(run) == expected
+    # killed while a request waits: the resume takes it up
+    late, asks = tmp_path / "late", [(2, {"kind": "stop", "trial_id": 3})]
+    assert server.run({**command, "run": str(late), "asks": asks, "dies_at": 2}) == -signal.SIGKILL
+    assert server.run({**command, "act": "resume", "run": str(late), "asks": []}) == 0
+    with RunReader.open(late / "run.db") as reader:
+        assert reader.trial(3).reason == "stopped by user"
+    assert not list((late / "requests").glob("*.request"))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cohort.core.clock import ManualClock
 from cohort.engine.train.progress import RunProgress
+from cohort.runs.asking import ask
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision
+from cohort.runs.trial_requests import RequestKind, TrialRequest
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from tests.cli.tiny_task import write_rows, write_tiny_model
 
-__all__ = ["Outcome", "outcome_of", "tiny_data", "tiny_task", "write_inputs"]
+__all__ = ["Asking", "Interrupting", "Outcome", "TickingClock", "outcome_of", "tiny_data", "tiny_task", "write_inputs"]
 
 
 def write_inputs(folder: Path) -> Path:
@@ -70,7 +74,8 @@ def outcome_of(run: Path) -> Outcome:
             for found in reader.log.evaluations(trial.trial_id)
         }
         decisions = [
-            json.dumps(entry.decision.to_json(), sort_keys=True)
+            # who decided and when is in the message of a person's decision
+            json.dumps({**entry.decision.to_json(), "message": ""}, sort_keys=True)
             for entry in reader.log.entries()
             if isinstance(entry, LoggedDecision)
         ]
@@ -94,6 +99,38 @@ class Interrupting:
         if self.steps is not None and progress.phase == "training" and done >= self.steps:
             self.steps = None
             signal.raise_signal(signal.SIGINT)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class TickingClock(ManualClock):
+    """A second passes each time somebody looks, so that every step is told to watchers and every request is seen."""
+
+    def monotonic(self) -> float:
+        self.advance(1.0)
+        return super().monotonic()
+
+
+class Asking:
+    """A watcher that asks something of the trials once they have done so many steps together; keeps the notes."""
+
+    def __init__(self, run: Path, asks: Sequence[tuple[int, Mapping[str, Any]]], *, dies_at: int | None = None) -> None:
+        self._run, self._asks, self._dies_at = run, list(asks), dies_at
+        self.asked: list[tuple[int, str]] = []
+        self.notes: list[str] = []
+
+    def update(self, progress: RunProgress) -> None:
+        done = sum(trial.steps_done for trial in progress.trials)
+        if progress.phase != "training":
+            return
+        while self._asks and done >= self._asks[0][0]:
+            what = self._asks.pop(0)[1]
+            # one process, so that nobody answers while we wait
+            ask(self._run, TrialRequest(**{**what, "kind": RequestKind(what["kind"])}), wait_seconds=0)
+            self.asked.append((done, what["kind"]))
+        if self._dies_at is not None and done >= self._dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

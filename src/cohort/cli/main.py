@@ -20,6 +20,7 @@ from cohort.cli.report import report
 from cohort.cli.resume import resume
 from cohort.cli.run import run
 from cohort.cli.status import status
+from cohort.cli.trials import trials
 from cohort.cli.tune import tune
 from cohort.version import __version__
 
@@ -50,7 +51,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for verb in (tune, run, plan, resume, status, report, export, generate, check, doctor):
+    for verb in (tune, run, plan, resume, status, trials, report, export, generate, check, doctor):
         app.command()(verb)
         # listed right after run, whose queue it changes
         if verb is run:

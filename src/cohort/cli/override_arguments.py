@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 __all__ = ["VERBS_WITH_OVERRIDES", "take_overrides"]
 
-VERBS_WITH_OVERRIDES = ("tune", "check", "resume")
+VERBS_WITH_OVERRIDES = ("tune", "check", "resume", "trials")
 
 # Options of the verbs themselves. Typer cannot sort them out: it takes the value of an unknown option as an argument.
-_OWN_OPTIONS = ("--output", "--json", "--debug", "--help", "--resolved", "--schema")
+_OWN_OPTIONS = ("--output", "--json", "--debug", "--help", "--resolved", "--schema", "--warm-start", "--wait")
 
 
 def take_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -29,8 +29,8 @@ def take_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         position += 1
         if not argument.startswith("--") or argument.partition("=")[0] in _OWN_OPTIONS or argument == "--":
             own.append(argument)
-            # the value of -o and --output is never an override
-            if argument in ("-o", "--output") and position < len(arguments):
+            # the value of an own option is never an override
+            if argument in ("-o", "--output", "--wait") and position < len(arguments):
                 own.append(arguments[position])
                 position += 1
             continue

@@ -26,7 +26,7 @@ from cohort.runs.results import RankedTrial, RunResults, read_results
 from cohort.runs.results_table import results_json
 from cohort.runs.status import RunStatus
 
-__all__ = ["print_results", "print_status"]
+__all__ = ["print_results", "print_status", "print_trials"]
 
 
 def _names_to_show(results: RunResults) -> list[str]:
@@ -107,3 +107,13 @@ def print_status(status: RunStatus, *, run_directory: Path, as_json: bool) -> No
         # steps after the last checkpoint are trained again, so the message names the checkpoint
         line = f"\nto continue from the last checkpoint: cohort resume {run_directory}"
         console.print(line, soft_wrap=True, markup=False)
+
+
+def print_trials(status: RunStatus, *, as_json: bool) -> None:
+    """Print a run's trials by their numbers, and what can be done with them."""
+    if as_json:
+        print(json.dumps({"state": status.state, "trials": results_json(status.results)["trials"]}, indent=2))
+        return
+    console = wide_console(160)
+    by_number = sorted(status.trials, key=lambda entry: entry.trial.trial_id)
+    print_facts(console, _print_trials(console, by_number, metric_label=status.results.metric_label))

@@ -53,10 +53,10 @@ def format_value(value: JsonValue) -> str:
 
 
 def varied_names(rows: Sequence[Mapping[str, JsonValue]]) -> list[str]:
-    """Return the names whose values differ between rows, in the order of the first row."""
-    if not rows:
-        return []
-    return [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
+    """Return the names whose values differ between rows, in the order in which they first occur."""
+    # a trial that a person added may have a value that no other names
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if any(row.get(name) != rows[0].get(name) for row in rows)]
 
 
 def parameter_text(parameters: Mapping[str, JsonValue], names: Sequence[str]) -> str:

@@ -52,6 +52,8 @@ class Column:
 
 
 def _status(trial: TrialRecord) -> str:
+    if trial.is_protected and not trial.is_over:
+        return f"{trial.status.value}, kept"
     # the reason alone: with "stopped" before it, a row would not fit 80 columns
     return trial.reason if trial.status is TrialStatus.STOPPED and trial.reason else trial.status.value
 

@@ -1,0 +1,86 @@
+"""Asks the process that trains a run to do something with its trials, and waits for what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cohort.core.clock import Clock, SystemClock
+from cohort.core.errors import InputError, Problem
+from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunState
+from cohort.runs.reader import RunReader
+from cohort.runs.request_checks import check_request
+from cohort.runs.trial_requests import Answer, RequestSpool, TrialRequest, person_here
+from cohort.tasks.task_file import TaskFile
+
+__all__ = ["Asked", "ask"]
+
+_SECONDS_BETWEEN_LOOKS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What became of a request.
+
+    Attributes:
+        answer: None while the run has not taken it up.
+        is_training: Whether a process trains the run; if none does, a resume takes it up first.
+    """
+
+    answer: Answer | None
+    is_training: bool
+
+
+def ask(run_directory: Path, request: TrialRequest, *, wait_seconds: float, clock: Clock | None = None) -> Asked:
+    """Check a request, hand it in and wait for the answer; a run that nobody trains now takes it up when it is resumed.
+
+    Args:
+        wait_seconds: The longest wait; the request stays when it is over.
+
+    Raises:
+        InputError: there is no run, it has ended, or what is asked cannot be done; nothing is handed in then. Or the
+            run refused it, because a trial had gone on meanwhile.
+        StorageFullError: the disk is full; nothing is handed in.
+    """
+    clock = clock or SystemClock()
+    directory = RunDirectory.open(run_directory)
+    _check(directory, request)
+    spool, now = RequestSpool(directory.requests), clock.now()
+    # to the millisecond: two requests of one person are two decisions
+    at = f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d} UTC"
+    name = spool.post(replace(request, who=request.who or person_here(), at=at), at=now)
+    is_training = directory.lock().holder() is not None
+    until, answer = clock.monotonic() + wait_seconds, None
+    while is_training and answer is None and clock.monotonic() < until:
+        clock.sleep(_SECONDS_BETWEEN_LOOKS)
+        answer = spool.take_answer(name)
+        is_training = directory.lock().holder() is not None
+    if answer is not None and answer.problems:
+        raise InputError(answer.problems)
+    return Asked(answer=answer, is_training=is_training)
+
+
+def _check(directory: RunDirectory, request: TrialRequest) -> None:
+    where = f"cohort trials {request.kind}"
+    if not directory.database.is_file():
+        raise InputError(
+            Problem(
+                where=str(directory.root),
+                found="a run that has not begun to train",
+                allowed="a run whose trials are recorded",
+                hint="Wait until `cohort status` lists its trials.",
+            )
+        )
+    with RunReader.open(directory.database) as reader:
+        facts = reader.facts()
+        if facts.state is RunState.DONE:
+            raise InputError(
+                Problem(
+                    where=where,
+                    found=f"{directory.root}, a run that has ended",
+                    allowed="a run that trains, or one that `cohort resume` can continue",
+                    hint="Export the adapter of any trial with `cohort export RUN_DIR --trial N`, or start a new run.",
+                )
+            )
+        check_request(request, reader=reader, task=TaskFile.model_validate(facts.task.document))

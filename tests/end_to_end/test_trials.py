@@ -1,0 +1,111 @@
+"""Trials that are stopped, resumed, kept, cloned and added while a run trains: no other trial's bits change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.engine.tune import RunOptions, tune
+from cohort.runs.reader import RunReader
+from cohort.runs.records import TrialRecord, TrialStatus
+from tests.end_to_end.tiny_tasks import Asking, Outcome, TickingClock, outcome_of, tiny_task, write_inputs
+
+# room for two or three trials of six at a time
+OPTIONS = RunOptions(token_budget=40)
+# nothing couples the trials: what one does cannot matter to another
+ALONE: dict[str, Any] = {"early_exit": "none"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("tiny"))
+
+
+def run_with(folder: Path, run: Path, *asks: tuple[int, Mapping[str, Any]], **sections: Any) -> Asking:
+    asking = Asking(run, asks)
+    tune(tiny_task(folder, **sections), run, watcher=asking, options=OPTIONS, clock=TickingClock())
+    return asking
+
+
+@pytest.fixture(scope="module")
+def untouched(folder: Path) -> Outcome:
+    """The same task, and nobody asks for anything."""
+    run_with(folder, folder / "untouched", **ALONE)
+    return outcome_of(folder / "untouched")
+
+
+def trials_of(run: Path) -> dict[int, TrialRecord]:
+    with RunReader.open(run / "run.db") as reader:
+        return {trial.trial_id: trial for trial in reader.trials()}
+
+
+def steps_of(outcome: Outcome, trial_id: int) -> list[tuple[str, ...]]:
+    return [numbers for (number, _), numbers in sorted(outcome["steps"].items()) if number == trial_id]
+
+
+def test_what_is_done_to_one_trial_changes_no_bit_of_another(folder: Path, tmp_path: Path, untouched: Outcome) -> None:
+    run = tmp_path / "run"
+    run_with(
+        folder,
+        run,
+        (6, {"kind": "stop", "trial_id": 0}),
+        (8, {"kind": "clone", "trial_id": 1, "values": {"learning_rate": 5e-3}}),
+        (10, {"kind": "add", "values": {"r": 4, "learning_rate": 1e-2, "seed": 1}}),
+        **ALONE,
+    )
+    outcome, trials = outcome_of(run), trials_of(run)
+    assert sorted(trials) == list(range(8))
+    for trial_id in range(1, 6):
+        assert steps_of(outcome, trial_id) == steps_of(untouched, trial_id)
+    done = trials[0].steps_done
+    assert 0 < done < 8
+    assert (trials[0].status, trials[0].reason) == (TrialStatus.STOPPED, "stopped by user")
+    assert steps_of(outcome, 0) == steps_of(untouched, 0)[:done]
+    assert dict(trials[6].parameters) == {"learning_rate": 5e-3, "r": 4, "lora_alpha": 8, "batch_size": 2}
+    assert dict(trials[7].parameters) == {"learning_rate": 1e-2, "r": 4, "lora_alpha": 8, "batch_size": 2, "seed": 1}
+    assert all(trials[number].status is TrialStatus.COMPLETED for number in (6, 7))
+    # the same as alone
+    space = {"learning_rate": [5e-3], "r": [4]}
+    run_with(folder, tmp_path / "alone", **ALONE, search={"space": space})
+    assert steps_of(outcome, 6) == steps_of(outcome_of(tmp_path / "alone"), 0)
+
+
+def test_a_stopped_trial_goes_on_where_it_was(folder: Path, tmp_path: Path, untouched: Outcome) -> None:
+    asks = (6, {"kind": "stop", "trial_id": 0}), (20, {"kind": "resume", "trial_id": 0})
+    run_with(folder, tmp_path / "run", *asks, **ALONE)
+    outcome = outcome_of(tmp_path / "run")
+    assert (outcome["steps"], outcome["evaluations"]) == (untouched["steps"], untouched["evaluations"])
+    assert outcome["adapters"] == untouched["adapters"]
+
+
+def test_a_trial_that_a_rule_stopped_is_resumed_and_a_kept_one_is_not_stopped(folder: Path, tmp_path: Path) -> None:
+    run_with(folder, tmp_path / "before")
+    before = trials_of(tmp_path / "before")
+    weak = [number for number, trial in before.items() if trial.status is TrialStatus.STOPPED]
+    assert len(weak) >= 2
+    kept, again = weak[0], weak[1]
+    asks = (2, {"kind": "keep", "trial_id": kept}), (24, {"kind": "resume", "trial_id": again})
+    asking = run_with(folder, tmp_path / "run", *asks)
+    after = trials_of(tmp_path / "run")
+    assert len(asking.asked) == 2
+    for number in (kept, again):
+        assert (after[number].status, after[number].steps_done) == (TrialStatus.COMPLETED, 8)
+    # both have left the comparisons as if they had been stopped, so that these end as before
+    for number, trial in before.items():
+        if number not in (kept, again):
+            assert (after[number].status, after[number].steps_done) == (trial.status, trial.steps_done)
+
+
+def test_a_warm_start_begins_with_the_best_weights(folder: Path, tmp_path: Path) -> None:
+    cold = (30, {"kind": "clone", "trial_id": 0, "values": {"seed": 1}})
+    warm = (30, {"kind": "clone", "trial_id": 0, "values": {"seed": 1}, "warm_start": True})
+    run_with(folder, tmp_path / "run", cold, warm, **ALONE)
+    outcome = outcome_of(tmp_path / "run")
+    first_cold, first_warm = (float(steps_of(outcome, number)[0][0]) for number in (6, 7))
+    assert first_warm < first_cold
+    decisions = [text for text in outcome["decisions"] if '"add"' in text]
+    assert '"from_trial": 0' in decisions[1]
+    assert '"from_step"' not in decisions[0]
