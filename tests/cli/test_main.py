@@ -20,7 +20,7 @@ def run(*arguments: str) -> int:
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
-    for verb in ("tune", "run", "plan", "resume", "status", "report", "export", "generate", "check", "doctor"):
+    for verb in ("tune", "run", "plan", "resume", "status", "trials", "report", "export", "generate", "check", "doctor"):
         assert f"\n  {verb} " in shown
 
 
@@ -60,7 +60,7 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["resume", "status", "report", "export", "generate"])
+@pytest.mark.parametrize("verb", ["resume", "status", "trials", "report", "export", "generate"])
 def test_a_directory_without_a_run(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     extra = ["--prompt", "x"] if verb == "generate" else []
     assert run(verb, str(tmp_path / "nothing"), *extra) == 2
