@@ -20,7 +20,19 @@ def run(*arguments: str) -> int:
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
-    for verb in ("tune", "run", "plan", "resume", "status", "trials", "report", "export", "generate", "check", "doctor"):
+    for verb in (
+        "tune",
+        "run",
+        "plan",
+        "resume",
+        "status",
+        "trials",
+        "report",
+        "export",
+        "generate",
+        "check",
+        "doctor",
+    ):
         assert f"\n  {verb} " in shown
 
 
