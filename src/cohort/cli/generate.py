@@ -1,9 +1,11 @@
-"""``cohort generate``: try the best adapter."""
+"""``cohort generate``: try the best adapter on a few prompts, or answer a file of them."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,13 +19,35 @@ from cohort.cli.options import (
     report_note,
     report_so_far,
 )
+from cohort.core.units import format_count, format_duration
+
+if TYPE_CHECKING:
+    from cohort.engine.adapter_files.answer_file import BatchProgress
+    from cohort.engine.adapter_files.generate import GenerationSettings
 
 __all__ = ["generate"]
 
 
 def generate(
     run_dir: RunDirArgument,
-    prompt: Annotated[list[str], typer.Option("--prompt", help="A prompt to answer; can be repeated.")],
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", help="A prompt to answer; can be repeated.", show_default=False)
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="A file of prompts, in the form of the training rows; answers are not needed.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where the answers to --input go: JSON lines.", show_default=False
+        ),
+    ] = None,
     trial: TrialOption = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer.")] = 64,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")] = 0.0,
@@ -40,24 +64,101 @@ def generate(
 ) -> None:
     """Answer prompts with an adapter of a run.
 
-    Prompts are rendered like the training rows. Unfinished runs use the best checkpoint so far and say so.
+    Prompts are rendered like the training rows. Unfinished runs use the best checkpoint so far and say so. With --input
+    FILE --output FILE, all prompts of a file are answered together; the same command continues after an interruption.
     """
     with exits(as_json=as_json, debug=debug):
         from cohort.runs.directory import RunDirectory
 
-        # before the import below, which loads torch: a wrong path is reported immediately
+        # before the import below, which loads torch: a wrong path or option is reported immediately
+        _require_one_source(prompt or (), source=source, output=output)
         RunDirectory.open(run_dir)
         from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
 
         settings = GenerationSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, is_raw=raw, use_base=base
         )
-        generated = generate_from_run(run_dir, prompt, settings=settings, trial_id=trial, model=model)
+        if source is not None and output is not None:
+            _answer(run_dir, source, output, settings=settings, trial=trial, model=model, as_json=as_json)
+            return
+        prompts = list(prompt or ())
+        generated = generate_from_run(run_dir, prompts, settings=settings, trial_id=trial, model=model)
         report_note(generated.note)
         best = report_so_far(generated.so_far)
         if not as_json:
             print("\n".join(generated.answers))
             return
-        pairs = zip(prompt, generated.answers, strict=True)
+        pairs = zip(prompts, generated.answers, strict=True)
         found = [{"prompt": text, "answer": answer, "best_so_far": best} for text, answer in pairs]
         print(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+def _require_one_source(prompts: Sequence[str], *, source: Path | None, output: Path | None) -> None:
+    from cohort.core.errors import InputError, Problem
+
+    def refuse(found: str, hint: str) -> InputError:
+        allowed = "--prompt TEXT, once or more; or --input FILE --output FILE"
+        return InputError(Problem(where="command line", found=found, allowed=allowed, hint=hint))
+
+    if prompts and (source is not None or output is not None):
+        raise refuse(
+            "--prompt together with --input or --output", "Put all prompts into the file, or print the answer."
+        )
+    if source is None and output is not None:
+        raise refuse("--output without --input", "Add --input FILE, the prompts to answer.")
+    if source is not None and output is None:
+        raise refuse("--input without --output", "Add --output FILE, a new file for the answers.")
+    if source is None and not prompts:
+        raise refuse("no prompt", 'Add --prompt "..." or --input FILE --output FILE.')
+
+
+def _line(progress: BatchProgress) -> str:
+    parts = [f"[{format_duration(progress.elapsed_seconds)}] {progress.phase}"]
+    if progress.phase == "answering":
+        parts.append(f"{progress.num_done} of {progress.num_rows} prompts")
+    if progress.tokens_per_second is not None:
+        parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
+    if progress.seconds_left:
+        parts.append(f"about {format_duration(progress.seconds_left)} left")
+    return " | ".join(parts)
+
+
+def _answer(
+    run_dir: Path,
+    source: Path,
+    output: Path,
+    *,
+    settings: GenerationSettings,
+    trial: int | None,
+    model: str | None,
+    as_json: bool,
+) -> None:
+    from cohort.cli.progress import View, watching
+    from cohort.engine.adapter_files.answer_file import answer_file
+
+    view: View[BatchProgress] = View(
+        line=_line, tables=lambda _progress, _width: (), phase=lambda progress: progress.phase, interval_seconds=10.0
+    )
+    with watching(view) as watcher:
+        answered = answer_file(
+            run_dir,
+            source=source,
+            output=output,
+            settings=settings,
+            trial_id=trial,
+            model=model,
+            watcher=watcher.update,
+        )
+    report_note(answered.note)
+    best = report_so_far(answered.so_far)
+    if as_json:
+        body = {
+            "output": str(answered.path),
+            "prompts": answered.num_rows,
+            "resumed": answered.num_resumed,
+            "best_so_far": best,
+        }
+        print(json.dumps(body, indent=2))
+        return
+    before = f" ({answered.num_resumed} of them before)" if answered.num_resumed else ""
+    print(f"{answered.path}: answers to {answered.num_rows} prompts{before}")

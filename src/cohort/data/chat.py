@@ -97,6 +97,14 @@ class ChatRenderer:
             reference=reference,
         )
 
+    def prompt(self, conversation: Conversation) -> str:
+        """Return the text that the model answers a conversation from, as :meth:`render` begins its last answer.
+
+        Raises:
+            BadRowError: the template refuses the conversation.
+        """
+        return self._text(conversation.messages, tools=conversation.tools, generation_prompt=True)
+
     def _answer_span(
         self, full: str, *, messages: Sequence[Message], place: int, tools: Sequence[Mapping[str, Any]] | None
     ) -> tuple[int, int, bool]:

@@ -11,7 +11,7 @@ from cohort.data.messages import parse_messages, parse_sharegpt, parse_tools, wi
 from cohort.data.problems import BadRowError
 from cohort.data.settings import template_fields
 
-__all__ = ["NamedRow", "alpaca_prompt", "parse_row"]
+__all__ = ["NamedRow", "alpaca_prompt", "parse_prompt", "parse_row"]
 
 
 class NamedRow(dict[str, Any]):
@@ -44,6 +44,50 @@ def parse_row(values: NamedRow, *, original: Mapping[str, Any], data_format: str
     if data_format == "preference":
         return _differing(_preference(values))
     return _prompt_completion(values, original=original, template=template)
+
+
+def parse_prompt(
+    values: NamedRow, *, original: Mapping[str, Any], data_format: str, template: str | None
+) -> PromptCompletion | Conversation:
+    """Return what a row asks, in the format of the rows a model was trained on; the row needs no answer.
+
+    In every format a row may have a ``prompt`` instead: a text, or messages. An answer is left out: the last message
+    if it is the assistant's, or the completion, which is empty in what is returned.
+
+    Raises:
+        BadRowError: a key is missing or has another type, or the row asks nothing.
+    """
+    key = {"messages": "messages", "sharegpt": "conversations"}.get(data_format)
+    if key is not None and (values.get(key) is not None or values.get("prompt") is None):
+        messages = _messages(values, key) if key == "messages" else parse_sharegpt(_present(values, key), key=key)
+        messages = with_system(messages, values.get("system"), key=values.name("system"))
+        return _asking(messages, values=values, key=key)
+    if isinstance(values.get("prompt"), list):
+        return _asking(_messages(values, "prompt"), values=values, key="prompt")
+    instruction = values.get("instruction") is not None or values.get("prompt") is None
+    if data_format == "alpaca" and template is None:
+        if not instruction:
+            return PromptCompletion(prompt=alpaca_prompt(_filled(values, "prompt")), completion="")
+        return PromptCompletion(prompt=_alpaca_prompt(values), completion="")
+    if template is not None:
+        known, fields = _with_original(values, original), set(template_fields(template))
+        # a prompt is one text: it can fill the only field of a template
+        if len(fields) == 1 and not fields & known.keys() and known.get("prompt") is not None:
+            known = NamedRow({**known, fields.pop(): known["prompt"]}, names=values.names)
+        return PromptCompletion(prompt=_from_template(template, values=known), completion="")
+    is_text = data_format == "text" and values.get("prompt") is None
+    return PromptCompletion(prompt=_filled(values, "text" if is_text else "prompt"), completion="")
+
+
+def _asking(messages: tuple[Message, ...], *, values: NamedRow, key: str) -> Conversation:
+    asked = messages[:-1] if messages[-1].role == "assistant" else messages
+    if not asked:
+        raise BadRowError(
+            found=f"no message before the answer in {values.name(key)}",
+            allowed="at least one message to answer",
+            hint="Add the user's message, or remove the row.",
+        )
+    return Conversation(messages=tuple(replace(message, trained=False) for message in asked), tools=_tools(values))
 
 
 def _present(values: NamedRow, key: str) -> Any:
@@ -163,10 +207,13 @@ def _alpaca(values: NamedRow, *, original: Mapping[str, Any], template: str | No
         return PromptCompletion(
             prompt=_from_template(template, values=_with_original(values, original)), completion=completion
         )
+    return PromptCompletion(prompt=_alpaca_prompt(values), completion=completion)
+
+
+def _alpaca_prompt(values: NamedRow) -> str:
     given = _string(values, "input") if values.get("input") is not None else ""
     system = _string(values, "system") if values.get("system") is not None else ""
-    prompt = alpaca_prompt(_filled(values, "instruction"), given=given, system=system)
-    return PromptCompletion(prompt=prompt, completion=completion)
+    return alpaca_prompt(_filled(values, "instruction"), given=given, system=system)
 
 
 def _differing(pair: PreferencePair) -> PreferencePair:

@@ -6,7 +6,7 @@ Shapes:  T rows of the stream · B live sequences · V vocabulary
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ from cohort.serving.cached_attention import CachedRows, DecodeAttention, Prefill
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.sampler import Sampling, pick_tokens
 
-__all__ = ["GenerateRequest", "LoraFor", "end_of_answer_ids", "generate"]
+__all__ = ["GenerateRequest", "LoraFor", "PickedToken", "end_of_answer_ids", "generate", "stream"]
 
 LoraFor = Callable[[SegmentTable], LoraContext]
 """What the linears need for a stream laid out by a table: ``AdapterBank.context``."""
@@ -49,7 +49,21 @@ class GenerateRequest:
     seed: int = 0
 
 
-@torch.no_grad()
+@dataclass(frozen=True, kw_only=True)
+class PickedToken:
+    """The next token of one request.
+
+    Attributes:
+        index: The request's place in the list.
+        token: None where the sequence ended without another token: at a stop token, or at logits that are not finite.
+        is_last: Whether the request is done.
+    """
+
+    index: int
+    token: int | None
+    is_last: bool
+
+
 def generate(
     decoder: Decoder,
     requests: Sequence[GenerateRequest],
@@ -62,8 +76,39 @@ def generate(
 ) -> list[list[int]]:
     """Return the generated tokens of each request, without the prompt and without the stop token.
 
+    The arguments and errors are those of :func:`stream`.
+    """
+    results: list[list[int]] = [[] for _ in requests]
+    for picked in stream(
+        decoder,
+        requests,
+        lora_for=lora_for,
+        num_slots=num_slots,
+        stop_ids=stop_ids,
+        sampling=sampling,
+        token_budget=token_budget,
+    ):
+        if picked.token is not None:
+            results[picked.index].append(picked.token)
+    return results
+
+
+@torch.no_grad()
+def stream(
+    decoder: Decoder,
+    requests: Sequence[GenerateRequest],
+    *,
+    lora_for: LoraFor | None = None,
+    num_slots: int = 0,
+    stop_ids: Collection[int] | None = None,
+    sampling: Sampling | None = None,
+    token_budget: int = 16_384,
+) -> Iterator[PickedToken]:
+    """Yield the tokens of all requests as they are generated, without the stop tokens.
+
     Sequences come and go as the budget allows. A sequence's tokens do not depend on its neighbours, on their order or
     on the budget (on a CPU at a fixed thread count, bit for bit). A sequence whose logits are not finite ends there.
+    The caller may stop at any token: nothing outlives the iterator.
 
     Args:
         lora_for: Gives the adapters for a stream, ``bank.context``; may be None when no request names a slot.
@@ -82,9 +127,8 @@ def generate(
         for index, request in enumerate(requests)
         if request.max_new_tokens > 0
     )
-    results: list[list[int]] = [[] for _ in requests]
     if not waiting:
-        return results
+        return
     # no more than what all of them together can fill
     needed = [sequence.num_blocks for sequence in waiting]
     num_blocks = max(*needed, min(token_budget // BLOCK_ROWS, sum(needed)), 1)
@@ -95,18 +139,14 @@ def generate(
     while waiting or live:
         fresh = _admit(waiting, cache)
         for sequence, token in [*step.prefill(fresh), *step.decode(live)]:
-            if token is None or token in stops:
-                sequence.finished = True
-            else:
-                sequence.generated.append(token)
-                sequence.finished = len(sequence.generated) >= sequence.most
-        live += fresh
-        for sequence in live:
+            kept = None if token is None or token in stops else token
+            if kept is not None:
+                sequence.generated.append(kept)
+            sequence.finished = kept is None or len(sequence.generated) >= sequence.most
             if sequence.finished:
-                results[sequence.index] = sequence.generated
                 cache.give_back(sequence.rows)
-        live = [sequence for sequence in live if not sequence.finished]
-    return results
+            yield PickedToken(index=sequence.index, token=kept, is_last=sequence.finished)
+        live = [sequence for sequence in [*live, *fresh] if not sequence.finished]
 
 
 @dataclass

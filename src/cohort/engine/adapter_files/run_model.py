@@ -1,0 +1,158 @@
+"""A run's base model with some of its adapters in one bank: what generates, chats and evaluates after a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
+from cohort.engine.adapter_files.base_model import RunBase
+from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
+from cohort.machine.machine import Machine, choose_machine
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.runs.directory import RunDirectory
+from cohort.serving.generate import GenerateRequest, PickedToken, end_of_answer_ids, stream
+from cohort.serving.sampler import Sampling
+from cohort.training.device_memory import is_out_of_memory, release_cached
+
+__all__ = ["Answer", "RunModel", "read_chosen"]
+
+# below this one answer runs alone: a smaller budget frees nothing
+_LEAST_GENERATION_TOKENS = 16
+_GENERATION_TOKENS = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A finished answer.
+
+    Attributes:
+        index: The place of its request in the list.
+        tokens: Without the prompt and the stop token.
+        is_cut: Whether it reached its most tokens, or the end of the model's context.
+    """
+
+    index: int
+    tokens: tuple[int, ...]
+    is_cut: bool
+
+
+def read_chosen(
+    directory: RunDirectory, *, trial_id: int | None, base: RunBase
+) -> tuple[PeftAdapter, BestSoFar | None]:
+    """Return the best adapter of a run, or that of a trial; of an unfinished run the best so far, which is named.
+
+    Raises:
+        InputError: there is no such adapter.
+    """
+    so_far = best_so_far(directory) if trial_id is None else None
+    chosen_id, step = (trial_id, None) if so_far is None else (so_far.trial_id, so_far.step)
+    with chosen_adapter(directory, trial_id=chosen_id, step=step, base=base) as source:
+        return read_adapter(source), so_far
+
+
+class RunModel:
+    """The frozen model and a bank that can be filled with adapters of its run.
+
+    Attributes:
+        base: The run's base model.
+        machine: Where it computes.
+        decoder, tokenizer: The base model's.
+        bank: None where there is no adapter: the products are then exactly those of the plain model.
+        slots: The slot of each adapter, in the order given.
+    """
+
+    def __init__(self, base: RunBase) -> None:
+        """Load the model.
+
+        Raises:
+            InputError: the device that the task asks for is not here, or files of the model are wrong.
+        """
+        task = base.task
+        self.base = base
+        self.machine: Machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+        self.tokenizer: Any = load_tokenizer(base.directory)
+        self.decoder: Decoder = load_decoder(base.directory, dtype=self.machine.dtype, device=self.machine.device)
+        self.bank: AdapterBank | None = None
+        self.slots: tuple[int, ...] = ()
+        self._budget = _GENERATION_TOKENS
+
+    def hold(self, adapters: Sequence[PeftAdapter]) -> None:
+        """Put ``adapters`` into the bank instead of those that are there.
+
+        Raises:
+            InputError: an adapter does not fit the model.
+        """
+        self.bank, self.slots = None, ()
+        if not adapters:
+            return
+        linears = self.decoder.linears
+        # a linear that the model lacks is named below, with the shapes that do not fit
+        modules = {module for adapter in adapters for module in adapter.modules if module in linears}
+        layout = AdapterLayout({module: linears[module] for module in linears if module in modules})
+        weights = [rank_rows_from_peft(layout, adapter) for adapter in adapters]
+        self.bank = AdapterBank(
+            layout,
+            num_slots=len(adapters),
+            num_rank_rows=sum(aligned_rank(adapter.spec.r) for adapter in adapters),
+            device=self.machine.device,
+            compute_dtype=self.decoder.dtype,
+        )
+        self.slots = tuple(
+            self.bank.insert(adapter.spec, AdapterState(weights=weights_rD))
+            for adapter, weights_rD in zip(adapters, weights, strict=True)
+        )
+
+    def stream(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Iterator[PickedToken]:
+        """Yield tokens as they are generated.
+
+        Raises:
+            InputError: a prompt is empty or longer than the model's context.
+        """
+        return stream(
+            self.decoder,
+            requests,
+            lora_for=None if self.bank is None else self.bank.context,
+            num_slots=0 if self.bank is None else self.bank.num_slots,
+            stop_ids=end_of_answer_ids(self.tokenizer, self.decoder.config.eos_token_ids),
+            sampling=sampling,
+            token_budget=self._budget,
+        )
+
+    def answers(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Iterator[Answer]:
+        """Yield each answer once it is finished; with fewer at a time where memory runs out, which changes none.
+
+        Raises:
+            InputError: a prompt is empty or longer than the model's context.
+        """
+        left = list(enumerate(requests))
+        while left:
+            finished: set[int] = set()
+            try:
+                for answer in self._finished([request for _, request in left], sampling=sampling):
+                    finished.add(answer.index)
+                    yield Answer(index=left[answer.index][0], tokens=answer.tokens, is_cut=answer.is_cut)
+                return
+            except Exception as error:
+                if not is_out_of_memory(error) or self._budget < _LEAST_GENERATION_TOKENS:
+                    raise
+            # outside the handler, whose traceback keeps the tensors of the failed pass alive
+            release_cached(self.machine.device)
+            self._budget //= 2
+            left = [entry for place, entry in enumerate(left) if place not in finished]
+
+    def _finished(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Iterator[Answer]:
+        tokens: list[list[int]] = [[] for _ in requests]
+        for picked in self.stream(requests, sampling=sampling):
+            own = tokens[picked.index]
+            if picked.token is not None:
+                own.append(picked.token)
+            if picked.is_last:
+                yield Answer(index=picked.index, tokens=tuple(own), is_cut=picked.token is not None)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
