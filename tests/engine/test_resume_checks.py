@@ -10,8 +10,14 @@ import pytest
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.engine.prepare.preparation import Preparation, prepare
-from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
+from cohort.engine.resume_checks import (
+    changed_functions_warning,
+    require_same_inputs,
+    require_same_task,
+    surroundings_warning,
+)
 from cohort.machine.machine import cpu_name
+from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
 
@@ -54,3 +60,33 @@ def test_settings_of_rules_that_are_not_active_may_come_and_go(preparation: Prep
     before["early_exit"]["select_fraction"] = 0.9
     with pytest.raises(InputError, match=r"early_exit\.select_fraction: found 0\.5; allowed: 0\.9"):
         require_same_task(before, task, path=tmp_path / "task.yaml")
+
+
+def test_keys_that_the_recording_version_did_not_have_do_not_stop_a_resume(
+    preparation: Preparation, tmp_path: Path
+) -> None:
+    task = preparation.task
+    before = task.model_dump(mode="json")
+    for key in ("metrics", "normalize", "answer_pattern", "greater_is_better"):
+        del before["evaluation"][key]
+    require_same_task(before, task, path=tmp_path / "task.yaml")
+    del before["evaluation"]["max_examples"]
+    # this one is set in the task, and not to its default
+    with pytest.raises(InputError, match=r"evaluation\.max_examples"):
+        require_same_task(before, task, path=tmp_path / "task.yaml")
+
+
+def test_the_file_of_a_metric_may_move_and_its_code_may_not_change_unnoticed(preparation: Preparation) -> None:
+    def with_metric(metric: str) -> TaskFile:
+        plain = preparation.task.model_dump(mode="json")
+        return TaskFile.model_validate({**plain, "evaluation": {**plain["evaluation"], "metric": metric}})
+
+    before = with_metric("/old/mine.py:score").model_dump(mode="json")
+    require_same_task(before, with_metric("/new/mine.py:score"), path=Path("task.yaml"))
+    with pytest.raises(InputError, match=r"evaluation\.metric"):
+        require_same_task(before, with_metric("/old/mine.py:other"), path=Path("task.yaml"))
+    then = replace(preparation.facts.inputs, metric_functions={"score": "a", "other": "b"})
+    assert changed_functions_warning(then, then) is None
+    warning = changed_functions_warning(then, replace(then, metric_functions={"score": "c", "other": "b"}))
+    assert warning is not None
+    assert "the metric function score changed" in warning

@@ -40,6 +40,11 @@ def test_two_files_of_one_name_are_two_modules_that_import_what_lies_next_to_the
         assert load_function(spelled).score("", {}) == number
 
 
+def test_an_edited_file_is_read_again(tmp_path: Path) -> None:
+    for number in (1, 2):
+        assert load_function(_written(tmp_path, f"def score(a, b): return {number}")).score("", {}) == number
+
+
 def test_a_module_of_a_package_imports_its_siblings(tmp_path: Path) -> None:
     _written(tmp_path / "own_package", "", "__init__.py")
     _written(tmp_path / "own_package", "VALUE = 5", "part.py")

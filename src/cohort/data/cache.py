@@ -86,7 +86,7 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
     if data.all_validation is not data.validation:
         splits[_ALL] = data.all_validation
     for split, rows in splits.items():
-        texts[split] = {name: getattr(rows, name) for name in (*_TEXTS, "fingerprint")}
+        texts[split] = {name: getattr(rows, name) for name in (*_TEXTS, "columns", "fingerprint")}
         arrays |= {f"{split}_{name}": getattr(rows, field) for name, field in _ARRAYS.items()}
     arrays["texts"] = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
     path = _file(directory, key)
@@ -108,7 +108,8 @@ def _modified(path: Path) -> float:
 def _rows(arrays: Any, *, texts: dict[str, Any], split: str) -> TokenisedRows:
     columns: dict[str, Any] = {name: tuple(texts[split][name]) for name in _TEXTS}
     numbers: dict[str, Any] = {field: arrays[f"{split}_{name}"] for name, field in _ARRAYS.items()}
-    rows = TokenisedRows(**numbers, **columns, fingerprint=texts[split]["fingerprint"])
-    if any(len(column) != len(rows) for column in columns.values()):
+    values = tuple(texts[split]["columns"])
+    rows = TokenisedRows(**numbers, **columns, fingerprint=texts[split]["fingerprint"], columns=values)
+    if any(len(column) != len(rows) for column in columns.values()) or len(values) not in (0, len(rows)):
         raise ValueError("the columns of a cache file have different lengths")
     return rows

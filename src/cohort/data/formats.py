@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
@@ -49,11 +49,12 @@ _KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedRow:
-    """One row's example and the file and line that it came from."""
+    """One row's example, the file and line that it came from, and the row as its file has it."""
 
     where: Place
     example: Example
     split: SplitName = "train"
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def detect_format(values: Mapping[str, Any], *, prompt_template: str | None = None) -> DataFormat | None:
@@ -131,7 +132,7 @@ def parse_rows(
         except BadRowError as problem:
             log.extend([problem.at(row.where)])
         else:
-            parsed.append(ParsedRow(where=row.where, example=example, split=row.split))
+            parsed.append(ParsedRow(where=row.where, example=example, split=row.split, columns=row.values))
     return chosen, parsed
 
 

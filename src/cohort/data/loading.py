@@ -23,8 +23,7 @@ from cohort.data.reading import InputSource, ParsedDataset, find_sources, read_e
 from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share
-from cohort.data.tokenise import TokenRow, render_rows, require_usable_tokenizer, tokenise_rows
-from cohort.data.tokenised import TokenisedRows
+from cohort.data.tokenise import TokenRow, flattened, render_rows, require_usable_tokenizer, tokenise_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadedDataset", "load_dataset"]
 
 # part of every cache key: raise it with any change to parsing, rendering, masking or splitting
-_CODE_VERSION = 3
+_CODE_VERSION = 4
 _LISTED_PROBLEMS = 20
 
 
@@ -127,8 +126,9 @@ def _load(
     evaluated = [validation[index] for index in chosen]
     train_lengths = np.asarray([len(row.tokens) for row in train], dtype=np.int64)
     counts, lines, samples = collect_notes(log)
-    train_rows, validation_rows = _flattened(train, identity=identity), _flattened(evaluated, identity=identity)
-    all_rows = validation_rows if len(evaluated) == len(validation) else _flattened(validation, identity=identity)
+    train_rows = flattened(train, identity=identity, keeps_columns=False)
+    validation_rows = flattened(evaluated, identity=identity)
+    all_rows = validation_rows if len(evaluated) == len(validation) else flattened(validation, identity=identity)
     report = DataReport(
         format=parsed.format.value,
         is_chat=parsed.is_chat,
@@ -249,24 +249,6 @@ def _note_nothing_left(
             allowed="at least one row",
             hint="Correct the rows; if they are too long, raise max_length or set on_long_rows: truncate.",
         )
-
-
-def _flattened(rows: Sequence[TokenRow], *, identity: str) -> TokenisedRows:
-    lengths = np.asarray([len(row.tokens) for row in rows], dtype=np.int64)
-    tokens = np.concatenate([row.tokens for row in rows])
-    trained = np.concatenate([row.trained for row in rows])
-    fingerprint = hashlib.sha256(identity.encode())
-    for part in (tokens, trained, lengths):
-        fingerprint.update(part.tobytes())
-    return TokenisedRows(
-        tokens_T=tokens,
-        trained_T=trained,
-        offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
-        prompts=tuple(row.prompt for row in rows),
-        references=tuple(row.reference for row in rows),
-        sources=tuple(str(row.where) for row in rows),
-        fingerprint=fingerprint.hexdigest(),
-    )
 
 
 def _identity(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ class RenderedRow:
         append_eos: Whether an end-of-sequence token closes the row, unless it is there already.
         prompt: What generation starts from, for metrics; empty where there is nothing to generate.
         reference: The expected text.
+        columns: The row as its file has it, for metrics.
     """
 
     text: str
@@ -31,6 +33,7 @@ class RenderedRow:
     append_eos: bool
     prompt: str
     reference: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def tokens_in_spans(offsets: NDArray[np.int64], *, spans: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:

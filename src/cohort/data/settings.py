@@ -45,6 +45,7 @@ CANONICAL_COLUMNS = (
     "rejected",
     "preferred_completion",
     "non_preferred_completion",
+    "choices",
 )
 
 SHARE_ALLOWED = "a file, or a share above 0 and below 1"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +19,12 @@ from cohort.data.formats import ParsedRow
 from cohort.data.masking import RenderedRow, border_is_inside_token, tokens_in_spans
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings
+from cohort.data.tokenised import TokenisedRows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TokenRow", "encode_prompt", "render_rows", "require_usable_tokenizer", "tokenise_rows"]
+__all__ = ["TokenRow", "encode_prompt", "flattened", "render_rows", "require_usable_tokenizer", "tokenise_rows"]
 
 _ROWS_PER_CALL = 512
 
@@ -36,6 +39,7 @@ class TokenRow:
         trained: bool [L]; entry 0 is False.
         prompt: What generation starts from, or an empty string.
         reference: The expected text.
+        columns: The row as its file has it, for metrics.
     """
 
     where: Place
@@ -43,6 +47,7 @@ class TokenRow:
     trained: NDArray[np.bool_]
     prompt: str
     reference: str
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def content(self) -> bytes:
@@ -88,7 +93,7 @@ def render_rows(
     rendered = []
     for row in rows:
         try:
-            rendered.append((row.where, _rendered(row.example, chat=chat)))
+            rendered.append((row.where, replace(_rendered(row.example, chat=chat), columns=row.columns)))
         except BadRowError as problem:
             log.extend([problem.at(row.where)])
     return rendered
@@ -137,7 +142,14 @@ def tokenise_rows(
                 _note_empty(where, num_tokens=len(tokens), log=log)
                 continue
             kept.append(
-                TokenRow(where=where, tokens=tokens, trained=trained, prompt=row.prompt, reference=row.reference)
+                TokenRow(
+                    where=where,
+                    tokens=tokens,
+                    trained=trained,
+                    prompt=row.prompt,
+                    reference=row.reference,
+                    columns=row.columns,
+                )
             )
     return kept, np.asarray(lengths, dtype=np.int64)
 
@@ -230,6 +242,33 @@ def _note_straddling(where: Place, *, log: ProblemLog) -> None:
         found="a token that holds the end of the prompt and the start of the answer; it is trained",
         allowed="a border between two tokens, so that generation starts from what training saw",
         hint="End the prompt with a line break, or move its last space to the start of the answer.",
+    )
+
+
+def flattened(rows: Sequence[TokenRow], *, identity: str, keeps_columns: bool = True) -> TokenisedRows:
+    """Return ``rows`` in flat arrays.
+
+    Args:
+        rows: At least one.
+        identity: A digest of what shaped them, for the fingerprint.
+        keeps_columns: Whether metrics may ask for the rows as their files have them.
+    """
+    lengths = np.asarray([len(row.tokens) for row in rows], dtype=np.int64)
+    tokens = np.concatenate([row.tokens for row in rows])
+    trained = np.concatenate([row.trained for row in rows])
+    fingerprint = hashlib.sha256(identity.encode())
+    for part in (tokens, trained, lengths):
+        fingerprint.update(part.tobytes())
+    return TokenisedRows(
+        tokens_T=tokens,
+        trained_T=trained,
+        offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
+        prompts=tuple(row.prompt for row in rows),
+        references=tuple(row.reference for row in rows),
+        sources=tuple(str(row.where) for row in rows),
+        fingerprint=fingerprint.hexdigest(),
+        # a metric may read any of them; parquet files hold values that JSON does not have, such as dates
+        columns=tuple(json.dumps(dict(row.columns), default=str) for row in rows) if keeps_columns else (),
     )
 
 

@@ -38,6 +38,7 @@ class TokenisedRows:
         prompts: The text to generate from, by row, for metrics such as exact match; empty string where a row has none.
         references: The expected text by row, for such metrics.
         sources: ``file:line`` by row, for messages.
+        columns: Each row as its file has it, as a JSON object, for metrics; empty for rows that are only trained on.
         fingerprint: SHA-256 over content, tokenizer and every setting that shaped it (hex).
     """
 
@@ -48,6 +49,7 @@ class TokenisedRows:
     references: tuple[str, ...]
     sources: tuple[str, ...]
     fingerprint: str
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -14,15 +14,18 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
 from cohort.engine.prepare.preparation import Preparation
-from cohort.runs.facts import MachineFacts, RunFacts
+from cohort.metrics import metric_name
+from cohort.runs.facts import InputFacts, MachineFacts, RunFacts
+from cohort.tasks.functions import FUNCTION_KEYS
 from cohort.tasks.paths import PATH_KEYS
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["require_same_inputs", "require_same_task", "surroundings_warning"]
+__all__ = ["changed_functions_warning", "require_same_inputs", "require_same_task", "surroundings_warning"]
 
 _RESTORE = "Restore it as it was, or start a new run with `cohort tune`."
 # these say where inputs are: what is there is compared, so that a run can move with its inputs
 _PLACES = tuple(".".join(map(str, key)) for key in PATH_KEYS)
+_FUNCTIONS = tuple(".".join(key) for key in FUNCTION_KEYS)
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 # settings that change no number; a run of a version that did not have them has no value for them
@@ -53,7 +56,7 @@ def require_same_task(
     differences = [
         (key, then, now)
         for key, then, now in found
-        if not (key in _PLACES and _are_places(then, now))
+        if not _is_place(key, then, now)
         and not _has_no_effect(key, task)
         and not (then is None and _is_default(key, now, task))
     ]
@@ -69,6 +72,20 @@ def require_same_task(
                 for key, then, now in differences
             ]
         )
+
+
+def _is_place(key: str, *values: Any) -> bool:
+    """Return whether only the place of an input differs; what is there is compared."""
+    # a number is a share of the training rows, which is part of the task
+    if key in _PLACES:
+        return all(isinstance(value, str | list) for value in values)
+    # the file of a metric function may have moved; another function is another metric
+    return key in _FUNCTIONS and len({json.dumps(_function_names(value)) for value in values}) == 1
+
+
+def _function_names(value: Any) -> list[str] | None:
+    entries = value if isinstance(value, list) else [value]
+    return [metric_name(entry) for entry in entries] if all(isinstance(entry, str) for entry in entries) else None
 
 
 def _has_no_effect(key: str, task: TaskFile) -> bool:
@@ -119,11 +136,6 @@ def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
         raise InputError(problems)
 
 
-def _are_places(*values: Any) -> bool:
-    # a number is a share of the training rows, which is part of the task
-    return all(isinstance(value, str | list) for value in values)
-
-
 def surroundings_warning(before: MachineFacts, now: MachineFacts) -> str | None:
     """Return which packages and device changed since the run began; None if none did.
 
@@ -136,6 +148,23 @@ def surroundings_warning(before: MachineFacts, now: MachineFacts) -> str | None:
     changed["device"] = (before.device, now.device)
     shown = ", ".join(f"{name} {_shown(b)} (was {_shown(a)})" for name, (a, b) in changed.items() if a != b)
     return f"{shown}: the bits of the results may differ from those of the uninterrupted run" if shown else None
+
+
+def changed_functions_warning(before: InputFacts, now: InputFacts) -> str | None:
+    """Return which metric functions are no longer what they were when the run began; None if all are.
+
+    No error: a function that failed in the middle of a run has to be corrected before the run can go on.
+    """
+    then, found = before.metric_functions or {}, now.metric_functions or {}
+    changed = [name for name, code in then.items() if found.get(name, code) != code]
+    if not changed:
+        return None
+    values = "its values" if len(changed) == 1 else "their values"
+    function = "function" if len(changed) == 1 else "functions"
+    return (
+        f"the metric {function} {', '.join(changed)} changed since the run began: {values} before and after this "
+        "resume are not comparable, and the winner is chosen among both"
+    )
 
 
 def _kind(device: str | None) -> str:

@@ -16,7 +16,12 @@ from cohort.engine.adapter_files.base_model import find_base, record_base
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import places_now, settle_copy
 from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.resume_checks import require_same_inputs, require_same_task, surroundings_warning
+from cohort.engine.resume_checks import (
+    changed_functions_warning,
+    require_same_inputs,
+    require_same_task,
+    surroundings_warning,
+)
 from cohort.engine.run_start import begun_run, new_directory, open_state_store, prepare_task
 from cohort.engine.state.checkpoints import Manifest, latest_good_checkpoint
 from cohort.engine.train.finish import is_complete
@@ -172,6 +177,8 @@ def _continue(
     if (rewritten := rewritten_note(facts.inputs, preparation.facts.inputs)) is not None:
         watcher.note(rewritten)
     if (warning := surroundings_warning(facts.machine, preparation.facts.machine)) is not None:
+        watcher.note(f"warning: {warning}")
+    if (warning := changed_functions_warning(facts.inputs, preparation.facts.inputs)) is not None:
         watcher.note(f"warning: {warning}")
     run = OpenRun(
         directory=directory,

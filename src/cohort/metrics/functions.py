@@ -108,11 +108,6 @@ def _unimportable(name: str, error: BaseException) -> FunctionRefusedError:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FunctionRefusedError(f"no file {str(path)!r}", hint="Restore it, or give its new path.")
-    loaded = next(
-        (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(path)), None
-    )
-    if loaded is not None:
-        return loaded
     root, dotted = path.parent, path.stem
     # a module of a package may import its siblings by relative names
     while (root / "__init__.py").is_file():
@@ -120,7 +115,11 @@ def _module_of_file(path: Path) -> ModuleType:
     with _first_on_path(root):
         if root != path.parent:
             return importlib.import_module(dotted)
-        unique = f"_cohort_metric_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
+        # by its content too: a notebook that edits the file and runs a cell again gets what it wrote
+        content = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]
+        unique = f"_cohort_metric_{content}_{path.stem}"
+        if (loaded := sys.modules.get(unique)) is not None:
+            return loaded
         spec = importlib.util.spec_from_file_location(unique, path)
         assert spec is not None, "a .py file has a spec"
         assert spec.loader is not None, "a .py file has a loader"
@@ -208,7 +207,11 @@ def _identity(module: ModuleType, function: Callable[..., Any], spelled: str) ->
 
 
 def _source(of: object) -> str | None:
+    file = getattr(of, "__file__", None)
     try:
+        if isinstance(of, ModuleType) and file is not None and file.endswith(".py"):
+            # not from the cache of lines, which may be older than the file
+            return Path(file).read_text(encoding="utf-8")
         return inspect.getsource(of)  # type: ignore[arg-type]
-    except (OSError, TypeError):
+    except (OSError, TypeError, UnicodeDecodeError):
         return None

@@ -127,6 +127,7 @@ class InputFacts:
         all_validation_input: The same for every validation row, where the best trials are compared on more of them.
         evaluation_rows: Validation rows that every evaluation uses.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
+        metric_functions: SHA-256 of the code of the user's metric functions, by the name of the metric.
     """
 
     data_hash: str | None = None
@@ -145,6 +146,7 @@ class InputFacts:
     num_train_rows: int | None = None
     evaluation_rows: int | None = None
     evaluation_cost_fraction: float | None = None
+    metric_functions: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

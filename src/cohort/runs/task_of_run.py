@@ -17,6 +17,7 @@ from cohort.core.place import KeyPath, Place, dotted
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts
 from cohort.tasks.added_keys import options_as_recorded
+from cohort.tasks.functions import FUNCTION_KEYS
 from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.overrides import Override, parse_overrides
 from cohort.tasks.paths import PATH_KEYS
@@ -117,7 +118,7 @@ def _task_data(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _paths(plain: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str | list[str]]]:
-    for key in PATH_KEYS:
+    for key in (*PATH_KEYS, *FUNCTION_KEYS):
         value: Any = plain
         for part in key:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -126,8 +127,15 @@ def _paths(plain: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str | list[str]]
 
 
 def _located(path: str, *, directory: RunDirectory, facts: RunFacts) -> str | None:
-    """Return where an input is now: where it was, or at the same place relative to the run directory; else None."""
-    # a resolved task has absolute paths; anything else is a hub id
+    """Return where an input is now: where it was, or at the same place relative to the run directory; else None.
+
+    The file of a metric function is followed by a colon and the function's name.
+    """
+    file, colon, function = path.rpartition(":")
+    if file.endswith(".py"):
+        located = _located(file, directory=directory, facts=facts)
+        return None if located is None else f"{located}{colon}{function}"
+    # a resolved task has absolute paths; anything else is a hub id, or the name of a metric
     if not Path(path).is_absolute() or Path(path).exists():
         return path
     before = facts.places.run_directory
@@ -161,7 +169,7 @@ def _require_places(overrides: Sequence[Override]) -> frozenset[KeyPath]:
             hint="To change anything else, start a new run with `cohort tune`.",
         )
         for override in overrides
-        if override.path not in PATH_KEYS
+        if override.path not in (*PATH_KEYS, *FUNCTION_KEYS)
     ]
     if problems:
         raise InputError(problems)

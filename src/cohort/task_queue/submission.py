@@ -134,7 +134,7 @@ def _digests(path: Path | None, task: TaskFile) -> dict[str, str]:
     data = task.dataset
     named = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
     # a directory of rows counts with every file in it: one that is added changes the data too
-    files = [] if path is None else [path]
+    files = [*([] if path is None else [path]), *task.evaluation.function_files]
     for entry in map(Path, named):
         if entry.is_dir():
             files += sorted(file for file in entry.rglob("*") if file.is_file())

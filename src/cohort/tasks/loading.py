@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.data.given_rows import GivenRows
+from cohort.tasks.functions import locate_functions
 from cohort.tasks.not_built import unbuilt_in
 from cohort.tasks.other_names import ACCEPTED, use_own_names
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
@@ -113,6 +114,7 @@ def task_from_mapping(
         *unbuilt_in(written, where=origin.where),
         *locate_model(written, base_directory, origin),
         *locate_data(written, base_directory, origin, given=given or {}),
+        *locate_functions(written, base_directory, origin),
     ]
     placed: list[tuple[int, Problem]] = [(problem.where.line or 0, problem) for problem in problems]
     wrong: list[KeyPath] = []

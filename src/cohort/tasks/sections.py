@@ -16,11 +16,10 @@ from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, sect
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
-from cohort.tuning.evaluation_times import EvaluationSettings
 from cohort.tuning.parameters import MultipleOf, Parameter
 from cohort.tuning.samplers import SAMPLERS, sampler_kind
 
-__all__ = ["EvaluationSection", "LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
+__all__ = ["LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
 
 
 _MODULES_ALLOWED = "all-linear, or a list of module names"
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     # a type checker cannot see into classes made at run time; it sees the settings they are made from
     _LoraKeys = LoraKeys
     _TrainingKeys = TrainingKeys
-    _EvaluationKeys = EvaluationSettings
 else:
     _TARGETS = Annotated[
         str | tuple[str, ...],
@@ -55,7 +53,6 @@ else:
     )
     _LoraKeys = section_with(LoraKeys, target_modules=(_TARGETS, _TARGET_MODULES))
     _TrainingKeys = section_with(TrainingKeys)
-    _EvaluationKeys = section_with(EvaluationSettings)
 
 
 class LoraSection(_LoraKeys):
@@ -77,17 +74,6 @@ class TrainingSection(_TrainingKeys):
 
     if TYPE_CHECKING:
         model_fields_set: set[str]
-
-
-class EvaluationSection(_EvaluationKeys):
-    """When and on what trials are compared."""
-
-    metric: Literal["loss", "exact_match"] = setting(
-        "loss", allowed="loss | exact_match", description="what the best trial is best at"
-    )
-    max_new_tokens: Whole = setting(
-        64, ge=1, allowed="a whole number of at least 1", description="most tokens generated for a prompt"
-    )
 
 
 def _memory_limit(value: object) -> object:

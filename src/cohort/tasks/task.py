@@ -16,6 +16,7 @@ from cohort.data.given_rows import GivenRows, given_rows
 from cohort.data.sources import SPLITS
 from cohort.integrations.trl import trl_keys
 from cohort.tasks.early_exit_section import early_exit_section
+from cohort.tasks.functions import name_functions
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
@@ -87,7 +88,8 @@ class Task:
             name: The name of the task and of its run directory; when None the stem of its first training file, or
                 ``task`` if rows were given.
             objective, lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
-                task file, sections as mappings.
+                task file, sections as mappings. A metric may be a function of a prediction and its row, which a module
+                defines at its top level.
 
         Raises:
             InputError: every problem of the task there is.
@@ -109,6 +111,7 @@ class Task:
             "num_gpus": plain_value(num_gpus),
             **{key: plain_value(value) for key, value in optional.items() if value is not None},
         }
+        name_functions(data, shown=shown)
         if search_space is not None:
             data["search"] = _with_space(data.get("search", {}), search_space, shown=shown)
         self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown, given=given)

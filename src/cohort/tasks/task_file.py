@@ -21,11 +21,12 @@ from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
+from cohort.tasks.evaluation_section import EvaluationSection
 from cohort.tasks.fields import Section, Whole, refuse, require_known, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF
 from cohort.tasks.not_built import unbuilt_values
 from cohort.tasks.other_names import nearest_hint, use_own_names
-from cohort.tasks.sections import EvaluationSection, LoraSection, MemorySection, SearchSection, TrainingSection
+from cohort.tasks.sections import LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.yaml_lines import TaskOrigin
 from cohort.tuning.constraints import parse_constraint
 from cohort.tuning.early_exit.rules import EXIT_RULES

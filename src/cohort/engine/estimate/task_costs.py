@@ -18,7 +18,7 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.engine.prepare.inputs import TaskInputs
 from cohort.engine.prepare.proposals import TrialProposals
-from cohort.engine.prepare.trials import PlannedTrial, plan_evaluation
+from cohort.engine.prepare.trials import PlannedTrial, metric_tokens, plan_evaluation
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
 from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory
@@ -264,13 +264,15 @@ class TaskCosts:
         """Return the seconds of all trials' evaluations, generation included."""
         validation = self.inputs.data.validation
         plan = plan_evaluation(self.task, self.proposals.first, validation=validation)
-        tokens = plan.num_rows * float(validation.lengths.mean())
+        extra = metric_tokens(self.task, validation)
+        generates = self.task.evaluation.generates
+        generated = plan.num_rows * self.task.evaluation.max_new_tokens if generates else 0
+        # choices are read as rows are, generated tokens one by one
+        tokens = plan.num_rows * (float(validation.lengths.mean()) + extra) - generated
         num_evaluations = sum(len(trial.candidate.evaluation_steps) for trial in self.trials)
-        generates = self.task.evaluation.metric != "loss"
         # a measured rate includes generation, which the analytic cost can only guess
         rate = self.measured.seconds_per_evaluated_token
         if rate is not None:
-            generated = plan.num_rows * self.task.evaluation.max_new_tokens if generates else 0
             return num_evaluations * (tokens + generated) * rate
         evaluations = {
             trial_id: EvaluationWork(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.tokenised import TokenisedRows
+from cohort.engine.prepare.metrics import function_identities, metric_problems
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.integrations.trackers import tracker_problems
 from cohort.machine.machine import Machine, choose_machine
@@ -40,6 +41,7 @@ class TaskInputs:
         tokenizer: The base model's tokenizer.
         data: Tokenised rows and the report about them.
         num_trials: Configurations that will be tried.
+        metric_functions: SHA-256 of the code of the user's metric functions, by the name of the metric.
     """
 
     model_directory: Path
@@ -48,6 +50,7 @@ class TaskInputs:
     tokenizer: Any
     data: LoadedDataset
     num_trials: int
+    metric_functions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def layout(self) -> AdapterLayout:
@@ -117,6 +120,7 @@ def read_inputs(
     # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
+        problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
     if machine is not None and model is not None:
         rows = tokenised[1].train if tokenised is not None and num_trials else None
         problems += _limit_problems(task, machine, config=model[1], target_modules=target_modules, rows=rows)
@@ -129,6 +133,7 @@ def read_inputs(
         tokenizer=tokenised[0],
         data=tokenised[1],
         num_trials=num_trials,
+        metric_functions=function_identities(task),
     )
 
 
@@ -249,15 +254,6 @@ def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list
                 found=f"rows of up to {longest} tokens",
                 allowed=f"at most {limit} tokens, the model's context",
                 hint=f"Write max_length: {limit}.",
-            )
-        )
-    if task.evaluation.metric != "loss" and not any(data.validation.prompts):
-        problems.append(
-            Problem(
-                where=task.where("evaluation.metric"),
-                found=f"{task.evaluation.metric} with rows that have no prompt ({data.report.format})",
-                allowed="loss, or rows with a prompt and an answer",
-                hint="Write metric: loss.",
             )
         )
     return problems

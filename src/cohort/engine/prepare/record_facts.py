@@ -94,6 +94,7 @@ def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> 
         target_modules=tuple(inputs.target_modules),
         evaluation_rows=plan.num_rows,
         evaluation_cost_fraction=plan.cost_fraction,
+        metric_functions=inputs.metric_functions or None,
     )
 
 

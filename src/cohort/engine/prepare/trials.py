@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.data.choices import num_choices
 from cohort.data.tokenised import TokenisedRows
+from cohort.metrics import CHOICE_ACCURACY
 from cohort.runs.records import NewTrial
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import ALWAYS_SHOWN, default_values
@@ -23,6 +25,7 @@ from cohort.tuning.samplers import Proposal
 __all__ = [
     "PlannedTrial",
     "evaluation_note",
+    "metric_tokens",
     "objective_metric",
     "plan_added_trial",
     "plan_evaluation",
@@ -32,13 +35,14 @@ __all__ = [
 
 # the mean over fewer rows is too noisy to select by: a small task keeps this many even above its share of the compute
 _FEWEST_ROWS = 16
+# rows whose choices are counted for a prediction of cost
+_SAMPLED_ROWS = 64
 
 Configuration = Mapping[str, int | float | str | bool]
 
 
 def objective_metric(task: TaskFile) -> ObjectiveMetric:
-    name = task.evaluation.metric
-    return ObjectiveMetric(name=name, maximize=name != "loss")
+    return ObjectiveMetric(name=task.evaluation.metric_name, maximize=task.evaluation.maximize)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +110,22 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
     )
 
 
+def metric_tokens(task: TaskFile, rows: TokenisedRows) -> float:
+    """Return the mean tokens that metrics of a row take on top of those that the loss needs."""
+    # one generation serves all metrics of text
+    generated = float(task.evaluation.max_new_tokens) if task.evaluation.generates else 0.0
+    if CHOICE_ACCURACY not in task.evaluation.measured:
+        return generated
+    sampled = range(min(len(rows), _SAMPLED_ROWS))
+    settings = task.dataset_settings()
+    counts = [num_choices(rows, row_id, settings=settings) for row_id in sampled]
+    # a choice is about as long as the answer
+    return generated + float(rows.lengths.mean()) * sum(counts) / len(sampled)
+
+
 def tokens_per_row(task: TaskFile, validation: TokenisedRows) -> float:
     """Return how many tokens evaluating a row, or a group of rows, reads and generates."""
-    # generating reads and writes tokens on top of those that the loss needs
-    generated = task.evaluation.max_new_tokens if task.evaluation.metric != "loss" else 0
-    return OBJECTIVES[task.objective].group_size * float(validation.lengths.mean()) + generated
+    return OBJECTIVES[task.objective].group_size * float(validation.lengths.mean()) + metric_tokens(task, validation)
 
 
 def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int) -> str | None:

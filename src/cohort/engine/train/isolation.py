@@ -14,6 +14,7 @@ import torch
 
 from cohort.core.errors import StorageFullError
 from cohort.core.events import TrialFailed
+from cohort.metrics import MetricFailedError
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 __all__ = ["MOST_ERRORS", "TrialErrors", "is_run_wide", "one_line", "run_isolated"]
@@ -30,6 +31,9 @@ E = TypeVar("E")
 def is_run_wide(error: Exception) -> bool:
     """Return True if no single trial caused the error, e.g. disk full or GPU unresponsive."""
     if isinstance(error, StorageFullError) or (isinstance(error, OSError) and error.errno in _FULL):
+        return True
+    # the user's own function: it would fail for every trial, and must not end any
+    if isinstance(error, MetricFailedError):
         return True
     # not out of memory, which has a class of its own: after any other of these the process has lost its GPU
     return isinstance(error, torch.AcceleratorError)

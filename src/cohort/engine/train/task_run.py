@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cohort.core.errors import RunStateError
+from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.prepare.trials import PlannedTrial, plan_added_trial
@@ -20,6 +21,7 @@ from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.engine.train.trial_control import TrialControl
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import GRAPH_TOKENS
+from cohort.models.finite_weights import non_finite_weights
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.growing_tables import GrowingTables
 from cohort.runs.records import LoggedDecision, LoggedEvent
@@ -272,11 +274,33 @@ class TaskRun:
         self._tables.update()
 
     def measure_base(self) -> None:
-        """Measure the frozen model, unless its metrics are on record."""
+        """Measure the frozen model, unless its metrics are on record.
+
+        Raises:
+            InputError: its loss is no finite number, so that no adapter of it could have one.
+        """
         if self.run.store.reader.facts().base_metrics is not None:
             return
         self.run.watcher.update(self._tracker.snapshot("measuring the base model"))
         rows, row_ids = self._preparation.inputs.data.validation, self._preparation.evaluation_rows
         with self.run.time_spent.on(Activity.EVALUATE):
             base = self._evaluator.measure_base(rows=rows, row_ids=row_ids)
+        if not math.isfinite(base.validation_loss):
+            raise InputError(self._broken_base(base.validation_loss))
         self.run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})
+
+    def _broken_base(self, loss: float) -> Problem:
+        """Say that the base model's loss is no number, and whether its files or its arithmetic are the cause."""
+        task, names = self._preparation.task, non_finite_weights(self._preparation.inputs.model_directory)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        cause, hint = f"NaN or infinite weights in {', '.join(names[:3])}{more}", "Fetch its files again."
+        if not names:
+            dtype = self._preparation.machine.dtype
+            cause = f"all of its weights are finite, so its numbers overflow in {dtype}"
+            hint = "Choose another base model, or check its config.json against its weights."
+        return Problem(
+            where=task.where("model_name_or_path"),
+            found=f"a base model whose validation loss is {loss} before any training: {cause}",
+            allowed="a base model with a finite loss",
+            hint=hint,
+        )

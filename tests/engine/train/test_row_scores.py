@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from cohort.engine.train import evaluation
-from cohort.engine.train.evaluation import LEAST_GENERATION_TOKENS, RunEvaluator
+from cohort.engine.train import row_scores
+from cohort.engine.train.row_scores import LEAST_GENERATION_TOKENS, RowScores
 from cohort.training.device_memory import DeviceMemory
 
 
@@ -28,8 +28,8 @@ def test_answers_become_fewer_at_a_time_and_what_saves_time_goes_before_one_is_g
         budgets.append(token_budget)
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(evaluation, "generate", generate)
-    evaluator = object.__new__(RunEvaluator)
+    monkeypatch.setattr(row_scores, "generate", generate)
+    evaluator = object.__new__(RowScores)
     bank, decoder = SimpleNamespace(context=None, num_slots=1), None
     executor: Any = SimpleNamespace(bank=bank, memory=DeviceMemory("cpu"), make_room=make_room)
     preparation: Any = SimpleNamespace(decoder=decoder)

@@ -1,0 +1,161 @@
+"""Scores of rows by the task's metrics: generated answers compared with expected ones, and choices by likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cohort.core.memory_records import PassKind
+from cohort.data.choices import ChoiceRows
+from cohort.data.tokenise import encode_prompt
+from cohort.data.tokenised import TokenisedRows
+from cohort.engine.prepare.metrics import reference_row, task_choices, task_metrics
+from cohort.engine.prepare.preparation import Preparation
+from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.time_spent import TimeSpent
+from cohort.metrics import CHOICE_ACCURACY, score_texts
+from cohort.runs.facts import Activity
+from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
+from cohort.training.device_memory import is_out_of_memory, release_cached
+from cohort.training.objectives import OBJECTIVES
+
+__all__ = ["RowScores"]
+
+# one answer is always generated, however small the budget: below this it runs alone
+LEAST_GENERATION_TOKENS = 16
+
+Scores = tuple[dict[str, tuple[float, ...]], int]
+"""The score of each row by metric, and how many tokens were read and generated for them."""
+
+
+class RowScores:
+    """Measures the task's metrics of adapters in one executor. All metrics of text share one generation."""
+
+    def __init__(self, preparation: Preparation, executor: ExecutorShare, *, time_spent: TimeSpent) -> None:
+        """Measure with ``executor``; ``time_spent`` adds up the seconds of generation.
+
+        Raises:
+            InputError: a metric function can no longer be used.
+        """
+        self._preparation = preparation
+        self._executor, self._time_spent = executor, time_spent
+        self._metrics = task_metrics(preparation.task)
+        self._compares_choices = CHOICE_ACCURACY in preparation.task.evaluation.measured
+        self._choices: dict[tuple[str, tuple[int, ...]], ChoiceRows] = {}
+        self._generation_tokens = 4 * preparation.sizes.executor.evaluation_token_budget
+
+    def of(
+        self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, row_ids: Sequence[int]
+    ) -> list[Scores]:
+        """Return the scores of each trial (None: the frozen model); of a group of rows, those of its first row.
+
+        Rows of plain text have no prompt to answer, and no score.
+
+        Raises:
+            MetricFailedError: a metric function failed; names function, row and message.
+        """
+        size = OBJECTIVES[self._preparation.task.objective].group_size
+        asked = [size * row_id for row_id in row_ids if rows.prompts[size * row_id]]
+        found: list[Scores] = [({}, 0) for _ in trial_ids]
+        if self._metrics:
+            found = _joined(found, self._of_answers(trial_ids, rows=rows, asked=asked))
+        if self._compares_choices:
+            found = _joined(found, self._of_choices(trial_ids, rows=rows, asked=asked))
+        return found
+
+    def _of_answers(
+        self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, asked: Sequence[int]
+    ) -> list[Scores]:
+        slots = [None if trial_id is None else self._executor.slot_of(trial_id) for trial_id in trial_ids]
+        with self._time_spent.on(Activity.GENERATE):
+            answers = self._generate(slots, prompts=[rows.prompts[row_id] for row_id in asked])
+        references = [reference_row(rows, row_id) for row_id in asked]
+        found = []
+        for of_slot in answers:
+            scores = score_texts(self._metrics, [text for text, _ in of_slot], references)
+            num_tokens = sum(count for _, count in of_slot)
+            found.append(({name: tuple(values) for name, values in scores.items()}, num_tokens))
+        return found
+
+    def _of_choices(
+        self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, asked: Sequence[int]
+    ) -> list[Scores]:
+        """Compare the mean loss per token of the choices, the end-of-sequence token included."""
+        choices = self._choices_of(rows, tuple(asked))
+        row_ids = range(len(choices.rows))
+        own = [trial_id for trial_id in trial_ids if trial_id is not None]
+        measured = self._executor.evaluate(own, rows=choices.rows, row_ids=row_ids) if own else {}
+        found = []
+        for trial_id in trial_ids:
+            if trial_id is None:
+                losses = self._executor.evaluate_base(rows=choices.rows, row_ids=row_ids)
+            else:
+                losses = measured[trial_id]
+            means = [term / divisor for term, divisor in zip(losses.terms, losses.divisors, strict=True)]
+            found.append(({CHOICE_ACCURACY: choices.accuracy_of(means)}, losses.num_tokens))
+        return found
+
+    def _choices_of(self, rows: TokenisedRows, asked: tuple[int, ...]) -> ChoiceRows:
+        # tokenised once: every evaluation asks for the same rows
+        key = (rows.fingerprint, asked)
+        if key not in self._choices:
+            inputs = self._preparation.inputs
+            self._choices[key] = task_choices(
+                self._preparation.task,
+                rows,
+                asked,
+                data_format=inputs.data.report.format,
+                tokenizer=inputs.tokenizer,
+            )
+        return self._choices[key]
+
+    def _generate(self, slots: Sequence[int | None], *, prompts: Sequence[str]) -> list[list[tuple[str, int]]]:
+        """Return, by slot and prompt, the generated text and the tokens read and written."""
+        tokenizer = self._preparation.inputs.tokenizer
+        room = self._preparation.decoder.config.max_position_embeddings
+        most = self._preparation.task.evaluation.max_new_tokens
+        is_chat = self._preparation.inputs.data.report.is_chat
+        # a prompt that leaves no room is cut: its answer is then wrong, as it would be in use
+        encoded = [encode_prompt(prompt, tokenizer=tokenizer, is_chat=is_chat)[: room - 1] for prompt in prompts]
+        requests = [
+            GenerateRequest(prompt_tokens=tokens, max_new_tokens=most, slot=slot)
+            for slot in slots
+            for tokens in encoded
+        ]
+        continued = self._continue(
+            requests, end_of_answer_ids(tokenizer, self._preparation.decoder.config.eos_token_ids)
+        )
+        texts = tokenizer.batch_decode(continued, skip_special_tokens=True)
+        flat = [
+            (text, len(request.prompt_tokens) + len(tokens))
+            for text, request, tokens in zip(texts, requests, continued, strict=True)
+        ]
+        return [flat[place * len(prompts) : (place + 1) * len(prompts)] for place in range(len(slots))]
+
+    def _continue(self, requests: Sequence[GenerateRequest], ends: frozenset[int]) -> list[list[int]]:
+        """Return the generated tokens; with fewer answers at a time if memory runs out, which changes none of them."""
+        bank = self._executor.bank
+        while True:
+            try:
+                with self._executor.memory.observe(PassKind.EVALUATE, None):
+                    return generate(
+                        self._preparation.decoder,
+                        requests,
+                        lora_for=bank.context,
+                        num_slots=bank.num_slots,
+                        stop_ids=ends,
+                        token_budget=self._generation_tokens,
+                    )
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                is_alone = self._generation_tokens < LEAST_GENERATION_TOKENS
+                # with one answer at a time only what saves time is left to give up
+                if is_alone and not self._executor.make_room():
+                    raise
+            release_cached(self._executor.memory.device)
+            if not is_alone:
+                self._generation_tokens //= 2
+
+
+def _joined(first: Sequence[Scores], second: Sequence[Scores]) -> list[Scores]:
+    return [({**a, **b}, m + n) for (a, m), (b, n) in zip(first, second, strict=True)]

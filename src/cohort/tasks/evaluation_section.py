@@ -1,0 +1,152 @@
+"""The ``evaluation`` section of a task file: when trials are compared, on what, and by which metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
+
+from cohort.core.setting_fields import Refusal
+from cohort.metrics import (
+    CHOICE_ACCURACY,
+    LOSS,
+    METRIC_KINDS,
+    METRICS_ALLOWED,
+    MetricOptions,
+    function_path,
+    metric_name,
+    metric_problems,
+    needs_generation,
+    option_problems,
+    pattern_problems,
+)
+from cohort.tasks.fields import Whole, refuse, section_with, setting
+from cohort.tuning.evaluation_times import EvaluationSettings
+
+__all__ = ["EvaluationSection"]
+
+_EXAMPLE = "Write for example [exact_match, token_f1]."
+
+
+def _metric(value: object) -> object:
+    if not isinstance(value, str) or not value:
+        hint = "Write one name; further metrics go to evaluation.metrics." if isinstance(value, list) else "Write loss."
+        refuse(Refusal(found=repr(value), allowed=METRICS_ALLOWED, hint=hint))
+    if problems := metric_problems([value]):
+        refuse(*(replace(problem, at=()) for problem in problems))
+    return value
+
+
+def _metrics(value: object) -> object:
+    names = [value] if isinstance(value, str) else value
+    allowed = f"a list of {METRICS_ALLOWED}"
+    if names is None:
+        return ()
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        refuse(Refusal(found=repr(value), allowed=allowed, hint=_EXAMPLE))
+    if problems := metric_problems(names):
+        refuse(*problems)
+    return tuple(names)
+
+
+def _pattern(value: object) -> object:
+    if problems := tuple(pattern_problems(value)):
+        refuse(*problems)
+    return value
+
+
+if TYPE_CHECKING:
+    _EvaluationKeys = EvaluationSettings
+else:
+    _EvaluationKeys = section_with(EvaluationSettings)
+
+_NAME_SCHEMA = {"anyOf": [{"enum": [LOSS, *METRIC_KINDS, CHOICE_ACCURACY]}, {"type": "string", "pattern": ":"}]}
+
+
+class EvaluationSection(_EvaluationKeys):
+    """When and on what trials are compared."""
+
+    metric: Annotated[str, BeforeValidator(_metric), WithJsonSchema(_NAME_SCHEMA)] = setting(
+        LOSS, allowed=METRICS_ALLOWED, description="what the best trial is best at"
+    )
+    metrics: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_metrics),
+        PlainSerializer(list),
+        WithJsonSchema({"type": "array", "items": _NAME_SCHEMA}),
+    ] = setting(
+        (),
+        allowed=f"a list of {METRICS_ALLOWED}",
+        description="further metrics that are measured and shown",
+    )
+    normalize: bool = setting(
+        False,
+        allowed="true | false",
+        description="exact_match, contains: compare without case, punctuation and the articles a, an, the",
+    )
+    answer_pattern: Annotated[
+        str | None, BeforeValidator(_pattern), WithJsonSchema({"type": ["string", "null"], "format": "regex"})
+    ] = setting(
+        None,
+        allowed="a regular expression",
+        description="finds the answer in a text: first group of the last match (null: the whole text)",
+    )
+    greater_is_better: bool = setting(
+        True, allowed="true | false", description="metric: module:function: whether more of it is better"
+    )
+    max_new_tokens: Whole = setting(
+        64, ge=1, allowed="a whole number of at least 1", description="most tokens generated for a prompt"
+    )
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """What evaluations measure: ``metric``, then ``metrics``; the loss, which is always measured, is left out."""
+        return tuple(name for name in dict.fromkeys((self.metric, *self.metrics)) if name != LOSS)
+
+    @property
+    def metric_name(self) -> str:
+        """The name that evaluations and tables use for ``metric``."""
+        return metric_name(self.metric)
+
+    @property
+    def maximize(self) -> bool:
+        """Whether more of ``metric`` is better."""
+        return self.metric != LOSS and (self.greater_is_better or function_path(self.metric) is None)
+
+    @property
+    def generates(self) -> bool:
+        """Whether evaluations generate text: once for all metrics."""
+        return any(map(needs_generation, self.measured))
+
+    @property
+    def options(self) -> MetricOptions:
+        return MetricOptions(normalize=self.normalize, answer_pattern=self.answer_pattern)
+
+    @property
+    def function_files(self) -> tuple[Path, ...]:
+        """The files that the metric functions among ``measured`` are in, as far as they are named by their files."""
+        return tuple(Path(name.rpartition(":")[0]) for name in self.measured if ".py:" in name)
+
+    @model_validator(mode="after")
+    def _keys_fit_together(self) -> EvaluationSection:
+        refusals = _repeated(self.measured) + option_problems(self.measured, self.options)
+        if not self.greater_is_better and (self.metric == LOSS or function_path(self.metric) is None):
+            refusals.append(
+                Refusal(
+                    found=f"greater_is_better: false with metric: {self.metric}, whose direction is known",
+                    allowed="greater_is_better: false with metric: module:function",
+                    hint="Remove greater_is_better.",
+                    at=("greater_is_better",),
+                )
+            )
+        if refusals:
+            refuse(*refusals)
+        return self
+
+
+def _repeated(names: Sequence[str]) -> list[Refusal]:
+    # each key is right alone; together they may hold two functions of one name
+    return [replace(problem, at=("metrics",)) for problem in metric_problems(names)]
