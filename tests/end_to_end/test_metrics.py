@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from cohort.core.errors import InputError
 from cohort.engine.prepare.inputs import read_inputs
-from cohort.engine.train import row_scores
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.metrics import MetricFailedError
 from cohort.runs.reader import RunReader
 from cohort.runs.results import read_results
+from cohort.serving import generate as serving
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
 # few and short trials: what is measured counts here, not what is learnt
@@ -49,13 +49,13 @@ def test_several_metrics_share_one_generation_and_one_selects(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     num_requests: list[int] = []
-    generate = row_scores.generate
+    generate = serving.generate
 
     def counted(decoder: Any, requests: Any, **keys: Any) -> Any:
         num_requests.append(len(requests))
         return generate(decoder, requests, **keys)
 
-    monkeypatch.setattr(row_scores, "generate", counted)
+    monkeypatch.setattr("cohort.engine.train.row_scores.generate", counted)
     alone = {"metric": "mine:length", "greater_is_better": False, "max_new_tokens": 3}
     together = {**alone, "metrics": ["exact_match", "contains", "token_f1", "number_match", "choice_accuracy"]}
     counts = {}
@@ -81,7 +81,7 @@ def test_several_metrics_share_one_generation_and_one_selects(
 
 
 def test_choices_are_compared_without_generating(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_scores, "generate", None)
+    monkeypatch.setattr("cohort.engine.train.row_scores.generate", None)
     tune(tiny_task(folder, evaluation={"metric": "choice_accuracy"}, **SMALL), tmp_path / "run")
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         measured, results = reader.log.evaluations(), read_results(reader)
