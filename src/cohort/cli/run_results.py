@@ -10,7 +10,6 @@ from rich.console import Console
 
 from cohort.cli.trial_table import (
     constant_text,
-    format_value,
     left_out_text,
     parameter_text,
     print_facts,
@@ -25,6 +24,7 @@ from cohort.runs.report.searched_parameters import searched_names
 from cohort.runs.results import RankedTrial, RunResults, read_results
 from cohort.runs.results_table import results_json
 from cohort.runs.status import RunStatus
+from cohort.runs.verdicts import comparison_lines, training_value_text, verdicts
 
 __all__ = ["print_results", "print_status", "print_trials"]
 
@@ -48,15 +48,18 @@ def _print_trials(console: Console, ranked: Sequence[RankedTrial], *, metric_lab
 def _outcome(results: RunResults) -> dict[str, str]:
     facts: dict[str, str] = {}
     if results.best is not None:
-        value = format_value(results.best.best_value)
         where = f"trial {results.best.trial_id}, step {results.best.best_step}"
-        facts["best"] = f"{results.metric_label} {value} ({where})"
+        facts["best"] = f"{training_value_text(results, results.best.best_value)}; {where}"
         if names := _names_to_show(results):
             facts["with"] = parameter_text(results.best.parameters, names)
     if results.default_value is not None:
-        facts["default"] = f"{results.metric_label} {format_value(results.default_value)}"
+        facts["default"] = training_value_text(results, results.default_value)
     if results.base_value is not None:
-        facts["base"] = f"{results.metric_label} {format_value(results.base_value)}"
+        facts["base"] = training_value_text(results, results.base_value)
+    # what was measured on all rows replaces what was measured on few
+    facts |= comparison_lines(results)
+    if sentences := verdicts(results):
+        facts["verdict"] = "; ".join(sentences)
     compute = results.compute
     if compute.share_of_full_grid is not None and compute.num_full_runs is not None:
         grid = "the one trial" if compute.num_trials == 1 else f"all {compute.num_trials}"

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cohort.runs.comparison import Comparison
+from cohort.core.estimates import Estimate
+from cohort.runs.comparison import Comparison, Contender
 from cohort.runs.compute_saved import ComputeSaved, compute_saved
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
@@ -18,11 +19,22 @@ __all__ = ["RankedTrial", "RunResults", "best_first", "read_results"]
 
 @dataclass(frozen=True, kw_only=True)
 class RankedTrial:
-    """A trial with its place. ``why`` says in one line what gave it that place."""
+    """A trial with its place.
+
+    Attributes:
+        why: What gave it that place, in one line.
+        evaluation_rows: Validation rows of each of its evaluations; None where an old record does not say.
+        final: What the comparison at the end measured, on ``final_rows`` rows; None for a trial that was not in it.
+        final_value: The task's metric there.
+    """
 
     rank: int
     trial: TrialRecord
     why: str
+    evaluation_rows: int | None = None
+    final: Contender | None = None
+    final_rows: int | None = None
+    final_value: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +111,20 @@ def _why(trial: TrialRecord, *, metric: ObjectiveMetric, finals: Comparison | No
     return f"{found.values[metric.name].value:.4g} on {finals.rows_text} (finalist); in training {reached}"
 
 
+def _ranked(rank: int, trial: TrialRecord, *, facts: RunFacts) -> RankedTrial:
+    finals, metric = facts.finals, facts.objective_metric
+    final = None if finals is None else finals.of_trial(trial.trial_id)
+    return RankedTrial(
+        rank=rank,
+        trial=trial,
+        why=_why(trial, metric=metric, finals=finals),
+        evaluation_rows=facts.inputs.evaluation_rows,
+        final=final,
+        final_rows=None if finals is None or final is None else finals.num_rows,
+        final_value=None if final is None else final.values.get(metric.name),
+    )
+
+
 def read_results(reader: RunReader) -> RunResults:
     """Read the outcome so far; works at any moment of a run."""
     # one moment for all three: ranks and times of different moments would contradict each other
@@ -117,10 +143,7 @@ def read_results(reader: RunReader) -> RunResults:
         default = None if default_trial is None else default_trial.best_value
     return RunResults(
         metric=metric,
-        ranked=tuple(
-            RankedTrial(rank=rank, trial=trial, why=_why(trial, metric=metric, finals=facts.finals))
-            for rank, trial in enumerate(ordered, start=1)
-        ),
+        ranked=tuple(_ranked(rank, trial, facts=facts) for rank, trial in enumerate(ordered, start=1)),
         best=best,
         base_value=(facts.base_metrics or {}).get(metric.name),
         default_value=default,

@@ -9,7 +9,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Flag, auto
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from cohort.core.durable_files import atomic_file
 from cohort.core.units import format_count
 from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
 from cohort.runs.results import RankedTrial, RunResults
+from cohort.runs.verdicts import verdicts
 from cohort.tuning.early_exit import reason_of
 
 __all__ = ["Column", "Medium", "finite_values", "results_json", "shown_columns", "write_results_csv"]
@@ -63,6 +64,21 @@ def _outcome(trial: TrialRecord) -> str:
     return f"{ended}: {trial.message}" if trial.message else ended
 
 
+def _final_columns(entry: RankedTrial) -> dict[str, float | None]:
+    """Return each value of the comparison at the end with the ends of its interval, by the name of its column."""
+    columns: dict[str, float | None] = {}
+    for name, found in ({} if entry.final is None else entry.final.values).items():
+        columns |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    return columns
+
+
+def _final_text(entry: RankedTrial) -> str:
+    found = entry.final_value
+    if found is None:
+        return ""
+    return f"{found.value:.4g}" + ("" if found.low is None else f" ({found.low:.3g} to {found.high:.3g})")
+
+
 _RANK = Column(name="rank", value=lambda entry: entry.rank)
 _TRIAL = Column(name="trial", value=lambda entry: entry.trial.trial_id)
 _PARAMETERS = Column(name="parameters", value=lambda entry: entry.trial.parameters, each="{}")
@@ -88,6 +104,16 @@ FILE_COLUMNS = (
     Column(name="message", value=lambda entry: entry.trial.message),
     _BEST_VALUE,
     Column(name="why", value=lambda entry: entry.why, in_csv=False),
+    Column(name="eval_rows", value=lambda entry: entry.evaluation_rows),
+    Column(name="final_rows", value=lambda entry: entry.final_rows),
+    Column(name="final", value=lambda entry: _final_columns(entry), each="final_{}"),
+)
+
+# only in tables of runs that compared their best trials at the end: the rank follows from it
+_FINAL = Column(
+    name="on all rows",
+    value=lambda entry: None if entry.final_value is None else entry.final_value.value,
+    text=lambda entry: _final_text(entry),
 )
 
 SHOWN_COLUMNS = (
@@ -95,6 +121,7 @@ SHOWN_COLUMNS = (
     _TRIAL,
     _PARAMETERS,
     _BEST_VALUE,
+    _FINAL,
     Column(name="validation loss", value=lambda entry: entry.trial.best_loss, media=Medium.REPORT),
     Column(name="metrics", value=lambda entry: entry.trial.best_metrics, each="{}", media=Medium.REPORT),
     Column(name="best step", value=lambda entry: entry.trial.best_step, media=Medium.REPORT),
@@ -132,6 +159,8 @@ def _item(value: Callable[[RankedTrial], Any], name: str) -> Callable[[RankedTri
 def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label: str) -> list[Column]:
     """Return the columns of a table for people, in their order."""
     columns = [column for column in SHOWN_COLUMNS if medium in column.media]
+    if all(entry.final_value is None for entry in ranked):
+        columns.remove(_FINAL)
     named = [replace(column, name=metric_label) if column is _BEST_VALUE else column for column in columns]
     return list(_spread(named, ranked))
 
@@ -180,6 +209,8 @@ def results_json(results: RunResults) -> dict[str, Any]:
         },
         "trials": trials,
     }
+    if results.facts.finals is not None:
+        whole |= {"finals": asdict(results.facts.finals), "verdicts": verdicts(results)}
     cleaned: dict[str, Any] = finite_values(whole)
     return cleaned
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from cohort.core.hub_ids import is_hub_id
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.results import RunResults
+from cohort.runs.verdicts import estimate_text, verdicts
 from cohort.version import __version__
 
 __all__ = ["render_model_card"]
@@ -69,13 +70,32 @@ def _loading(*, base_model: str, r: int) -> list[str]:
 
 def _outcome(results: RunResults, trial: TrialRecord) -> dict[str, JsonValue]:
     outcome: dict[str, JsonValue] = {}
-    if trial.best_loss is not None:
-        outcome["validation loss"] = trial.best_loss
-    outcome.update(trial.best_metrics)
-    if results.base_value is not None:
-        outcome[f"{results.metric_label} of the base model"] = results.base_value
+    finals = results.facts.finals
+    final = None if finals is None else finals.of_trial(trial.trial_id)
+    rows = f"{n} validation rows" if (n := results.facts.inputs.evaluation_rows) else "validation rows"
+    if finals is not None and final is not None:
+        for name, found in final.values.items():
+            outcome["validation loss" if name == "loss" else name] = estimate_text(found)
+        for name, found in ({} if finals.base is None else finals.base.values).items():
+            outcome[f"{'validation loss' if name == 'loss' else name} of the base model"] = estimate_text(found)
+    else:
+        if trial.best_loss is not None:
+            outcome[f"validation loss on {rows}"] = trial.best_loss
+        outcome.update({f"{name} on {rows}": value for name, value in trial.best_metrics.items()})
+        if results.base_value is not None:
+            outcome[f"{results.metric_label} of the base model on {rows}"] = results.base_value
     outcome["at step"] = trial.best_step if trial.best_step is not None else trial.steps_done
     return outcome
+
+
+def _notes(results: RunResults, trial: TrialRecord) -> list[str]:
+    """Return what the comparison at the end says of the run's best adapter; nothing for another one."""
+    finals = results.facts.finals
+    if finals is None or finals.winner.trial_id != trial.trial_id:
+        return []
+    chosen = f"Chosen among {len(finals.ranked)} finalists on {finals.rows_text}. "
+    sentences = "".join(f" {sentence[0].upper()}{sentence[1:]}." for sentence in verdicts(results))
+    return [f"{chosen}In parentheses: the 95 % interval over other rows of the kind.{sentences}", ""]
 
 
 def render_model_card(results: RunResults, *, trial_id: int) -> str:
@@ -111,6 +131,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
         "",
         *_table(_outcome(results, trial), headers=("metric", "value")),
         "",
+        *_notes(results, trial),
         "## Hyperparameters",
         "",
         *_table(settings, headers=("name", "value")),

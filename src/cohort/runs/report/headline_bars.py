@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cohort.core.estimates import Estimate
 from cohort.core.units import format_count, format_duration
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.report.labels import percent_label, value_label
 from cohort.runs.report.outcomes import outcome_counts, outcome_of
 from cohort.runs.results import RunResults
+from cohort.runs.verdicts import comparison_lines, training_value_text, verdicts
 
 __all__ = ["headline_bars"]
 
@@ -59,7 +61,8 @@ def _best_card(trial: TrialRecord, *, results: RunResults) -> dict[str, Any]:
     standing = outcome_of(trial).label if trial.is_over else trial.status.value
     return {
         "trial_id": trial.trial_id,
-        "value": _metric_label(trial.best_value, results=results),
+        "value": _metric_label(_best_value(trial, results), results=results),
+        "measured": _measured_lines(results, trial),
         "step": trial.best_step,
         "how": f"{standing}, {trial.steps_done} of {trial.planned_steps} steps",
         "place": "In best/, in PEFT format." if results.facts.state is RunState.DONE else "Best so far.",
@@ -67,14 +70,37 @@ def _best_card(trial: TrialRecord, *, results: RunResults) -> dict[str, Any]:
     }
 
 
+def _best_value(trial: TrialRecord, results: RunResults) -> float | None:
+    final = _final_value(results, trial.trial_id)
+    return trial.best_value if final is None else final.value
+
+
+def _final_value(results: RunResults, trial_id: int | None) -> Estimate | None:
+    """Return the metric of a trial (None: the base model) on all rows, if the comparison at the end has it."""
+    finals = results.facts.finals
+    if finals is None:
+        return None
+    entry = finals.base if trial_id is None else finals.of_trial(trial_id)
+    return None if entry is None else entry.values.get(results.metric.name)
+
+
+def _measured_lines(results: RunResults, trial: TrialRecord) -> list[str]:
+    """Return the numbers below the best value: rows, intervals and what is only noise."""
+    lines = comparison_lines(results)
+    if not lines:
+        return [training_value_text(results, trial.best_value)]
+    return [f"{name}: {text}" for name, text in lines.items()] + [f"{text}." for text in verdicts(results)]
+
+
 def _comparison(results: RunResults) -> Sequence[_Bar]:
     """Return a bar each for the base model, the worst, the default and the best trial, as far as they are known."""
-    worst = results.worst
+    worst, default_id = results.worst, results.facts.task.default_trial_id
+    base, default = _final_value(results, None), None if default_id is None else _final_value(results, default_id)
     bars = [
-        ("base model", results.base_value),
+        ("base model", results.base_value if base is None else base.value),
         ("worst" + _stopped(worst), worst.best_value if worst and len(results.ranked) > 1 else None),
-        ("default" + _stopped(results.default_trial), results.default_value),
-        ("best", results.best.best_value if results.best else None),
+        ("default" + _stopped(results.default_trial), results.default_value if default is None else default.value),
+        ("best", _best_value(results.best, results) if results.best else None),
     ]
     known = [(label, value) for label, value in bars if value is not None and math.isfinite(value)]
     # one outlier must not flatten the other bars; the numbers next to them are exact

@@ -1,0 +1,118 @@
+"""What a run's comparisons say, in words: numbers with rows and intervals, and plainly what is only noise."""
+
+from __future__ import annotations
+
+from cohort.core.estimates import Estimate
+from cohort.core.intervals import share_interval
+from cohort.runs.comparison import Comparison, Contender
+from cohort.runs.results import RunResults
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+
+__all__ = ["comparison_lines", "estimate_text", "training_value_text", "verdicts"]
+
+
+def estimate_text(found: Estimate, *, rows: str = "") -> str:
+    """Return ``0.625 (95 %: 0.52 to 0.72, 96 rows)``."""
+    return f"{found.value:.4g} ({_within(found)}{rows or _count(found.num_rows)})"
+
+
+def training_value_text(results: RunResults, value: float | None) -> str:
+    """Return a value of the task's metric that was measured on the rows of the evaluations during training."""
+    label, num_rows = results.metric_label, results.facts.inputs.evaluation_rows
+    if value is None:
+        return f"{label} -"
+    if num_rows is None:
+        return f"{label} {value:.4g}"
+    hits, within = value * num_rows, ""
+    # of a loss only the comparison at the end keeps what an interval needs
+    if results.metric.name != LOSS.name and 0 <= value <= 1 and abs(hits - round(hits)) < 1e-6:
+        ends = share_interval(round(hits), num_rows)
+        within = f"95 %: {ends.low:.4g} to {ends.high:.4g}, "
+    return f"{label} {value:.4g} ({within}{_count(num_rows, 'validation row')})"
+
+
+def comparison_lines(results: RunResults) -> dict[str, str]:
+    """Return what the comparisons at the end measured, by name; nothing for a run that made none."""
+    finals = results.facts.finals
+    if finals is None or results.metric.name not in finals.winner.values:
+        return {}
+    metric, default_id = results.metric, results.facts.task.default_trial_id
+    lines = {"best": f"{_numbers(finals.winner, finals, metric)}; {_place(finals.winner)}"}
+    if len(finals.ranked) > 1:
+        lines["runner-up"] = _against(finals.ranked[1], finals, metric)
+    default = None if default_id is None else finals.of_trial(default_id)
+    if default is not None and default is not finals.winner:
+        lines["default"] = _against(default, finals, metric)
+    if finals.base is not None:
+        lines["base"] = _against(finals.base, finals, metric)
+    if finals.note:
+        lines["finals"] = finals.note
+    return lines
+
+
+def verdicts(results: RunResults) -> list[str]:
+    """Return what a user has to know before trusting the best adapter, one sentence each; most important first."""
+    finals, metric = results.facts.finals, results.metric
+    if finals is None or metric.name not in finals.winner.values:
+        return []
+    sentences = []
+    if finals.base is not None:
+        gain = _gain(finals.base, metric)
+        if not gain.excludes_zero:
+            sentences.append("nothing beats the base model: the best trial is within noise of it")
+        elif gain.value < 0:
+            sentences.append("nothing beats the base model: the best trial is worse")
+    default_id = results.facts.task.default_trial_id
+    default = None if default_id is None else finals.of_trial(default_id)
+    if default is finals.winner:
+        sentences.append("the default configuration is the best")
+    elif default is not None and not _gain(default, metric).excludes_zero:
+        sentences.append("the best trial is within noise of the default configuration")
+    noise = [entry.trial_id for entry in finals.ranked[1:] if not _gain(entry, metric).excludes_zero]
+    noise = [trial_id for trial_id in noise if default is None or trial_id != default.trial_id]
+    if noise:
+        listed = ", ".join(map(str, noise))
+        sentences.append(f"the best trial is within noise of trial{'s' if len(noise) > 1 else ''} {listed}")
+    return sentences
+
+
+def _against(other: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
+    """Return what ``other`` has, and by how much the winner is better."""
+    gain = _gain(other, metric)
+    within = "" if gain.low is None else f" (95 %: {gain.low:.4g} to {gain.high:.4g})"
+    by = f"{'better' if gain.value > 0 else 'worse'} by {abs(gain.value):.4g}" if gain.value else "equal"
+    if not gain.excludes_zero:
+        by = f"within noise of it, {by}"
+    place = "" if other.trial_id is None else f"; {_place(other)}"
+    return f"{_numbers(other, comparison, metric)}{place}; the best is {by}{within}"
+
+
+def _gain(other: Contender, metric: ObjectiveMetric) -> Estimate:
+    """Return by how much the winner is better than ``other``; positive is better, whichever way the metric goes."""
+    found = other.winner_minus[metric.name]
+    if metric.maximize:
+        return found
+    low, high = (None, None) if found.low is None or found.high is None else (-found.high, -found.low)
+    return Estimate(value=-found.value, low=low, high=high, num_rows=found.num_rows)
+
+
+def _numbers(contender: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
+    found = contender.values[metric.name]
+    # rows without a prompt have a loss and no answer
+    rows = comparison.rows_text if found.num_rows == comparison.num_rows else _count(found.num_rows)
+    text = f"{metric.label} {estimate_text(found, rows=rows)}"
+    if metric.name == LOSS.name:
+        return text
+    return f"{text}, loss {estimate_text(contender.values[LOSS.name], rows=comparison.rows_text)}"
+
+
+def _within(found: Estimate) -> str:
+    return "" if found.low is None else f"95 %: {found.low:.4g} to {found.high:.4g}, "
+
+
+def _place(contender: Contender) -> str:
+    return f"trial {contender.trial_id}, step {contender.step}"
+
+
+def _count(num_rows: int, word: str = "row") -> str:
+    return f"{num_rows} {word}{'' if num_rows == 1 else 's'}"

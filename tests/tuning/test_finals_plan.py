@@ -1,0 +1,69 @@
+"""The last comparison stays within its share of the search: fewer finalists first, then fewer rows, and it says so."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cohort.core.errors import InputError
+from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST, EvaluationSettings
+from cohort.tuning.finals_plan import FinalsPlan, plan_finals
+
+SETTINGS = EvaluationSettings()
+
+
+def plan(
+    cost_tokens: float, *, candidates: int = 24, available: int = 100, evaluated: int = 16, others: int = 1
+) -> FinalsPlan:
+    return plan_finals(
+        num_candidates=candidates,
+        num_others=others,
+        num_available=available,
+        num_evaluated=evaluated,
+        tokens_per_row=20.0,
+        cost_tokens=cost_tokens,
+        settings=SETTINGS,
+    )
+
+
+def test_a_search_that_pays_for_it_compares_all_that_were_asked_for_on_all_rows() -> None:
+    # six contenders on 100 rows of 20 tokens, each half a training token: 6,000
+    assert plan(60_000) == FinalsPlan(num_finalists=5, num_rows=100)
+    assert plan(60_000, candidates=3) == FinalsPlan(num_finalists=3, num_rows=100)
+
+
+def test_finalists_go_before_rows() -> None:
+    cheaper = plan(59_000)
+    assert (cheaper.num_finalists, cheaper.num_rows) == (4, 100)
+    assert cheaper.note == "4 instead of 5 finalists: max_cost_fraction 0.1 of the search pays for no more"
+    least = plan(15_000)
+    assert (least.num_finalists, least.num_rows) == (2, 50)
+    assert "2 instead of 5 finalists and 50 instead of 100 validation rows" in least.note
+
+
+def test_there_are_never_fewer_rows_than_trials_were_compared_on() -> None:
+    assert plan(10) == FinalsPlan(
+        num_finalists=2,
+        num_rows=16,
+        note="2 instead of 5 finalists and 16 instead of 100 validation rows: "
+        "max_cost_fraction 0.1 of the search pays for no more",
+    )
+
+
+@given(cost=st.floats(1, 1e7), available=st.integers(1, 5000), others=st.integers(1, 2), candidates=st.integers(1, 60))
+def test_the_bound_holds_unless_the_least_breaks_it(cost: float, available: int, others: int, candidates: int) -> None:
+    found = plan(cost, available=available, others=others, candidates=candidates, evaluated=min(16, available))
+    spent = EVALUATION_TOKEN_COST * 20.0 * found.num_rows * (found.num_finalists + others)
+    assert spent <= SETTINGS.max_cost_fraction * cost * (1 + 1e-9) or (
+        found.num_finalists <= 2 and found.num_rows == min(16, available)
+    )
+    assert 1 <= found.num_finalists <= min(5, candidates)
+    assert 1 <= found.num_rows <= available
+    assert bool(found.note) == (found.num_finalists < min(5, candidates) or found.num_rows < available)
+
+
+def test_every_number_of_finalists_is_accepted_but_a_negative_one() -> None:
+    assert EvaluationSettings(finalists=0).finalists == 0
+    with pytest.raises(InputError, match="finalists"):
+        EvaluationSettings(finalists=-1)
