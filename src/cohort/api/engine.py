@@ -181,7 +181,7 @@ class Engine:
             try:
                 with watching(progress=progress, name=name if len(files) > 1 else "", watcher=watcher) as shown:
                     if name in existing and on_existing == "resume":
-                        places = places_of(file)
+                        places = places_of(file, directory)
                         resume(directory.root, watcher=shown, options=options, clock=clock, places=places)
                         continue
                     if name in existing:

@@ -9,7 +9,17 @@ __all__ = ["VERBS_WITH_OVERRIDES", "take_overrides"]
 VERBS_WITH_OVERRIDES = ("tune", "check", "resume", "trials")
 
 # Options of the verbs themselves. Typer cannot sort them out: it takes the value of an unknown option as an argument.
-_OWN_OPTIONS = ("--output", "--json", "--debug", "--help", "--resolved", "--schema", "--warm-start", "--wait")
+_OWN_OPTIONS = (
+    "--output",
+    "--json",
+    "--debug",
+    "--help",
+    "--resolved",
+    "--schema",
+    "--warm-start",
+    "--wait",
+    "--on-existing",
+)
 
 
 def take_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption, TaskArgument
 
+if TYPE_CHECKING:
+    from cohort.engine.train.progress import ProgressWatcher
+    from cohort.runs.directory import RunDirectory
+    from cohort.tasks.task_file import TaskFile
+
 __all__ = ["tune"]
+
+OnExisting = Literal["resume", "overwrite", "error"]
 
 
 def tune(
@@ -20,6 +27,12 @@ def tune(
         Path | None,
         typer.Option("-o", "--output", metavar="RUN_DIR", help="The run's directory.  [default: runs/TASK]"),
     ] = None,
+    on_existing: Annotated[
+        OnExisting,
+        typer.Option(
+            "--on-existing", help="If RUN_DIR holds a run: continue it, remove it and start again, or refuse."
+        ),
+    ] = "error",
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -34,8 +47,10 @@ def tune(
         from cohort.engine.prepare.inputs import load_fitting_task
         from cohort.runs.directory import RunDirectory
 
+        directory = RunDirectory(run_directory)
+        holds_run = on_existing != "error" and directory.holds_run()
         # a directory that is taken is reported with the task's other problems, and before rows are read
-        occupied = RunDirectory.find_problem(run_directory)
+        occupied = None if holds_run else RunDirectory.find_problem(run_directory)
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
         if occupied is not None:
             raise InputError(occupied)
@@ -46,5 +61,32 @@ def tune(
         with watching(RUN_VIEW) as watcher:
             for note in loaded.notes():
                 watcher.note(f"note: {note}")
-            tune_task(loaded, run_directory, watcher=watcher)
+            if holds_run and on_existing == "resume":
+                _continue(loaded, directory, watcher=watcher)
+            else:
+                if holds_run:
+                    _remove(loaded, directory)
+                tune_task(loaded, run_directory, watcher=watcher)
         print_results(run_directory, as_json=as_json)
+
+
+def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatcher) -> None:
+    """Continue the run in ``directory`` if it is the task's."""
+    from cohort.core.errors import InputError
+    from cohort.engine.existing_run import places_of, same_run_problems
+    from cohort.engine.prepare.inputs import read_inputs
+    from cohort.engine.tune import resume
+
+    hint = "Choose another directory, or train again from the start with --on-existing overwrite."
+    if problems := same_run_problems(directory, task, read_inputs(task), hint=hint):
+        raise InputError(problems)
+    resume(directory.root, watcher=watcher, places=places_of(task, directory))
+
+
+def _remove(task: TaskFile, directory: RunDirectory) -> None:
+    """Remove the run in ``directory`` once the task that follows it is known to be right."""
+    from cohort.engine.existing_run import remove_run
+    from cohort.engine.prepare.inputs import read_inputs_and_machine
+
+    read_inputs_and_machine(task)
+    remove_run(directory)

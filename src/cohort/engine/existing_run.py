@@ -25,13 +25,16 @@ __all__ = ["places_of", "remove_run", "same_run_problems"]
 _HINT = "Give another run directory or name, or write on_existing='overwrite' to train again from the start."
 
 
-def same_run_problems(directory: RunDirectory, task: TaskFile, inputs: TaskInputs) -> list[Problem]:
+def same_run_problems(
+    directory: RunDirectory, task: TaskFile, inputs: TaskInputs, *, hint: str = _HINT
+) -> list[Problem]:
     """Return what is not as in the run that ``directory`` holds; nothing if that run can be continued as this task's.
 
     Args:
         directory: Holds a run.
         task: The task as it is now.
         inputs: What it reads now.
+        hint: How to fix what differs.
     """
     task = task.with_rows_in(directory.rows)
     file, since = Path(task.where("model_name_or_path").file), f"as in the run in {directory.root}"
@@ -39,13 +42,13 @@ def same_run_problems(directory: RunDirectory, task: TaskFile, inputs: TaskInput
         if not directory.database.exists():
             # killed before its first checkpoint: nothing was trained, so its rows do not count yet
             before = load_task(directory.task_file).model_dump(mode="json")
-            require_same_task(before, task, path=file, since=since, hint=_HINT)
+            require_same_task(before, task, path=file, since=since, hint=hint)
             return []
         with RunReader.open(directory.database) as reader:
             facts = reader.facts()
-        require_same_task(facts.task.document or {}, task, path=file, since=since, hint=_HINT)
+        require_same_task(facts.task.document or {}, task, path=file, since=since, hint=hint)
     except InputError as error:
-        return [replace(problem, hint=_HINT) for problem in error.problems]
+        return [replace(problem, hint=hint) for problem in error.problems]
     problems = row_problems(facts.inputs, row_facts(inputs.data), task=task)
     if model_fingerprint(inputs.model_directory) != facts.inputs.model_hash:
         problems.append(
@@ -53,20 +56,27 @@ def same_run_problems(directory: RunDirectory, task: TaskFile, inputs: TaskInput
                 where=task.where("model_name_or_path"),
                 found=f"{task.model_name_or_path}, other weights or another configuration",
                 allowed=f"the base model, {since}",
-                hint=_HINT,
+                hint=hint,
             )
         )
-    return [replace(task.located(problem), hint=_HINT) for problem in problems]
+    return [replace(task.located(problem), hint=hint) for problem in problems]
 
 
-def places_of(task: TaskFile) -> tuple[str, ...]:
+def places_of(task: TaskFile, directory: RunDirectory) -> tuple[str, ...]:
     """Return where the task's inputs are, as the arguments with which :func:`cohort.engine.tune.resume` takes them."""
     document = task.model_dump(mode="json")
     places = []
+    is_done = False
+    if directory.database.exists():
+        with RunReader.open(directory.database) as reader:
+            is_done = bool(reader.facts().are_results_written)
     for key in PATH_KEYS:
         value: Any = document
         for part in key:
             value = value[part]
+        # a finished run reads no rows
+        if is_done and key[0] == "dataset":
+            continue
         # rows that were given are in the run's own directory, and a share is no place
         if key[-1] not in task.given and isinstance(value, str | list):
             places.append(f"--{dotted(key)}={json.dumps(value)}")

@@ -172,7 +172,8 @@ class RunDirectory:
                 where=f"-o {self.root}",
                 found="a directory that already holds another run",
                 allowed="a directory that is new or empty",
-                hint=f"Continue with `cohort resume {self.root}`, choose another directory, or delete this one.",
+                hint=f"Continue with `cohort resume {self.root}`, choose another directory, or train again from the "
+                "start with --on-existing overwrite.",
             )
         return Problem(
             where=f"-o {self.root}",
