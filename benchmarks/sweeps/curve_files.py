@@ -145,7 +145,10 @@ def read_grid(path: Path) -> Grid:
     source = {key: value for key, value in content.items() if key != "trials"}
     name, epochs = source.get("set", path.name.split("_")[0]), source.get("epochs", USUAL_EPOCHS)
     length = "" if epochs == USUAL_EPOCHS else f", {epochs} epoch{'' if epochs == 1 else 's'}"
-    label = f"{name} ({source['model']}{length})"
+    # older files name no schedule: all were recorded at constant rates
+    schedule = source.get("schedule", "constant")
+    shape = "" if schedule == "constant" else f", {schedule} rate"
+    label = f"{name} ({source['model']}{length}{shape})"
     return Grid(name=label, seed=int(source.get("seed", 0)), source=source, trials=trials)
 
 

@@ -33,6 +33,7 @@ LEAST_SAVED = 72.0
 NEVER = 10**6
 
 PAPER = EarlyExitSettings(
+    divergence="slopes",
     warmup_fraction=0.05,
     select_fraction=0.25,
     reselect_fraction=1.0,

@@ -29,6 +29,7 @@ from benchmarks.sweeps.sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS, Pla
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning import EvaluationSettings, plan_candidate
 from cohort.tuning.shares import ceil_share
@@ -55,10 +56,14 @@ EARLY_SHARES = (0.01, 0.02)
 
 @dataclass(kw_only=True)
 class Recording:
-    """What all trials measured: train loss of each step, validation loss by evaluation step, and what it took."""
+    """What all trials measured: train loss of each step, validation loss by evaluation step, and what it took.
+
+    ``row_losses`` are the sums over the tokens of each validation row, where they are kept.
+    """
 
     losses: dict[int, list[float]] = field(default_factory=dict)
     validations: dict[int, dict[int, float]] = field(default_factory=dict)
+    row_losses: dict[int, dict[int, list[float]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
     steps: int = 0
     trained_tokens: int = 0
@@ -112,16 +117,23 @@ def build_executor(
 
 
 def record(
-    executor: Executor, planned: Sequence[PlannedGridTrial], validation: TokenisedRows, *, name: str = ""
+    executor: Executor,
+    planned: Sequence[PlannedGridTrial],
+    validation: TokenisedRows,
+    *,
+    name: str = "",
+    keep_rows_at: Sequence[float] = (),
 ) -> Recording:
-    """Train all trials to their end and return what they measured."""
+    """Train all trials to their end and return what they measured, each row's loss at some shares of the training."""
     found = Recording()
     evaluated_at = {}
     for trial in planned:
         executor.load(trial.spec)
         found.losses[trial.spec.trial_id], found.validations[trial.spec.trial_id] = [], {}
+        found.row_losses[trial.spec.trial_id] = {}
         evaluated_at[trial.spec.trial_id] = recorded_steps(trial)
     last = {trial.spec.trial_id: trial.candidate.planned_steps for trial in planned}
+    rows_at = {trial_id: {ceil_share(share, steps) for share in keep_rows_at} for trial_id, steps in last.items()}
     begun = time.perf_counter()
     while executor.resident:
         step_begun = time.perf_counter()
@@ -138,6 +150,8 @@ def record(
                 tuple(due), rows=validation, row_ids=range(len(validation))
             ).items():
                 found.validations[trial_id][due[trial_id]] = outcome.loss
+                if due[trial_id] in rows_at[trial_id]:
+                    found.row_losses[trial_id][due[trial_id]] = [_digits(term) for term in outcome.terms]
                 found.evaluated_tokens += outcome.num_tokens
             found.seconds["evaluation"] += time.perf_counter() - evaluation_begun
         for trial_id, step in due.items():
@@ -177,6 +191,7 @@ def content_of(
         "precision": f"{arguments.dtype} base, float32 adapters",
         "learning_rate_scale": scale,
         "learning_rate_scale_chosen": how,
+        "schedule": arguments.schedule,
         **facts,
         "seconds": found.seconds,
         "steps": found.steps,
@@ -198,6 +213,7 @@ def content_of(
                 "planned_steps": trial.candidate.planned_steps,
                 "warmup_steps": trial.candidate.warmup_steps,
                 "points": found.points(trial.spec.trial_id),
+                **({"row_losses": rows} if (rows := found.row_losses[trial.spec.trial_id]) else {}),
             }
             for trial in planned
         ],
@@ -214,6 +230,7 @@ def plan(arguments: argparse.Namespace, *, num_rows: int, seed: int) -> list[Pla
         ranks=arguments.ranks,
         batch_sizes=arguments.batch_sizes,
         settings=EvaluationSettings(),
+        schedule=Schedule(arguments.schedule),
         seed=seed,
     )
 
@@ -225,7 +242,9 @@ def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Pat
     planned = plan(arguments, num_rows=len(train), seed=seed)
     executor = build_executor(arguments, [trial.spec for trial in planned], train)
     base = executor.evaluate_base(rows=validation, row_ids=range(len(validation)))
-    found = record(executor, planned, validation, name=path.stem.removesuffix(".json"))
+    found = record(
+        executor, planned, validation, name=path.stem.removesuffix(".json"), keep_rows_at=arguments.keep_rows_at
+    )
     content = content_of(
         arguments,
         planned,
@@ -235,6 +254,7 @@ def record_one(arguments: argparse.Namespace, name: str, *, seed: int, path: Pat
         evaluation_rows=len(validation),
         data=f"{STUDIED[name].file}: {len(train)} rows of at most 512 tokens; {len(validation)} others for validation",
         base_validation_loss=base.loss,
+        **({"row_tokens": base.divisors} if arguments.keep_rows_at else {}),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     # no time stamp inside, so that equal curves are equal files; renamed into place, so that a file is whole
@@ -284,6 +304,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--learning-rates", type=float, nargs="+", default=LEARNING_RATES)
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES)
+    parser.add_argument("--schedule", default="constant", choices=list(Schedule), help="of the learning rate")
 
 
 def main() -> int:
@@ -295,10 +316,12 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", default=studied, choices=list(STUDIED))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--processes", type=int, default=1, help="recordings at once")
+    parser.add_argument("--label", default=None, help="part of the file names, the model's name by default")
+    parser.add_argument("--keep-rows-at", type=float, nargs="*", default=[], help="shares with each row's loss")
     parser.add_argument("--out", type=Path, default=CURVES)
     arguments = parser.parse_args()
     paths = {
-        (name, seed): arguments.out / f"{name}_{arguments.name}_seed{seed}.json.gz"
+        (name, seed): arguments.out / f"{name}_{arguments.label or arguments.name}_seed{seed}.json.gz"
         for name in arguments.sets
         for seed in arguments.seeds
     }

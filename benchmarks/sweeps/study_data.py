@@ -47,7 +47,8 @@ class StudiedSet:
         file: What is trained and evaluated on, below the data folder.
         copies: Further files with the same problems.
         columns, prompt_template: As in a task file.
-        role: ``studied``, or ``range`` for the set that only the learning rates' scale is chosen on.
+        role: ``studied``; ``range`` for the set that only the learning rates' scale is chosen on; ``further`` for a set
+            that the pretraining corpus holds, whose grids train models of others.
     """
 
     file: str
@@ -67,6 +68,8 @@ STUDIED: Mapping[str, StudiedSet] = {
     "banking77": StudiedSet(file="nlu/banking77.jsonl"),
     "cot_reasoning": StudiedSet(file="sft/cot_reasoning.jsonl"),
     "svamp": StudiedSet(file="sft/svamp.jsonl", role="range"),
+    "clinc150": StudiedSet(file="nlu/clinc150.jsonl", role="further"),
+    "induction": StudiedSet(file="sft/induction_tasks.jsonl", role="further"),
 }
 CORPUS_FOLDERS = ("sft", "nlu", "summarization", "preference", "text")
 TEXT_KEYS = ("text", "prompt", "question", "completion", "answer", "chosen")
@@ -89,7 +92,8 @@ def word_runs(text: str) -> set[int]:
 
 def corpus(data: Path) -> tuple[list[str], list[str], dict[str, Any]]:
     """Return documents to train on, documents to watch, and what was taken and left out."""
-    excluded = sorted({name for entry in STUDIED.values() for name in (entry.file, *entry.copies)})
+    studied = (entry for entry in STUDIED.values() if entry.role != "further")
+    excluded = sorted({name for entry in studied for name in (entry.file, *entry.copies)})
     seen_in_studied = {run for name in excluded for text in documents(data / name) for run in word_runs(text)}
     kept: dict[str, None] = {}
     files: dict[str, dict[str, int]] = {}

@@ -7,28 +7,40 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["renew_page"]
+__all__ = ["markdown_table", "renew_between", "renew_page"]
 
 Rows = Sequence[Mapping[str, Any]]
 SETTINGS_HEAD = ("saved, least %", "ratio, mean", "ratio, worst")
 
 
 def renew_page(page: Path, tables: Mapping[str, Rows]) -> None:
-    """Replace what stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->``, for every table of the page.
+    """Replace every table of the study of rules.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
+    renew_between(
+        page,
+        {
+            "spreads": _spreads(tables["spreads"]),
+            "by_set": _by_set(tables["rules"], tables["spreads"]),
+            "rules": _rules(tables["rules"]),
+            "rules_chosen_on": _rules(tables["rules_chosen_on"]),
+            "ranks": _ranks(tables["ranks"]),
+            "ranks_chosen_on": _ranks(tables["ranks_chosen_on"]),
+            "settings": _settings(tables["settings"]),
+        },
+    )
+
+
+def renew_between(page: Path, tables: Mapping[str, Sequence[str]]) -> None:
+    """Replace what stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` by the lines of each name.
 
     Raises:
         ValueError: the page lacks a mark.
     """
     text = page.read_text(encoding="utf-8")
-    for name, lines in {
-        "spreads": _spreads(tables["spreads"]),
-        "by_set": _by_set(tables["rules"], tables["spreads"]),
-        "rules": _rules(tables["rules"]),
-        "rules_chosen_on": _rules(tables["rules_chosen_on"]),
-        "ranks": _ranks(tables["ranks"]),
-        "ranks_chosen_on": _ranks(tables["ranks_chosen_on"]),
-        "settings": _settings(tables["settings"]),
-    }.items():
+    for name, lines in tables.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         if begin not in text or end not in text:
             raise ValueError(f"{page} lacks {begin} or {end}")
@@ -37,14 +49,15 @@ def renew_page(page: Path, tables: Mapping[str, Rows]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def _spreads(rows: Rows) -> list[str]:
     head = ["role", "set (model)", "seed", "base", "best", "median", "worst", "median over best", "best configuration"]
-    return _table(
+    return markdown_table(
         head,
         [
             [
@@ -83,7 +96,7 @@ def _by_set(rules: Rows, spreads: Rows) -> list[str]:
             ]
         )
     head = ["set (model)", "median over best, least", "counts", "saved, least %"]
-    return _table([*head, "ratio, best", "ratio, median", "ratio, worst", "all within 1 %"], found)
+    return markdown_table([*head, "ratio, best", "ratio, median", "ratio, worst", "all within 1 %"], found)
 
 
 def _rules(rows: Rows) -> list[str]:
@@ -106,7 +119,7 @@ def _rules(rows: Rows) -> list[str]:
             ]
         )
     head = ["rule", "saved, least %", "saved, mean %", "ratio, median", "ratio, worst", "within 1 %", "best trial kept"]
-    return _table(head, found)
+    return markdown_table(head, found)
 
 
 def _ranks(rows: Rows) -> list[str]:
@@ -127,7 +140,7 @@ def _ranks(rows: Rows) -> list[str]:
                 ]
             )
     head = ["set (model)", "after", "rank correlation", "best quarter covered", "best trial in it", "worst ratio"]
-    return _table(head, found)
+    return markdown_table(head, found)
 
 
 def _settings(rows: Rows) -> list[str]:
@@ -138,4 +151,4 @@ def _settings(rows: Rows) -> list[str]:
         numbers = [row.get(f"{where}_{part}") for where in ("chosen_on", "reported") for part in parts]
         texts = ["" if n is None else f"{n:.1f}" if place % 3 == 0 else f"{n:.4f}" for place, n in enumerate(numbers)]
         found.append([row["settings"], *texts])
-    return _table(head, found)
+    return markdown_table(head, found)

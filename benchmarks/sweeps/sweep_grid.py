@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cohort.adapters.spec import AdapterSpec
+from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning import Candidate, EvaluationSettings, plan_candidate
 
@@ -36,6 +37,7 @@ def plan_grid(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     settings: EvaluationSettings | None = None,
     warmup_fraction: float = 0.05,
+    schedule: Schedule = Schedule.CONSTANT,
     seed: int = 0,
 ) -> list[PlannedGridTrial]:
     """Return all trials, learning rate outermost, as the grid sampler lists them."""
@@ -50,6 +52,7 @@ def plan_grid(
             learning_rate=learning_rate * learning_rate_scale,
             batch_size=batch_size,
             num_steps=num_steps,
+            schedule=schedule,
         )
         candidate = plan_candidate(
             trial_id,

@@ -223,6 +223,22 @@ def test_a_changed_task_is_refused_key_by_key(stopped: Path) -> None:
     }
 
 
+def test_a_run_of_a_version_without_the_divergence_key_keeps_the_form_it_had(stopped: Path, expected: Outcome) -> None:
+    younger = {"divergence", "rise_margin", "rise_noise", "rise_least_saving"}
+    text = (stopped / "task.yaml").read_text()
+    kept = [line for line in text.splitlines() if line.strip().partition(":")[0] not in younger]
+    (stopped / "task.yaml").write_text("\n".join(kept) + "\n")
+    with contextlib.closing(RunStore.resume(stopped / "run.db")) as store:
+        task = store.reader.facts().task
+        document = dict(task.document or {})
+        document["early_exit"] = {key: value for key, value in document["early_exit"].items() if key not in younger}
+        store.set_facts(task=replace(task, document=document))
+    go_on(stopped)
+    assert "divergence: slopes" in (stopped / "task.yaml").read_text()
+    # none of these trials diverges by either form
+    assert outcome_of(stopped) == expected
+
+
 def _files(run: Path) -> dict[str, str]:
     return {
         path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cohort.tuning.trajectory import Point, Trajectory, least_squares_slope
+from cohort.tuning.trajectory import Point, Trajectory, curve_noise, least_squares_slope
 
 
 def test_the_moving_average_begins_at_the_first_loss() -> None:
@@ -54,3 +56,11 @@ def test_the_slope_is_numpys(values: list[float]) -> None:
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
 def test_the_slope_of_two_points_is_their_difference(first: float, second: float) -> None:
     assert least_squares_slope([first, second]) == second - first
+
+
+def test_noise_is_the_jumps_and_not_the_slope() -> None:
+    assert curve_noise([4.0, 3.0, 2.0, 1.0]) == 0.0
+    assert curve_noise([1.0, 2.0, 1.0, 2.0, 1.0]) == 1.0
+    # one spike among calm points does not count
+    assert curve_noise([1.0, 1.0, 1.0, 1.0, 9.0, 1.0, 1.0, 1.0, 1.0]) == 0.0
+    assert curve_noise([1.0, 2.0]) == math.inf

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Point", "Trajectory", "least_squares_slope"]
+__all__ = ["Point", "Trajectory", "curve_noise", "least_squares_slope"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +91,13 @@ def least_squares_slope(values: Sequence[float]) -> float:
     weights = [2 * index - (len(values) - 1) for index in range(len(values))]
     weighted = math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
     return 2 * weighted / sum(weight * weight for weight in weights)
+
+
+def curve_noise(values: Sequence[float]) -> float:
+    """Return the median distance of a point from the middle of its two neighbours: how much the curve jumps.
+
+    A steady fall or rise has none, however steep. Infinite with fewer than three points, which tell nothing of it.
+    """
+    triples = zip(values, values[1:], values[2:], strict=False)
+    distances = [abs(point - (before + after) / 2) for before, point, after in triples]
+    return statistics.median(distances) if distances else math.inf

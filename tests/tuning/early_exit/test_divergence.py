@@ -10,8 +10,8 @@ from cohort.tuning.study import Study
 from tests.tuning.loss_curves import curve, ending, run_alone
 
 # The EMA with weight 1 is the loss itself, and without selection only the detectors act.
-PATTERNS = EarlyExitSettings(
-    ema_weight=1.0,
+SLOPES = EarlyExitSettings(ema_weight=1.0, divergence="slopes")
+PATTERNS = SLOPES.with_keys(
     select_fraction=1.0,
     overfitting_patience=2,
     gap_threshold=0.1,
@@ -76,6 +76,59 @@ def test_patience_one_stops_at_the_first() -> None:
 
 
 def test_it_acts_within_warmup() -> None:
-    study = run_alone(curve(0, validation=[1.0, 1.25, 1.5, 1.75], warmup_steps=3), EarlyExitSettings(ema_weight=1.0))
+    study = run_alone(curve(0, validation=[1.0, 1.25, 1.5, 1.75], warmup_steps=3), SLOPES)
     assert ending(study) == (3, "diverging", "divergence")
     assert not any(d.kind is DecisionKind.PARK for d in study.decisions), "detectors come before parking"
+
+
+RISE = EarlyExitSettings(ema_weight=1.0, select_fraction=1.0, gap_threshold=1e9, rise_least_saving=0.0)
+# of a trial of a sweep over 804 rows of intents that ALTO's form ended at 90 % of its steps, close to its best
+LATE_WIGGLE = [2.1, 1.8, 1.5, 1.4, 1.35, 1.3, 1.25, 1.27, 1.22, 1.2, 1.19, 1.21, 1.17, 1.16, 1.165, 1.17, 1.14, 1.13]
+
+
+def test_two_evaluations_well_above_the_lowest_stop() -> None:
+    # the curve is smooth, so that 10 % of the lowest is what counts; above it at evaluations 5 and 6
+    study = run_alone(curve(0, validation=[1.0, 1.0, 1.0, 1.0, 1.25, 1.5, 1.75, 2.0]), RISE)
+    assert ending(study) == (6, "diverging", "divergence")
+    assert dict(stop_of(study).numbers) == {
+        "train_rise": 0.5,
+        "train_rise_allowed": 0.1,
+        "validation_rise": 0.5,
+        "validation_rise_allowed": 0.1,
+        "count": 2,
+        "patience": 2,
+        "share_of_steps_left": 0.25,
+    }
+
+
+def test_a_wiggle_close_to_the_best_stops_by_slopes_alone() -> None:
+    wiggling = curve(0, validation=LATE_WIGGLE)
+    assert ending(run_alone(wiggling, PATTERNS.with_keys(gap_threshold=1e9))) == (16, "diverging", "divergence")
+    assert ending(run_alone(wiggling, RISE)) == (18, "completed", "study")
+
+
+def test_a_curve_that_jumps_has_to_rise_higher() -> None:
+    # evaluation to evaluation 0.3 up and down: noise 0.3, so that 0.4 above the lowest is nothing
+    jumping = [1.0, 1.3, 1.0, 1.3, 1.0, 1.4, 1.4, 1.0]
+    assert ending(run_alone(curve(0, validation=jumping), RISE)) == (8, "completed", "study")
+    assert ending(run_alone(curve(0, validation=jumping), RISE.with_keys(rise_noise=0.0)))[0] == 7
+
+
+@pytest.mark.parametrize("calm", ["validation", "train"])
+def test_one_loss_that_rises_alone_is_no_divergence(calm: str) -> None:
+    rising = [1.0, 1.0, 1.0, 1.5, 2.0, 2.5]
+    series = {"validation": rising, "train": rising} | {calm: [1.0, 0.9, 0.9, 0.8, 0.8, 0.7]}
+    study = run_alone(curve(0, validation=series["validation"], train=series["train"]), RISE)
+    assert ending(study) == (6, "completed", "study")
+
+
+def test_a_stop_has_to_save_something() -> None:
+    # the second count is at evaluation 9 of 10, where a tenth of the steps is left
+    losses = [1.0] * 7 + [2.0, 3.0, 4.0]
+    assert ending(run_alone(curve(0, validation=losses), RISE.with_keys(rise_least_saving=0.1)))[0] == 9
+    assert ending(run_alone(curve(0, validation=losses), RISE.with_keys(rise_least_saving=0.11)))[0] == 10
+
+
+def test_a_dip_back_to_the_lowest_resets_the_count() -> None:
+    losses = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 1.0, 2.0, 2.0, 2.0]
+    assert ending(run_alone(curve(0, validation=losses), RISE))[0] == 10

@@ -77,6 +77,6 @@ def test_a_new_best_does_not_count_where_it_is_to_be_ignored() -> None:
 def test_divergence_is_asked_first() -> None:
     study = run_alone(curve(0, validation=[2.0, 4.0, 6.0], train=[1.0, 2.0, 3.0], warmup_steps=3), PATTERNS)
     assert ending(study) == (2, "overfitting", "overfitting")
-    slow = PATTERNS.with_keys(overfitting_patience=3)
+    slow = PATTERNS.with_keys(overfitting_patience=3, divergence="slopes")
     study = run_alone(curve(0, validation=[2.0, 4.0, 6.0], train=[1.0, 2.0, 3.0], warmup_steps=3), slow)
     assert ending(study) == (3, "diverging", "divergence")

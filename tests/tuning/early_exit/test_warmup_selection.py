@@ -99,7 +99,7 @@ def test_a_detector_frees_its_trial_from_the_ranking() -> None:
         curve(2, validation=[math.nan] * 5, warmup_steps=3),
         curve(3, validation=[4.0] * 5, warmup_steps=3),
     ]
-    report = replay_curves(curves, SELECTION.with_keys(ema_weight=1.0, select_fraction=0.5))
+    report = replay_curves(curves, SELECTION.with_keys(ema_weight=1.0, select_fraction=0.5, divergence="slopes"))
     assert of_kind(report.decisions, DecisionKind.KEEP) == [0]
     reasons = {d.trial_id: d.reason for d in report.decisions if d.kind is DecisionKind.STOP}
     assert reasons == {1: "diverging", 2: "non-finite", 3: "underperforming"}
@@ -122,7 +122,7 @@ def test_counters_go_on_across_the_barrier() -> None:
         curve(0, validation=[2.0] * 4, train=[1.0] * 4),
         curve(1, validation=[9.0] * 4, train=[9.0] * 4),
     ]
-    report = replay_curves(curves, SELECTION.with_keys(ema_weight=1.0, select_fraction=0.5))
+    report = replay_curves(curves, SELECTION.with_keys(ema_weight=1.0, select_fraction=0.5, divergence="slopes"))
     stopped = next(d for d in report.decisions if d.trial_id == 0 and d.kind is DecisionKind.STOP)
     assert (stopped.reason, stopped.step) == ("overfitting", 2)
 

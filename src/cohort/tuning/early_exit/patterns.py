@@ -1,15 +1,15 @@
 """The default rule: ALTO's detectors of divergence and overfitting, and a selection in two rounds (ALTO section 5).
 
 Defaults are ALTO's (section 5, appendix A.2) unless measured otherwise: selection and overfitting differ from the
-paper, see docs/decisions/0011-selection-in-two-rounds.md.
+paper, see docs/decisions/0011-selection-in-two-rounds.md, and divergence, see 0024-a-rise-above-the-noise.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cohort.core.setting_fields import flag, number, share, whole
-from cohort.tuning.early_exit.divergence import DIVERGING, DivergenceRule
+from cohort.core.setting_fields import choice, flag, number, share, whole
+from cohort.tuning.early_exit.divergence import DIVERGING, DivergenceRule, RiseRule
 from cohort.tuning.early_exit.overfitting import OVERFITTING, OverfittingRule
 from cohort.tuning.early_exit.rule import (
     RUNG_REACHED,
@@ -35,8 +35,13 @@ class PatternsSettings(RuleSettings):
         reselect_at: Share of the planned steps at which those that went on are compared once more. Not later than the
             warm-up's end, there is no second selection.
         reselect_fraction: Share of them that goes on then, rounded up. 1.0 makes no second selection.
+        divergence: How divergence is told: by the rise of both losses above their own lowest points, or by ``slopes``,
+            as the paper does. The next three keys belong to ``rise``, ``window`` and ``slope_threshold`` to ``slopes``.
+        rise_margin: Share of its lowest point by which a loss has to stand above it.
+        rise_noise: The rise has to exceed so many times the noise of the evaluations so far.
+        rise_least_saving: Share of the steps that has to be left for a stop.
         window: Points the slopes are fitted on (w).
-        divergence_patience: Consecutive evaluations with both slopes rising (p_div).
+        divergence_patience: Consecutive evaluations with both losses rising (p_div).
         slope_threshold: A slope counts as rising from here, in nats per evaluation (tau_slope).
         overfitting_patience: Consecutive evaluations with too large a gap (p_ovf).
         gap_threshold: Largest tolerated (validation - train) / train (tau_gap).
@@ -47,9 +52,15 @@ class PatternsSettings(RuleSettings):
     select_fraction: float = share(0.5, "share of the warmed-up trials that go on")
     reselect_at: float = share(0.2, "share of the steps at which those are compared again")
     reselect_fraction: float = share(0.3, "share of them that goes on then; 1 compares only once")
-    window: int = whole(2, "evaluations the slopes are fitted on", minimum=2)
+    divergence: str = choice(
+        "rise", "diverging: far above its lowest losses, or by slopes (ALTO)", options=("rise", "slopes")
+    )
+    rise_margin: float = number(0.1, "rise: share of the lowest loss to exceed")
+    rise_noise: float = number(3.0, "rise: times the evaluations' noise to exceed")
+    rise_least_saving: float = number(0.1, "rise: share of the steps that a stop has to save", below=1)
+    window: int = whole(2, "slopes: evaluations they are fitted on", minimum=2)
     divergence_patience: int = whole(2, "evaluations in a row with both losses rising")
-    slope_threshold: float = number(0.001, "nats per evaluation from which a loss counts as rising")
+    slope_threshold: float = number(0.001, "slopes: nats per evaluation from which a loss counts as rising")
     overfitting_patience: int = whole(4, "evaluations in a row with too large a gap")
     gap_threshold: float = number(0.3, "tolerated (validation - train) / train")
     overfitting_ignores_new_best: bool = flag(True, "a new best validation loss is never overfitting")
@@ -61,9 +72,7 @@ class PatternsSettings(RuleSettings):
 
 def _build(settings: PatternsSettings, common: CommonSettings) -> tuple[Rule, ...]:
     detectors: tuple[Rule, ...] = (
-        DivergenceRule(
-            window=settings.window, patience=settings.divergence_patience, threshold=settings.slope_threshold
-        ),
+        _divergence(settings),
         OverfittingRule(
             patience=settings.overfitting_patience,
             threshold=settings.gap_threshold,
@@ -79,6 +88,19 @@ def _build(settings: PatternsSettings, common: CommonSettings) -> tuple[Rule, ..
         reselect_fraction=settings.reselect_fraction,
     )
     return (*detectors, selection)
+
+
+def _divergence(settings: PatternsSettings) -> Rule:
+    if settings.divergence == "slopes":
+        return DivergenceRule(
+            window=settings.window, patience=settings.divergence_patience, threshold=settings.slope_threshold
+        )
+    return RiseRule(
+        patience=settings.divergence_patience,
+        margin=settings.rise_margin,
+        noise_factor=settings.rise_noise,
+        least_saving=settings.rise_least_saving,
+    )
 
 
 def _kept_share(settings: PatternsSettings, common: CommonSettings) -> float:

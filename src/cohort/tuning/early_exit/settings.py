@@ -40,7 +40,7 @@ class EarlyExitSettings:
     options: RuleSettings
 
     @checks_arguments("EarlyExit")
-    def __init__(self, *, rule: str = DEFAULT_RULE, **keys: float) -> None:
+    def __init__(self, *, rule: str = DEFAULT_RULE, **keys: float | str) -> None:
         """Set ``keys``, which are settings of the rule or common to all rules."""
         keys = plain_value(keys)
         entry = _entry(rule)
@@ -100,7 +100,7 @@ def _entry(rule: str) -> ExitRule:
     return entry
 
 
-def _made(settings: type[SettingsT], keys: Mapping[str, float]) -> SettingsT:
+def _made(settings: type[SettingsT], keys: Mapping[str, Any]) -> SettingsT:
     return settings(**{name: keys[name] for name in setting_fields(settings) if name in keys})
 
 
