@@ -30,6 +30,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         "report",
         "export",
         "generate",
+        "chat",
         "check",
         "doctor",
     ):
@@ -72,7 +73,7 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["resume", "status", "trials", "report", "export", "generate"])
+@pytest.mark.parametrize("verb", ["resume", "status", "trials", "report", "export", "generate", "chat"])
 def test_a_directory_without_a_run(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     extra = ["--prompt", "x"] if verb == "generate" else []
     assert run(verb, str(tmp_path / "nothing"), *extra) == 2

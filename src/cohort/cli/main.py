@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cohort.cli.chat import chat
 from cohort.cli.check import check
 from cohort.cli.doctor import doctor
 from cohort.cli.exits import EXIT_INTERRUPTED
@@ -51,7 +52,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for verb in (tune, run, plan, resume, status, trials, report, export, generate, check, doctor):
+    for verb in (tune, run, plan, resume, status, trials, report, export, generate, chat, check, doctor):
         app.command()(verb)
         # listed right after run, whose queue it changes
         if verb is run:

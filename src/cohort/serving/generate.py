@@ -6,7 +6,7 @@ Shapes:  T rows of the stream · B live sequences · V vocabulary
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,7 +103,7 @@ def stream(
     stop_ids: Collection[int] | None = None,
     sampling: Sampling | None = None,
     token_budget: int = 16_384,
-) -> Iterator[PickedToken]:
+) -> Generator[PickedToken, None, None]:
     """Yield the tokens of all requests as they are generated, without the stop tokens.
 
     Sequences come and go as the budget allows. A sequence's tokens do not depend on its neighbours, on their order or

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,8 +107,8 @@ class RunModel:
             for adapter, weights_rD in zip(adapters, weights, strict=True)
         )
 
-    def stream(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Iterator[PickedToken]:
-        """Yield tokens as they are generated.
+    def stream(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Generator[PickedToken, None, None]:
+        """Yield tokens as they are generated; close it to stop early.
 
         Raises:
             InputError: a prompt is empty or longer than the model's context.
