@@ -8,7 +8,6 @@ from pathlib import Path
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.request_checks import check_request
 from cohort.runs.trial_requests import Answer, RequestSpool, TrialRequest, person_here
@@ -62,7 +61,6 @@ def ask(run_directory: Path, request: TrialRequest, *, wait_seconds: float, cloc
 
 
 def _check(directory: RunDirectory, request: TrialRequest) -> None:
-    where = f"cohort trials {request.kind}"
     if not directory.database.is_file():
         raise InputError(
             Problem(
@@ -73,14 +71,4 @@ def _check(directory: RunDirectory, request: TrialRequest) -> None:
             )
         )
     with RunReader.open(directory.database) as reader:
-        facts = reader.facts()
-        if facts.state is RunState.DONE:
-            raise InputError(
-                Problem(
-                    where=where,
-                    found=f"{directory.root}, a run that has ended",
-                    allowed="a run that trains, or one that `cohort resume` can continue",
-                    hint="Export the adapter of any trial with `cohort export RUN_DIR --trial N`, or start a new run.",
-                )
-            )
-        check_request(request, reader=reader, task=TaskFile.model_validate(facts.task.document))
+        check_request(request, reader=reader, task=TaskFile.model_validate(reader.facts().task.document))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cohort.core.errors import InputError, Problem
-from cohort.runs.facts import RunFacts
+from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.trial_requests import RequestKind, TrialRequest
@@ -41,6 +41,16 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
     """
     with reader.snapshot():
         trials, facts = {trial.trial_id: trial for trial in reader.trials()}, reader.facts()
+    # the comparison of its best trials is the last thing of a run, and is not made again
+    if facts.state is RunState.DONE or facts.finals is not None:
+        raise InputError(
+            Problem(
+                where=f"cohort trials {request.kind}",
+                found="a run whose trials have all ended",
+                allowed="a run that trains, or one that `cohort resume` can continue",
+                hint="Export the adapter of any trial with `cohort export RUN_DIR --trial N`, or start a new run.",
+            )
+        )
     trial = None
     if request.trial_id is not None:
         trial = trials.get(request.trial_id)
