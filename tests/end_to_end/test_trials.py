@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cohort.engine.shared_session import SharedSession
+from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, tune
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.trial_requests import RequestKind, RequestSpool, TrialRequest
 from tests.end_to_end.tiny_tasks import Asking, Outcome, TickingClock, outcome_of, tiny_task, write_inputs
 
 # room for two or three trials of six at a time
@@ -109,3 +114,37 @@ def test_a_warm_start_begins_with_the_best_weights(folder: Path, tmp_path: Path)
     decisions = [text for text in outcome["decisions"] if '"add"' in text]
     assert '"from_trial": 0' in decisions[1]
     assert '"from_step"' not in decisions[0]
+
+
+def test_a_task_of_a_shared_session_is_asked_like_any_other(folder: Path, tmp_path: Path, untouched: Outcome) -> None:
+    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    asking = Asking(tmp_path / "one", [(6, {"kind": "stop", "trial_id": 0}), (8, {"kind": "add"})])
+    session.submit(tiny_task(folder, **ALONE), tmp_path / "one", name="one", watcher=asking)
+    session.submit(tiny_task(folder, **ALONE), tmp_path / "other", name="other")
+    session.run()
+    assert len(asking.asked) == 2
+    one, other = outcome_of(tmp_path / "one"), outcome_of(tmp_path / "other")
+    assert trials_of(tmp_path / "one")[0].reason == "stopped by user"
+    assert trials_of(tmp_path / "one")[6].status is TrialStatus.COMPLETED
+    # trials of two tasks take turns, so that the order of decisions is another one
+    for name in ("steps", "evaluations", "adapters", "best"):
+        assert other[name] == untouched[name]
+    for trial_id in range(1, 6):
+        assert steps_of(one, trial_id) == steps_of(untouched, trial_id)
+
+
+class Late(Asking):
+    """Asks for a trial to be kept that has just done its last step."""
+
+    def update(self, progress: RunProgress) -> None:
+        if sum(trial.steps_done for trial in progress.trials) == 48 and not self.asked:
+            self.asked.append((48, "keep"))
+            request = TrialRequest(kind=RequestKind.KEEP, trial_id=0)
+            RequestSpool(self.run / "requests").post(request, at=datetime.now(UTC))
+
+
+def test_what_comes_too_late_is_answered(folder: Path, tmp_path: Path) -> None:
+    late = Late(tmp_path / "run", [])
+    tune(tiny_task(folder, **ALONE), tmp_path / "run", watcher=late, options=OPTIONS, clock=TickingClock())
+    (answer,) = [json.loads(path.read_text()) for path in (tmp_path / "run" / "requests").iterdir()]
+    assert "completed" in answer["problems"][0]["found"]

@@ -116,7 +116,7 @@ class Asking:
     """A watcher that asks something of the trials once they have done so many steps together; keeps the notes."""
 
     def __init__(self, run: Path, asks: Sequence[tuple[int, Mapping[str, Any]]], *, dies_at: int | None = None) -> None:
-        self._run, self._asks, self._dies_at = run, list(asks), dies_at
+        self.run, self._asks, self._dies_at = run, list(asks), dies_at
         self.asked: list[tuple[int, str]] = []
         self.notes: list[str] = []
 
@@ -127,7 +127,7 @@ class Asking:
         while self._asks and done >= self._asks[0][0]:
             what = self._asks.pop(0)[1]
             # one process, so that nobody answers while we wait
-            ask(self._run, TrialRequest(**{**what, "kind": RequestKind(what["kind"])}), wait_seconds=0)
+            ask(self.run, TrialRequest(**{**what, "kind": RequestKind(what["kind"])}), wait_seconds=0)
             self.asked.append((done, what["kind"]))
         if self._dies_at is not None and done >= self._dies_at:
             os.kill(os.getpid(), signal.SIGKILL)

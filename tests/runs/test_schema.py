@@ -17,6 +17,8 @@ from cohort.runs.report import render_report
 from cohort.runs.results import read_results
 from cohort.runs.schema import READABLE_VERSIONS, SCHEMA_VERSION
 from cohort.runs.store import RunStore
+from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.interventions import STOPPED_BY_USER, USER
 
 HINT = "Remove copies that are not meant."
 
@@ -78,6 +80,18 @@ def test_a_resume_brings_the_record_to_this_version_and_keeps_every_fact(old_run
         (problems,) = connection.execute("SELECT value FROM facts WHERE key = 'data_problems'").fetchone()
     assert '"hint"' in problems
     assert '"mend"' not in problems
+
+
+def test_several_decisions_of_one_kind_after_one_step_are_kept(old_run: Path) -> None:
+    store = RunStore.resume(old_run, clock=ManualClock())
+    before = len(store.reader.log.decisions())
+    asked = [
+        Decision(trial_id=0, step=6, kind=DecisionKind.STOP, reason=STOPPED_BY_USER, rule=USER, numbers={"number": n})
+        for n in (1, 2)
+    ]
+    store.append([], [asked[0], asked[0], asked[1]])
+    assert [entry.decision for entry in store.reader.log.decisions()[before:]] == asked
+    store.close()
 
 
 def test_a_new_database_has_this_version(tmp_path: Path) -> None:

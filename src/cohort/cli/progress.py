@@ -162,7 +162,6 @@ def _trial_table(
     rows: list[Sequence[str | Text]] = []
     for trial in trials:
         is_best = best is not None and trial.trial_id == best.trial_id
-        state = trial.reason if trial.status is TrialStatus.STOPPED and trial.reason else trial.status.value
         values = ", ".join(format_value(trial.parameters.get(name)) for name in names)
         rows.append(
             [
@@ -170,7 +169,7 @@ def _trial_table(
                 _bar(trial, width=_BAR_WIDTH if is_named else _BAR_WIDTH // 2),
                 format_value(trial.train_loss),
                 format_value(trial.best_value),
-                Text(state, style=STYLES[trial.status]),
+                Text(trial.state, style=STYLES[trial.status]),
                 parameter_text(trial.parameters, names) if is_named else values,
             ]
         )

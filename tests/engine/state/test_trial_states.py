@@ -65,3 +65,43 @@ def test_the_oldest_move_from_the_device_to_the_host_and_on(tmp_path: Path) -> N
     assert len(list((tmp_path / "run").rglob("state-*.safetensors"))) == 2
     state_store.flush()
     assert len(list((tmp_path / "run").rglob("state-*.safetensors"))) == 6
+
+
+def test_a_spare_state_is_kept_while_there_is_room_and_never_written(tmp_path: Path) -> None:
+    state_store = TrialStateStore(RunDirectory.create(tmp_path / "run"), memory_budget_bytes=2 * NUM_BYTES)
+    parked, spare = state(1, device="cpu"), state(2, device="cpu")
+    state_store.put_state(0, parked)
+    state_store.put_spare(1, spare)
+    assert list(state_store.flush()) == ["trials/0000/state-000001.safetensors"]
+    # a parked state needs the room: the spare one goes, not the oldest
+    state_store.put_state(2, state(3, device="cpu"))
+    assert not state_store.reclaim_state(1)
+    assert state_store.state(1) is None
+    assert_kept(state_store, [parked])
+
+
+def test_a_spare_state_is_reclaimed(tmp_path: Path) -> None:
+    state_store = TrialStateStore(RunDirectory.create(tmp_path / "run"), memory_budget_bytes=2 * NUM_BYTES)
+    one = state(2, device="cpu")
+    state_store.put_state(0, one)
+    state_store.spare_state(0)
+    assert state_store.state(0) is None
+    assert state_store.reclaim_state(0)
+    assert_kept(state_store, [one])
+    state_store.forget_state(0)
+    assert not state_store.reclaim_state(0)
+
+
+def test_the_weights_that_a_trial_begins_with_are_in_checkpoints(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run")
+    state_store = TrialStateStore(directory, memory_budget_bytes=NUM_BYTES)
+    weights = torch.randn(4, 8)
+    state_store.put_start(7, weights)
+    files = state_store.flush()
+    again = TrialStateStore(directory, memory_budget_bytes=NUM_BYTES)
+    again.restore(files)
+    found = again.start(7)
+    assert found is not None
+    assert torch.equal(found, weights)
+    assert again.start(6) is None
+    assert again.state(7) is None

@@ -23,6 +23,7 @@ class TrialProgress:
         train_loss: That of the last step, in nats per trained token; None before the first.
         best_value: The task's metric at its best evaluation so far; None before the first that is finite.
         best_order: That evaluation's sort key among all trials' (:meth:`ObjectiveMetric.order`); smaller is better.
+        is_protected: Whether a person decided that no exit rule may stop it.
     """
 
     trial_id: int
@@ -34,6 +35,15 @@ class TrialProgress:
     train_loss: float | None = None
     best_value: float | None = None
     best_order: tuple[float, ...] = ()
+    is_protected: bool = False
+
+    @property
+    def state(self) -> str:
+        """The status, and why the trial was stopped or that a person keeps it."""
+        if self.status is TrialStatus.STOPPED and self.reason:
+            return self.reason
+        is_open = self.status not in (TrialStatus.STOPPED, TrialStatus.COMPLETED, TrialStatus.FAILED)
+        return f"{self.status.value}, kept" if self.is_protected and is_open else self.status.value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,6 +140,7 @@ class ProgressTracker:
             train_loss=trajectory.last_loss,
             best_value=None if best is None else best.value,
             best_order=() if best is None else best.order(self._study.metric),
+            is_protected=self._study.is_protected(trial_id),
         )
 
     def _note(self, decision: Decision) -> None:

@@ -64,8 +64,12 @@ def decision_rows(decisions: Sequence[LoggedDecision]) -> tuple[list[dict[str, A
             "kind": entry.decision.kind.value,
             "reason": str(entry.decision.reason),
             "rule": entry.decision.rule,
-            "numbers": "; ".join(f"{name} {value:.4g}" for name, value in entry.decision.numbers.items())
-            + entry.decision.message,
+            "numbers": "; ".join(
+                [
+                    *([entry.decision.message] if entry.decision.message else []),
+                    *(f"{name} {value:.4g}" for name, value in entry.decision.numbers.items()),
+                ]
+            ),
         }
         for entry in decisions
         if entry.decision.kind is not DecisionKind.NEW_BEST
