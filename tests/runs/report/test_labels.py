@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cohort.runs.records import JsonValue
-from cohort.runs.report.labels import is_number, number_label, percent_label, setting_label, value_label
+from cohort.runs.report.labels import is_number, number_label, percent_label, setting_label, shortened, value_label
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,11 @@ def test_a_share_that_is_not_known_is_a_dash() -> None:
 
 def test_a_switch_is_no_number() -> None:
     assert [is_number(value) for value in (1, 0.5, True, "1", None)] == [True, True, False, False, False]
+
+
+def test_long_settings_are_shortened_in_the_middle() -> None:
+    label = setting_label(["q_proj", "k_proj", "v_proj", "o_proj"])
+    assert label == "q_proj, k_proj, v_proj, o_proj"
+    assert shortened(label, most=12) == "q_proj…_proj"
+    assert shortened("cosine", most=6) == "cosine"
+    assert len(shortened("constant_with_warmup", most=9)) == 9

@@ -32,3 +32,15 @@ def test_a_stay_is_a_bar_that_says_how_it_ended(run: SmallRun) -> None:
     # the first slot is the upper row
     first, second = (float(y) for y in re.findall(r'<rect x="[\d.]+" y="([\d.]+)"', drawing))
     assert second < first
+
+
+def test_a_short_stay_has_its_number_and_its_mark(run: SmallRun) -> None:
+    _, store, clock = run
+    store.trial_entered(2, slot=0)
+    clock.advance(2)
+    store.trial_left(2)
+    clock.advance(95)
+    drawing = drawn(run, run_seconds=store.seconds)
+    (group,) = re.findall(r'<g class="trial [^"]*" data-trial="2">.*?</g>', drawing)
+    assert 'class="stay-label"' in group
+    assert "scale(0.7)" in group

@@ -12,7 +12,7 @@ from statistics import median
 from cohort.core.seeds import derive_seed
 from cohort.core.units import counted
 from cohort.runs.records import JsonValue, TrialRecord
-from cohort.runs.report.labels import in_order, is_number, setting_label
+from cohort.runs.report.labels import in_order, is_number, setting_label, shortened
 from cohort.runs.report.outcomes import outcome_of, trial_group
 from cohort.runs.report.svg import Axis, Frame, band_axis, linear_axis, log_axis, mark
 
@@ -21,6 +21,8 @@ __all__ = ["Effect", "hyperparameter_effects", "varied_parameters"]
 # with more values than this a number is drawn on a continuous axis instead of in bands
 _MAX_BANDS = 12
 _WIDTH, _HEIGHT = 372.0, 250.0
+# marks at the ends of a logarithmic axis do not stand on its edge
+_PAD = 1.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,29 +61,38 @@ def _varied_with_followers(trials: Sequence[TrialRecord], *, followed: Mapping[s
     return {name: [other for other in varied if tied.get(other) == name] for name in varied if name not in tied}
 
 
-def _value_axis(values: Sequence[float]) -> Axis:
-    """Return the axis of best values."""
-    # clipped at three quartile ranges: one bad trial would flatten the marks of all others
+def _value_axis(values: Sequence[float], *, maximize: bool) -> Axis:
+    """Return the axis of best values, down to the best of them."""
+    # worse ones are clipped at three quartile ranges: one bad trial would flatten the marks of all others
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     quarter, three = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
     reach = 3 * (three - quarter)
     if reach > 0:
-        low, high = max(low, quarter - reach), min(high, three + reach)
+        low, high = (max(low, quarter - reach), high) if maximize else (low, min(high, three + reach))
     pad = 0.06 * (high - low)
     return linear_axis(low - pad, high + pad, count=5)
 
 
-def _parameter_axis(values: Sequence[JsonValue]) -> tuple[Axis, dict[str, float] | None]:
-    """Return the axis and the band of each value; a continuous axis has no bands."""
+def _parameter_axis(values: Sequence[JsonValue], *, is_log: bool | None) -> tuple[Axis, dict[str, float] | None]:
+    """Return the axis and the band of each value; a continuous axis has no bands.
+
+    ``is_log`` says how a range was searched; None: it was a list, or the task is not recorded.
+    """
     distinct, all_numbers = in_order(values)
-    if all_numbers and len(distinct) > _MAX_BANDS:
+    if all_numbers and (is_log is not None or len(distinct) > _MAX_BANDS):
         numbers = [value for value in distinct.values() if is_number(value)]
         low, high = min(numbers), max(numbers)
-        axis = log_axis(low, high) if low > 0 and high / low > 20 else linear_axis(low, high)
-        return axis, None
+        if is_log is None:
+            is_log = low > 0 and high / low > 20
+        if is_log:
+            return log_axis(low / _PAD, high * _PAD), None
+        pad = 0.04 * (high - low)
+        return linear_axis(low - pad, high + pad), None
     bands = {key: float(index) for index, key in enumerate(distinct)}
-    return band_axis([setting_label(value) for value in distinct.values()]), bands
+    # about 6 units a character at 11 px
+    most = max(4, int((_WIDTH - 66) / len(distinct) / 6.2))
+    return band_axis([shortened(setting_label(value), most=most) for value in distinct.values()]), bands
 
 
 def _effect(
@@ -92,8 +103,9 @@ def _effect(
     best: TrialRecord | None,
     value_label: str,
     y: Axis,
+    is_log: bool | None,
 ) -> Effect:
-    x, bands = _parameter_axis([trial.parameters.get(parameter) for trial in trials])
+    x, bands = _parameter_axis([trial.parameters.get(parameter) for trial in trials], is_log=is_log)
     frame = Frame(width=_WIDTH, height=_HEIGHT, x=x, y=y, x_label=parameter, y_label=f"best {value_label}")
     marks, by_band = [], dict[float, list[float]]()
     # the best is drawn last, over all others
@@ -133,22 +145,42 @@ def _effect(
         description=description,
         name=f"effect-{re.sub(r'[^A-Za-z0-9]+', '-', parameter)}",
     )
-    best_value = "" if best is None else setting_label(best.parameters.get(parameter))
+    best_value = "" if best is None else shortened(setting_label(best.parameters.get(parameter)), most=32)
     return Effect(parameter=parameter, drawing=drawing, best_value=best_value, spread=spread, tied=tuple(tied))
 
 
 def hyperparameter_effects(
-    trials: Sequence[TrialRecord], *, best: TrialRecord | None, value_label: str, followed: Mapping[str, str]
+    trials: Sequence[TrialRecord],
+    *,
+    best: TrialRecord | None,
+    value_label: str,
+    maximize: bool,
+    followed: Mapping[str, str],
+    ranges: Mapping[str, bool],
 ) -> list[Effect]:
     """Return one drawing for each hyperparameter that varies; none while no trial has a finite evaluation.
 
-    ``followed`` gives the base of each multiple of another hyperparameter, whose drawing names it too.
+    Args:
+        trials: All trials.
+        best: The run's result.
+        value_label: The task's metric in words.
+        maximize: Whether its larger values are better.
+        followed: The base of each multiple of another hyperparameter, whose drawing names it too.
+        ranges: The hyperparameters searched in a range, and whether in the logarithm, as their axis then is.
     """
     values = [trial.best_value for trial in trials if trial.best_value is not None and math.isfinite(trial.best_value)]
     if not values:
         return []
-    y = _value_axis(values)
+    y = _value_axis(values, maximize=maximize)
     return [
-        _effect(parameter, tied=tied, trials=trials, best=best, value_label=value_label, y=y)
+        _effect(
+            parameter,
+            tied=tied,
+            trials=trials,
+            best=best,
+            value_label=value_label,
+            y=y,
+            is_log=ranges.get(parameter),
+        )
         for parameter, tied in _varied_with_followers(trials, followed=followed).items()
     ]

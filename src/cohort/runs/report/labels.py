@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from cohort.runs.records import JsonValue
 
-__all__ = ["in_order", "is_number", "number_label", "percent_label", "setting_label", "value_label"]
+__all__ = ["in_order", "is_number", "number_label", "percent_label", "setting_label", "shortened", "value_label"]
 
 _ITEMS_SHOWN = 6
 
@@ -39,7 +39,17 @@ def setting_label(value: JsonValue) -> str:
     """Return a hyperparameter's value as a tick of an axis."""
     if is_number(value):
         return number_label(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def shortened(label: str, *, most: int) -> str:
+    """Return ``label`` in at most ``most`` characters, its middle left out: its beginning and its end tell most."""
+    if len(label) <= most:
+        return label
+    kept = max(most - 1, 2)
+    return f"{label[: kept - kept // 2]}…{label[-(kept // 2) :]}"
 
 
 def value_label(value: JsonValue, *, digits: int = 3) -> str:

@@ -24,12 +24,21 @@ _WRAPPED_FROM = 40
 def trial_table(results: RunResults) -> dict[str, Any]:
     """Return the table of trials: columns and rows, best first."""
     columns = shown_columns(results.ranked, medium=Medium.REPORT, metric_label=results.metric_label)
+    settings = [entry.trial.parameters for entry in results.ranked]
+    # one value in all trials needs no column, which would push the last ones off the page
+    same = {
+        name: settings[0][name]
+        for name in (settings[0] if settings else ())
+        if all(name in one and one[name] == settings[0][name] for one in settings)
+    }
+    columns = [column for column in columns if column.name not in same]
     numeric = [
         all(value is None or is_number(value) for value in map(column.value, results.ranked)) for column in columns
     ]
     return {
         "columns": [{"label": column.name, "numeric": is_n} for column, is_n in zip(columns, numeric, strict=True)],
         "rows": [_trial_row(entry, columns=columns, results=results) for entry in results.ranked],
+        "same": ", ".join(f"{name} {value_label(value)}" for name, value in same.items()),
     }
 
 

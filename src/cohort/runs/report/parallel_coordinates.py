@@ -10,7 +10,7 @@ from html import escape
 from cohort.core.units import counted
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.report.hyperparameter_effects import varied_parameters
-from cohort.runs.report.labels import in_order, number_label, setting_label
+from cohort.runs.report.labels import in_order, number_label, setting_label, shortened
 from cohort.runs.report.outcomes import trial_group
 from cohort.runs.report.svg import text
 
@@ -29,7 +29,7 @@ class _Column:
         keys = list(distinct)
         self.places = {key: (index + 0.5) / len(keys) for index, key in enumerate(keys)}
         stride = max(1, math.ceil(len(keys) / _MAX_LABELS))
-        self.labels = [(self.places[key], setting_label(distinct[key])) for key in keys[::stride]]
+        self.labels = [(self.places[key], shortened(setting_label(distinct[key]), most=20)) for key in keys[::stride]]
 
     def place(self, value: JsonValue) -> float:
         return self.places[json.dumps(value)]

@@ -9,7 +9,7 @@ from cohort.runs.records import JsonValue
 from cohort.tasks.hyperparameters import SEARCHABLE, parse_value
 from cohort.tuning.parameters import MultipleOf
 
-__all__ = ["followed_parameters", "searched_names"]
+__all__ = ["followed_parameters", "searched_names", "searched_ranges"]
 
 
 def _task_section(facts: RunFacts, *keys: str) -> Mapping[str, JsonValue]:
@@ -41,3 +41,13 @@ def followed_parameters(facts: RunFacts) -> dict[str, str]:
         if isinstance(multiple, MultipleOf):
             followed[name] = multiple.parameter
     return followed
+
+
+def searched_ranges(facts: RunFacts) -> dict[str, bool]:
+    """Return the hyperparameters that the task searches in a range without steps, and whether in the logarithm."""
+    entries = _task_section(facts, "search", "space").items()
+    return {
+        name: bool(entry.get("log"))
+        for name, entry in entries
+        if isinstance(entry, dict) and "min" in entry and entry.get("num") is None and entry.get("step") is None
+    }

@@ -56,16 +56,12 @@ def slot_timeline(
             f"{format_duration(stop_seconds)}: {ending}"
         )
         width, height = max(1.0, right - left - 0.6), y_base - y_top - 1.4
-        # a bar that is too narrow or too low for its number or mark is drawn without: the tooltip has both
-        label = ""
-        if width > 7 * len(str(stay.trial_id)) + 8 and height > 10:
-            label = text(left + 4, (y_top + y_base) / 2 + 4, str(stay.trial_id), classes="stay-label")
-        exit_mark = ""
-        if is_last and trial.is_over and width > 24 and height > 10:
+        shape = None
+        if is_last and trial.is_over:
             shape = "star" if stay.trial_id == best_id else outcome.shape
-            exit_mark = mark(shape, right - 8, (y_top + y_base) / 2, classes="on-bar")
+        labels = _number_and_mark(str(stay.trial_id), shape, left=left, right=right, top=y_top, base=y_base)
         place = f'x="{left:.1f}" y="{y_top + 0.7:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        drawn = f'<title>{escape(title)}</title><rect {place} rx="2" class="stay"/>{label}{exit_mark}'
+        drawn = f'<title>{escape(title)}</title><rect {place} rx="2" class="stay"/>{labels}'
         bars.append(trial_group(trial, drawn, best_id=best_id))
     description = (
         f"{counted(len(stays), 'stay')} of {counted(len(last_stay), 'trial')} in {counted(len(slots), 'slot')} over "
@@ -73,3 +69,22 @@ def slot_timeline(
         "Each bar is a trial in a slot; its colour and mark tell how the trial ended."
     )
     return frame.drawing(frame.axes() + "".join(bars), title="Slot timeline", description=description, name="slots")
+
+
+def _number_and_mark(number: str, shape: str | None, *, left: float, right: float, top: float, base: float) -> str:
+    """Return what stands on a bar: the trial's number and the mark of its end, as far as there is room."""
+    # the tooltip has both
+    if base - top <= 11.4:
+        return ""
+    width, middle, is_high = right - left, (top + base) / 2, base - top > 23
+    has_number = width > 7 * len(number) + 8.6
+    # where both have no room side by side, a small mark is below the number: colours alone do not tell outcomes
+    is_narrow = shape is not None and width <= 7 * len(number) + 22
+    drawn = ""
+    if has_number:
+        drawn = text(left + 4, top + 11 if is_narrow and is_high else middle + 4, number, classes="stay-label")
+    if shape is not None and not is_narrow:
+        drawn += mark(shape, right - 8, middle, classes="on-bar")
+    elif shape is not None and width > 7 and (is_high or not has_number):
+        drawn += mark(shape, (left + right) / 2, base - 7 if has_number else middle, classes="on-bar", scale=0.7)
+    return drawn

@@ -61,11 +61,12 @@ _SHAPES = {
 _LINES = ("cross", "plus", "bar")
 
 
-def mark(shape: str, x: float, y: float, *, classes: str, title: str = "") -> str:
+def mark(shape: str, x: float, y: float, *, classes: str, title: str = "", scale: float = 1.0) -> str:
     """Return a mark of a named shape at (x, y), with a tooltip."""
     tooltip = f"<title>{escape(title)}</title>" if title else ""
     named = f"mark line {classes}" if shape in _LINES else f"mark {classes}"
-    return f'<path d="{_SHAPES[shape]}" transform="translate({_at(x)} {_at(y)})" class="{named}">{tooltip}</path>'
+    size = "" if scale == 1 else f" scale({scale:g})"
+    return f'<path d="{_SHAPES[shape]}" transform="translate({_at(x)} {_at(y)}){size}" class="{named}">{tooltip}</path>'
 
 
 @dataclass(frozen=True, kw_only=True)

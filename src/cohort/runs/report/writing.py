@@ -14,12 +14,13 @@ from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.report.headline_bars import headline_bars
 from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.runs.report.importance import importance_bars
 from cohort.runs.report.labels import value_label
 from cohort.runs.report.loss_curves import loss_curves
 from cohort.runs.report.outcomes import outcome_key, outcome_styles
 from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.report.parallel_coordinates import parallel_coordinates
-from cohort.runs.report.searched_parameters import followed_parameters
+from cohort.runs.report.searched_parameters import followed_parameters, searched_ranges
 from cohort.runs.report.slot_timeline import slot_timeline
 from cohort.runs.results import RunResults, read_results
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -79,7 +80,14 @@ def _drawings(reader: RunReader, results: RunResults) -> dict[str, str]:
 def _effects(results: RunResults) -> dict[str, Any]:
     trials = [entry.trial for entry in results.ranked]
     followed = followed_parameters(results.facts)
-    effects = hyperparameter_effects(trials, best=results.best, value_label=results.metric_label, followed=followed)
+    effects = hyperparameter_effects(
+        trials,
+        best=results.best,
+        value_label=results.metric_label,
+        maximize=results.metric.maximize,
+        followed=followed,
+        ranges=searched_ranges(results.facts),
+    )
     varied = varied_parameters(trials, followed=followed)
     none = "No trial has been evaluated yet." if varied else "All trials have the same hyperparameters."
     return {"effects": effects, "no_effects": none}
@@ -125,6 +133,7 @@ def _render(reader: RunReader) -> str:
         metric_label=results.metric_label,
         maximize=results.metric.maximize,
         legend=outcome_key([entry.trial for entry in results.ranked], best=results.best),
+        importance=importance_bars(results),
         drawings=_drawings(reader, results),
         slots_note=_slots_note(reader),
         trial_table=trial_table(results),
