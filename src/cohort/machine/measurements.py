@@ -7,12 +7,13 @@ and renamed, so a reader never sees half of one. A file that is damaged, or of a
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import statistics
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from cohort.core.memory_records import PassKind, PassPeak, PassSize
 from cohort.data.cache import default_cache_directory
 from cohort.machine.machine import package_versions
 from cohort.models.config import DecoderConfig
-from cohort.scheduling.cost.model import StepSample, TrialWork
+from cohort.scheduling.cost.model import StepCost, StepSample, TrialWork
 
 __all__ = [
     "CostKey",
@@ -40,6 +41,10 @@ __all__ = [
 
 VERSION = 1
 MOST_FILES = 16
+# a sweep's ranks are often 8 to 64: neighbours tell of each other, while r = 20000 is another workload
+_RANKS_ALIKE = 8
+# runs of one key on an idle machine differ by tens of percent
+_SPEEDS_ALIKE = 3
 # these lay out the memory of a pass: another version of one may keep other tensors
 _PACKAGES = ("cohort-lora", "torch", "triton")
 
@@ -163,9 +168,30 @@ class MeasuredCosts:
     @property
     def seconds_per_evaluated_token(self) -> float | None:
         """Median of the runs; None where nothing was evaluated."""
-        # a mean would be spoilt by the first run on a machine, which compiles kernels
+        # a mean would be spoilt by the first run on a machine, which compiles kernels; of two runs, the lower
         rates = [run.evaluation_seconds / run.evaluated_tokens for run in self.runs if run.evaluated_tokens]
-        return statistics.median(rates) if rates else None
+        return statistics.median_low(rates) if rates else None
+
+    def alike(self, ranks: Collection[int], *, cost: StepCost) -> MeasuredCosts:
+        """Return the runs that tell something about a task, without odd ones.
+
+        Args:
+            ranks: The task's, as the bank aligns them. Runs of ranks that are all far from them are left out.
+            cost: The analytic cost. Runs that are far off from what the others are of it are left out: the machine was
+                busy with something else.
+        """
+        least, most = min(ranks) / _RANKS_ALIKE, max(ranks) * _RANKS_ALIKE
+        near = []
+        for run in self.runs:
+            samples = tuple(s for s in run.samples if all(least <= work.r <= most for work in s.pack))
+            if samples:
+                near.append(replace(run, samples=samples))
+        scales = [statistics.median(s.seconds / cost.step_seconds(s.pack) for s in run.samples) for run in near]
+        if not scales:
+            return MeasuredCosts()
+        usual = statistics.median_low(scales)
+        kept = (usual / _SPEEDS_ALIKE <= scale <= usual * _SPEEDS_ALIKE for scale in scales)
+        return MeasuredCosts(runs=tuple(itertools.compress(near, kept)))
 
 
 @dataclass(frozen=True, kw_only=True)

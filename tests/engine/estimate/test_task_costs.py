@@ -89,3 +89,23 @@ def test_costs_are_kept_by_what_they_hold_for(folder: Path, inputs: TaskInputs) 
     assert cost_key(inputs, CPU) != cost_key(inputs, KNOWN_GPUS["H200"])
     assert cost_key(inputs, KNOWN_GPUS["H200"]).precision == "bfloat16"
     assert cost_key(inputs, CPU) == cost_key(read_inputs(tiny_task(folder, training={"max_steps": 99})), CPU)
+
+
+def odd_run(*, r: int = 16, seconds: float) -> RunCosts:
+    sample = StepSample(pack=(TrialWork(r=r, num_tokens=20.0, sum_squares=400.0, num_sequences=2),), seconds=seconds)
+    return RunCosts(samples=(sample,), evaluated_tokens=10, evaluation_seconds=50.0, steps=2, start_seconds=60.0,
+                    finish_seconds=30.0, other_seconds=20.0)  # fmt: skip
+
+
+def test_a_run_of_ranks_far_from_the_task_s_says_nothing_about_it(folder: Path, inputs: TaskInputs) -> None:
+    nothing, odd = (costs(tiny_task(folder), inputs, CPU, *runs) for runs in ((), (odd_run(r=20_000, seconds=30.0),)))
+    assert odd.time(1, odd.sizes(1)) == nothing.time(1, nothing.sizes(1))
+
+
+@pytest.mark.parametrize("usual", [1, 3])
+def test_one_odd_run_does_not_move_what_the_others_measured(usual: int, folder: Path, inputs: TaskInputs) -> None:
+    runs = [measured(ENOUGH_PACKS)] * usual
+    without, with_it = (
+        costs(tiny_task(folder), inputs, CPU, *found) for found in (runs, [odd_run(seconds=40.0), *runs])
+    )
+    assert with_it.time(1, with_it.sizes(1)) == without.time(1, without.sizes(1))

@@ -84,7 +84,7 @@ class TaskCosts:
         Raises:
             InputError: the search space cannot be listed or sampled.
         """
-        self.task, self.inputs, self.hardware, self.measured = task, inputs, hardware, measured
+        self.task, self.inputs, self.hardware = task, inputs, hardware
         self.bytes_per_value = 2 if hardware.is_gpu else 4
         self.layout = inputs.layout
         self.counts = count_model(inputs.config)
@@ -97,6 +97,8 @@ class TaskCosts:
         self.mean_square = float((train.lengths.astype(float) ** 2).mean())
         self.works = {trial_id: self._work(trial) for trial_id, trial in enumerate(self.trials)}
         self.model_work = self._model_work()
+        analytic = analytic_step_cost(self.model_work, hardware)
+        self.measured = measured.alike({work.r for work in self.works.values()}, cost=analytic)
 
     def _all_trials(self) -> list[PlannedTrial]:
         # the trials that a sampler proposes later are unknown; they count like the first ones, in turn
@@ -248,10 +250,10 @@ class TaskCosts:
         ]
         training = training_time(waiting, capacity=sizes.capacity, cost=cost)
         runs = self.measured.runs
-        # medians everywhere: the first run on a machine compiles kernels
+        # medians everywhere: the first run on a machine compiles kernels; of two runs, the lower
         others = [run.other_seconds / run.steps for run in runs if run.steps]
-        other = statistics.median(others) * training.num_steps if others else 0.0
-        finish = statistics.median(run.finish_seconds for run in runs) if runs else FINISH_SECONDS
+        other = statistics.median_low(others) * training.num_steps if others else 0.0
+        finish = statistics.median_low(run.finish_seconds for run in runs) if runs else FINISH_SECONDS
         return TimeParts(
             training=training.seconds,
             evaluation=self._evaluation_seconds(cost, sizes),
@@ -291,7 +293,7 @@ class TaskCosts:
     def _start_seconds(self) -> float:
         runs = self.measured.runs
         if runs:
-            return START_SECONDS + statistics.median(run.start_seconds for run in runs)
+            return START_SECONDS + statistics.median_low(run.start_seconds for run in runs)
         # no run has measured such a start: the base model's file is then read at a local disk's speed
         set_up = GPU_SET_UP_SECONDS if self.hardware.is_gpu else 0.0
         return START_SECONDS + set_up + self.weight_bytes / READ_BYTES_PER_SECOND
