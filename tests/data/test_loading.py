@@ -99,6 +99,27 @@ def test_a_validation_file_and_its_leaks(tokenizer: PreTrainedTokenizerBase, wri
     assert report.lines["in_train_and_validation"] == (f"{validation}:1",)
 
 
+def test_test_rows_are_kept_apart_and_their_leaks_named(
+    tokenizer: PreTrainedTokenizerBase, write_jsonl: Write, tmp_path: Path
+) -> None:
+    files = {
+        "train": write_jsonl(pairs(6)),
+        "validation": write_jsonl(pairs(3, start=6), name="validation.jsonl"),
+        "test": write_jsonl(pairs(4, start=8), name="test.jsonl"),
+    }
+    for loaded in (
+        load(tokenizer, cache=tmp_path / "cache", **files),
+        load(tokenizer, cache=tmp_path / "cache", **files),
+    ):
+        assert loaded.test is not None
+        assert (len(loaded.train), len(loaded.validation), len(loaded.test)) == (6, 3, 4)
+        assert loaded.report.num_test_rows == 4
+        assert loaded.report.lines["in_test_and_another"] == (f"{files['test']}:1",)
+    without = load(tokenizer, train=files["train"], validation=files["validation"])
+    assert (without.test, without.report.test_input) == (None, None)
+    assert without.report.train_input == loaded.report.train_input
+
+
 def test_the_same_file_for_both_splits(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
     path = write_jsonl(pairs(4))
     data = load(tokenizer, train=path, validation=path)

@@ -43,7 +43,7 @@ def test_rows_are_counted_by_split_with_the_unreadable_ones(tmp_path: Path) -> N
     config, log = settings(tmp_path, train="a.jsonl", validation="v.jsonl"), ProblemLog()
     parsed = read_examples(find_sources(config, log=log), settings=config, log=log)
     assert (len(parsed.train), len(parsed.validation), parsed.is_chat) == (2, 1, False)
-    assert parsed.rows_read == {"train": 3, "validation": 1}
+    assert parsed.rows_read == {"train": 3, "validation": 1, "test": 0}
 
 
 def test_text_and_messages_do_not_mix(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ def resume(
     """Continue a run or a queue after any stop.
 
     This works after Ctrl-C, a kill or a reboot, also on another machine. A finished run shows its result. If inputs
-    have moved, name them: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH.
+    have moved, name them: --model_name_or_path PATH, --dataset.train PATH, --dataset.validation PATH,
+    --dataset.test PATH.
     """
     with exits(as_json=as_json, debug=debug, resume=run_dir):
         from cohort.task_queue.store import find_queue

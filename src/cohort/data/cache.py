@@ -36,12 +36,14 @@ class CachedData:
 
     Attributes:
         validation: The validation rows that evaluations of trials choose from.
+        test: The rows that the winner is measured on at the end; None where the task names none.
         all_validation: Every validation row, for the comparison at the end; the same object where that is all of them.
     """
 
     train: TokenisedRows
     validation: TokenisedRows
     all_validation: TokenisedRows
+    test: TokenisedRows | None = None
     report: DataReport
 
 
@@ -63,6 +65,7 @@ def read_cache(directory: Path, *, key: str) -> CachedData | None:
                 train=_rows(arrays, texts=texts, split="train"),
                 validation=validation,
                 all_validation=_rows(arrays, texts=texts, split=_ALL) if _ALL in texts else validation,
+                test=_rows(arrays, texts=texts, split="test") if "test" in texts else None,
                 report=DataReport.from_json(texts["report"]),
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
@@ -85,6 +88,8 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
     splits = {"train": data.train, "validation": data.validation}
     if data.all_validation is not data.validation:
         splits[_ALL] = data.all_validation
+    if data.test is not None:
+        splits["test"] = data.test
     for split, rows in splits.items():
         texts[split] = {name: getattr(rows, name) for name in (*_TEXTS, "columns", "fingerprint")}
         arrays |= {f"{split}_{name}": getattr(rows, field) for name, field in _ARRAYS.items()}

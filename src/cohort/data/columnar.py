@@ -13,7 +13,7 @@ from cohort.data.sources import HubSource, SourceFile, SplitName
 
 __all__ = ["hub_rows", "parquet_rows"]
 
-_HUB_SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "test")}
+_HUB_SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "test"), "test": ("test",)}
 
 
 def parquet_rows(source: SourceFile) -> Iterator[tuple[int, Mapping[str, Any] | BadRowError]]:

@@ -109,12 +109,13 @@ def _load(
 ) -> CachedData:
     tokenizer_hash = _digest(_tokenizer_parts(tokenizer))
     parsed = read_examples(sources, settings=settings, log=log)
-    train, validation, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
+    train, validation, test, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
     _note_repeats(train, validation, log=log)
+    _note_test_repeats(test, [*train, *validation], log=log)
     # after the files' own problems: how many rows a share leaves is known only once all are read
     train, validation = _with_share(train, validation, settings=settings, log=log)
-    _note_nothing_left(train, validation, settings=settings, log=log)
+    _note_nothing_left(train, validation, test, settings=settings, log=log)
     _raise_stopping(log, settings=settings, max_problems=max_problems)
     assert parsed.format is not None, "rows without a format were let through"
     num_usable = len(train)
@@ -124,11 +125,11 @@ def _load(
     train = [train[index] for index in taken]
     chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
     evaluated = [validation[index] for index in chosen]
-    train_lengths = np.asarray([len(row.tokens) for row in train], dtype=np.int64)
     counts, lines, samples = collect_notes(log)
     train_rows = flattened(train, identity=identity, keeps_columns=False)
     validation_rows = flattened(evaluated, identity=identity)
     all_rows = validation_rows if len(evaluated) == len(validation) else flattened(validation, identity=identity)
+    test_rows = flattened(test, identity=identity) if test else None
     report = DataReport(
         format=parsed.format.value,
         is_chat=parsed.is_chat,
@@ -142,7 +143,7 @@ def _load(
         lines=lines,
         samples=samples,
         lengths=measure_lengths(lengths),
-        train_lengths=measure_lengths(train_lengths),
+        train_lengths=measure_lengths(train_rows.lengths),
         max_length=settings.max_length,
         data_hash=_digest([entry.digest for entry in sources]),
         file_hashes={entry.source.shown: entry.digest for entry in sources},
@@ -150,8 +151,12 @@ def _load(
         train_input=split_input("train", train_rows, sources=sources, parsed=parsed),
         validation_input=split_input("validation", validation_rows, sources=sources, parsed=parsed),
         all_validation_input=split_input("validation", all_rows, sources=sources, parsed=parsed),
+        num_test_rows=len(test),
+        test_input=None if test_rows is None else split_input("test", test_rows, sources=sources, parsed=parsed),
     )
-    return CachedData(train=train_rows, validation=validation_rows, all_validation=all_rows, report=report)
+    return CachedData(
+        train=train_rows, validation=validation_rows, all_validation=all_rows, test=test_rows, report=report
+    )
 
 
 def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None) -> None:
@@ -164,8 +169,8 @@ def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems:
 
 def _tokenised(
     parsed: ParsedDataset, *, settings: DatasetSettings, tokenizer: PreTrainedTokenizerBase, log: ProblemLog
-) -> tuple[list[TokenRow], list[TokenRow], NDArray[np.int64]]:
-    """Return (training rows, validation rows, every length), or nothing where the format itself stops the run."""
+) -> tuple[list[TokenRow], list[TokenRow], list[TokenRow], NDArray[np.int64]]:
+    """Return (training, validation and test rows, every length), or nothing where the format itself stops the run."""
     if parsed.format is DataFormat.PREFERENCE:
         log.add(
             ProblemKind.INPUT,
@@ -180,7 +185,7 @@ def _tokenised(
         except InputError as error:
             log.add_input(error)
     if log.of(ProblemKind.INPUT):
-        return [], [], np.empty(0, dtype=np.int64)
+        return [], [], [], np.empty(0, dtype=np.int64)
 
     def tokenise(rows: Sequence[ParsedRow]) -> tuple[list[TokenRow], NDArray[np.int64]]:
         rendered = render_rows(rows, tokenizer=tokenizer, completion_only_loss=settings.completion_only_loss, log=log)
@@ -188,7 +193,9 @@ def _tokenised(
 
     train, train_lengths = tokenise(parsed.train)
     validation, validation_lengths = tokenise(parsed.validation)
-    return train, validation, np.concatenate([train_lengths, validation_lengths])
+    # lengths are for choosing max_length by what is trained on
+    test, _ = tokenise(parsed.test)
+    return train, validation, test, np.concatenate([train_lengths, validation_lengths])
 
 
 def _note_repeats(train: Sequence[TokenRow], validation: Sequence[TokenRow], *, log: ProblemLog) -> None:
@@ -213,6 +220,19 @@ def _note_repeats(train: Sequence[TokenRow], validation: Sequence[TokenRow], *, 
             )
 
 
+def _note_test_repeats(test: Sequence[TokenRow], others: Sequence[TokenRow], *, log: ProblemLog) -> None:
+    first = {row.content: row.where for row in reversed(others)}
+    for row in test:
+        if row.content in first:
+            log.add(
+                ProblemKind.IN_TEST_AND_ANOTHER,
+                where=row.where,
+                found=f"the same tokens as {first[row.content]}",
+                allowed="test rows that no earlier step reads",
+                hint="Remove the row from one of the two files.",
+            )
+
+
 def _with_share(
     train: list[TokenRow], validation: list[TokenRow], *, settings: DatasetSettings, log: ProblemLog
 ) -> tuple[list[TokenRow], list[TokenRow]]:
@@ -233,13 +253,18 @@ def _with_share(
 
 
 def _note_nothing_left(
-    train: Sequence[TokenRow], validation: Sequence[TokenRow], *, settings: DatasetSettings, log: ProblemLog
+    train: Sequence[TokenRow],
+    validation: Sequence[TokenRow],
+    test: Sequence[TokenRow],
+    *,
+    settings: DatasetSettings,
+    log: ProblemLog,
 ) -> None:
     if log.of(ProblemKind.INPUT):
         return
     is_share = isinstance(settings.validation, int | float)
-    for name, rows in (("train", train), ("validation", validation)):
-        if rows or (name == "validation" and is_share):
+    for name, rows in (("train", train), ("validation", validation), ("test", test)):
+        if rows or (name == "validation" and is_share) or (name == "test" and settings.test is None):
             continue
         counts = ", ".join(f"{kind.replace('_', ' ')}: {count}" for kind, count in log.counts().items())
         log.add(

@@ -29,6 +29,7 @@ class ProblemKind(StrEnum):
     EMPTY_AFTER_MASKING = "empty_after_masking"
     DUPLICATE = "duplicate"
     IN_TRAIN_AND_VALIDATION = "in_train_and_validation"
+    IN_TEST_AND_ANOTHER = "in_test_and_another"
     BORDER_INSIDE_TOKEN = "border_inside_token"
     VALIDATED_ON_TEST_SPLIT = "validated_on_test_split"
 

@@ -34,7 +34,7 @@ class InputSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedDataset:
-    """The good rows of both splits. ``validation`` is empty where a share of the training rows is asked for.
+    """The good rows of each split. ``validation`` is empty where a share of the training rows is asked for.
 
     ``rows_read`` counts the rows of the files of each split, those that are not good included.
     """
@@ -43,6 +43,7 @@ class ParsedDataset:
     is_chat: bool
     train: list[ParsedRow]
     validation: list[ParsedRow]
+    test: list[ParsedRow]
     rows_read: Mapping[SplitName, int]
 
 
@@ -51,8 +52,8 @@ def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSou
     found = []
     for split in SPLITS:
         where, written = settings.key(split), getattr(settings, split)
-        # a share of the training rows has no files
-        if isinstance(written, int | float):
+        # a share of the training rows has no files, and a task may have no test rows
+        if written is None or isinstance(written, int | float):
             continue
         resolved: list[DataSource]
         if (given := settings.given.get(split)) is not None:
@@ -76,8 +77,8 @@ def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSou
 
 def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, log: ProblemLog) -> ParsedDataset:
     """Return the examples of ``sources``; every row that has a problem is noted in ``log`` and left out."""
-    rows: dict[SplitName, list[RawRow]] = {"train": [], "validation": []}
-    rows_read: dict[SplitName, int] = {"train": 0, "validation": 0}
+    rows: dict[SplitName, list[RawRow]] = {split: [] for split in SPLITS}
+    rows_read: dict[SplitName, int] = dict.fromkeys(SPLITS, 0)
     for entry in sources:
         if entry.rows is not None:
             read, unreadable = list(entry.rows), 0
@@ -90,13 +91,15 @@ def read_examples(sources: Sequence[InputSource], *, settings: DatasetSettings, 
             read, unreadable = result.rows, result.num_unreadable
         rows[entry.split].extend(read)
         rows_read[entry.split] += len(read) + unreadable
-    data_format, parsed = parse_rows([*rows["train"], *rows["validation"]], settings=settings, log=log)
+    every = [row for split in SPLITS for row in rows[split]]
+    data_format, parsed = parse_rows(every, settings=settings, log=log)
     is_chat = _note_mixed_rendering(parsed, log=log)
     return ParsedDataset(
         format=data_format,
         is_chat=is_chat,
         train=[row for row in parsed if row.split == "train"],
         validation=[row for row in parsed if row.split == "validation"],
+        test=[row for row in parsed if row.split == "test"],
         rows_read=rows_read,
     )
 

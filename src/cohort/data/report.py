@@ -62,6 +62,8 @@ class DataReport:
         validation_input: What the validation rows that evaluations choose from were read from: no file where they are
             a share of the training rows.
         all_validation_input: The same for all validation rows.
+        num_test_rows: Rows that the winner is measured on at the end.
+        test_input: What they were read from; None where there are none.
     """
 
     format: str
@@ -84,6 +86,8 @@ class DataReport:
     train_input: SplitInput
     validation_input: SplitInput
     all_validation_input: SplitInput
+    num_test_rows: int = 0
+    test_input: SplitInput | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,6 +106,7 @@ class DataReport:
             data[name] = LengthStatistics(**entry)
         for name in ("train_input", "validation_input", "all_validation_input"):
             data[name] = SplitInput(**data[name])
+        data["test_input"] = None if data["test_input"] is None else SplitInput(**data["test_input"])
         for name in ("lines", "samples"):
             data[name] = {kind: tuple(entries) for kind, entries in data[name].items()}
         return cls(**data)
@@ -114,6 +119,7 @@ class DataReport:
             f"format {self.format}: {self.num_rows_read} rows read, {self.num_train_rows}{of_usable} to train on "
             f"({self.num_trained_tokens} trained tokens), {self.num_validation_rows} for validation, "
             f"{self.num_evaluation_rows} of them evaluated"
+            + (f", {self.num_test_rows} to test the winner on" if self.num_test_rows else "")
         ]
         for kind, count in self.counts.items():
             shown = ", ".join(self.lines[kind][:5])

@@ -110,6 +110,7 @@ class DatasetSettings:
         train: One file (.jsonl, .json, .csv, .parquet), several, a directory, or a hub id (``org/name`` or
             ``org/name:config``).
         validation: The same, or the share of the training rows to put aside (0 < share < 1).
+        test: The same as ``train``, for rows that only the finished winner is measured on; None for none.
         columns: Our column name -> the file's column name, e.g. ``{"prompt": "question"}``.
         completion_only_loss: False trains on every token, whatever a message's weight says.
         seed: Chooses the validation share, the evaluation rows and the rows of ``max_train_samples``.
@@ -123,6 +124,7 @@ class DatasetSettings:
 
     train: str | Path | Sequence[str | Path]
     validation: str | Path | Sequence[str | Path] | float = 0.1
+    test: str | Path | Sequence[str | Path] | None = None
     format: FormatChoice = choice(
         "auto", "layout of the rows; auto recognises it by the keys", options=get_args(FormatChoice)
     )

@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 READABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
-SplitName = Literal["train", "validation"]
-SPLITS: tuple[SplitName, ...] = ("train", "validation")
+SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 # the words by which the hub recognises splits in file names (`datasets`, data_files.py)
 _SPLIT_WORDS = {

@@ -16,7 +16,7 @@ RESTORE_OR_POINT_TO = (
 )
 _RESTORE_LIBRARY = "Install the versions the run began with, or start a new run with `cohort tune`."
 _WHEN = "as when the run began"
-_NAMES = {"train": "training", "validation": "validation"}
+_NAMES = {"train": "training", "validation": "validation", "test": "test"}
 
 
 def row_problems(before: InputFacts, now: InputFacts, *, task: TaskFile) -> list[Problem]:
@@ -30,6 +30,7 @@ def row_problems(before: InputFacts, now: InputFacts, *, task: TaskFile) -> list
     then = (before.train_fingerprint, before.validation_fingerprint)
     compared = before.all_validation_input, now.all_validation_input
     same_compared = None in compared or compared[0] == compared[1]
+    same_compared &= before.test_input == now.test_input
     if then == (now.train_fingerprint, now.validation_fingerprint) and same_compared:
         return []
     # runs of early versions have one hash of files and tokenizer together
@@ -47,11 +48,12 @@ def row_problems(before: InputFacts, now: InputFacts, *, task: TaskFile) -> list
         )
     is_share = isinstance(task.dataset.validation, int | float)
     pairs = _inputs(before, now)
-    train_changed, validation_changed = (then.rows_hash != found.rows_hash for then, found in pairs.values())
+    other = {split: then.rows_hash != found.rows_hash for split, (then, found) in pairs.items()}
     # a share is taken from the training rows: they are what the user changed
     changed = {
-        "train": train_changed or (is_share and validation_changed),
-        "validation": validation_changed and not is_share,
+        "train": other["train"] or (is_share and other["validation"]),
+        "validation": other["validation"] and not is_share,
+        "test": other.get("test", False),
     }
     for split, (first, found) in pairs.items():
         # the same file gives other rows if the tokenizer changed, which is a problem of its own
@@ -97,7 +99,7 @@ def _problem_of_early_record(before: InputFacts, now: InputFacts, *, task: TaskF
             hint=RESTORE_OR_POINT_TO.format(key="model_name_or_path"),
         )
     is_share = isinstance(task.dataset.validation, int | float)
-    places = [str(_rows(task, split)) for split in _NAMES]
+    places = [str(_rows(task, split)) for split in ("train", "validation")]
     name = "the training rows" if is_share else "the training rows, the validation rows or both"
     return Problem(
         where=places[0] if is_share else "; ".join(places),
@@ -116,6 +118,7 @@ def _inputs(before: InputFacts, now: InputFacts) -> dict[str, tuple[SplitInput, 
         "validation": (before.all_validation_input, now.all_validation_input)
         if is_all
         else (before.validation_input, now.validation_input),
+        "test": (before.test_input, now.test_input),
     }
     return {split: (then, found) for split, (then, found) in pairs.items() if then is not None and found is not None}
 

@@ -46,6 +46,7 @@ class Comparison:
         ranked: The trials that competed, best first; the first is the winner.
         others: What they are compared with and cannot win: the base model, and the trial of the default hyperparameters
             where it is not among ``ranked``.
+        split: What the rows are: ``validation`` or ``test``.
         note: Why there are fewer contenders or rows than asked for; empty where there are not.
     """
 
@@ -54,6 +55,7 @@ class Comparison:
     num_tokens: int
     ranked: tuple[Contender, ...]
     others: tuple[Contender, ...]
+    split: str = "validation"
     note: str = ""
 
     @classmethod
@@ -69,8 +71,8 @@ class Comparison:
     @property
     def rows_text(self) -> str:
         if self.num_rows == self.num_available:
-            return f"all {self.num_rows} validation rows"
-        return f"{self.num_rows} of {self.num_available} validation rows"
+            return f"all {self.num_rows} {self.split} rows"
+        return f"{self.num_rows} of {self.num_available} {self.split} rows"
 
     @property
     def base(self) -> Contender | None:

@@ -124,7 +124,8 @@ class InputFacts:
     Attributes:
         train_input, validation_input, tokenizer_hash: Tell which input changed. Older runs lack them and tell only that
             one did, by ``train_fingerprint`` and ``validation_fingerprint``.
-        all_validation_input: The same for every validation row, where the best trials are compared on more of them.
+        all_validation_input: The same for every validation row, where the best trials are compared on all of them.
+        test_input: The same for the test rows.
         evaluation_rows: Validation rows that every evaluation uses.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
         metric_functions: SHA-256 of the code of the user's metric functions, by the name of the metric.
@@ -140,6 +141,7 @@ class InputFacts:
     train_input: SplitInput | None = None
     validation_input: SplitInput | None = None
     all_validation_input: SplitInput | None = None
+    test_input: SplitInput | None = None
     tokenizer_hash: str | None = None
     model_hash: str | None = None
     target_modules: tuple[str, ...] | None = None
@@ -217,6 +219,7 @@ class RunFacts:
         best_trial_id: The run's result, once it has ended.
         finals: The best trials on all validation rows, which chose the result; None where that was not asked for, or
             by an older version.
+        test: The result on the test rows, once, with the base model and the default configuration.
         base_metrics: Measured without an adapter, ``loss`` among them.
         default_metrics: The same for the default hyperparameters, trained to their last step.
         search_ended: What ended the search before all trials were proposed, in words.
@@ -234,6 +237,7 @@ class RunFacts:
     has_begun: bool | None = None
     best_trial_id: int | None = None
     finals: Comparison | None = None
+    test: Comparison | None = None
     base_metrics: Mapping[str, float] | None = None
     default_metrics: Mapping[str, float] | None = None
     search_ended: str | None = None
@@ -267,7 +271,7 @@ class RunFacts:
     def listed(self) -> dict[str, JsonValue]:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
-        hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals"}
+        hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals", "test"}
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 
@@ -285,6 +289,7 @@ class FactUpdates(TypedDict, total=False):
     has_begun: bool
     best_trial_id: int | None
     finals: Comparison
+    test: Comparison
     base_metrics: Mapping[str, float]
     default_metrics: Mapping[str, float]
     search_ended: str
@@ -337,6 +342,8 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "train_input": lambda entry: SplitInput(**entry),
     "validation_input": lambda entry: SplitInput(**entry),
     "all_validation_input": lambda entry: SplitInput(**entry),
+    "test_input": lambda entry: SplitInput(**entry),
+    "test": Comparison.from_json,
     "finals": Comparison.from_json,
     "memory_recompute": GradientCheckpointing,
     "micro_batch_tokens": lambda entries: {PassKind(kind): tokens for kind, tokens in entries.items()},

@@ -209,6 +209,8 @@ def results_json(results: RunResults) -> dict[str, Any]:
         },
         "trials": trials,
     }
+    if results.facts.test is not None:
+        whole["test"] = asdict(results.facts.test)
     if results.facts.finals is not None:
         whole |= {"finals": asdict(results.facts.finals), "verdicts": verdicts(results)}
     cleaned: dict[str, Any] = finite_values(whole)

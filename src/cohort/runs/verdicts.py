@@ -33,6 +33,23 @@ def training_value_text(results: RunResults, value: float | None) -> str:
 
 def comparison_lines(results: RunResults) -> dict[str, str]:
     """Return what the comparisons at the end measured, by name; nothing for a run that made none."""
+    return _finals_lines(results) | _test_lines(results)
+
+
+def _test_lines(results: RunResults) -> dict[str, str]:
+    test, metric, default_id = results.facts.test, results.metric, results.facts.task.default_trial_id
+    if test is None or metric.name not in test.winner.values:
+        return {}
+    lines = {"test": _numbers(test.winner, test, metric)}
+    default = None if default_id is None else test.of_trial(default_id)
+    if default is not None and default is not test.winner:
+        lines["test default"] = _against(default, test, metric)
+    if test.base is not None:
+        lines["test base"] = _against(test.base, test, metric)
+    return lines
+
+
+def _finals_lines(results: RunResults) -> dict[str, str]:
     finals = results.facts.finals
     if finals is None or results.metric.name not in finals.winner.values:
         return {}

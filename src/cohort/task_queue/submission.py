@@ -132,7 +132,7 @@ def find_changes(queued: QueuedTask, *, directory: Path) -> list[Problem]:
 
 def _digests(path: Path | None, task: TaskFile) -> dict[str, str]:
     data = task.dataset
-    named = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
+    named = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ()), *(data.test or ())]
     # a directory of rows counts with every file in it: one that is added changes the data too
     files = [*([] if path is None else [path]), *task.evaluation.function_files]
     for entry in map(Path, named):

@@ -57,6 +57,12 @@ _FILES_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type
 Files = Annotated[
     tuple[str, ...], BeforeValidator(_files), PlainSerializer(_plain_files), WithJsonSchema(_FILES_SCHEMA)
 ]
+FilesOrNothing = Annotated[
+    tuple[str, ...] | None,
+    BeforeValidator(lambda value: None if value is None else _files(value)),
+    PlainSerializer(lambda value: None if value is None else _plain_files(value)),
+    WithJsonSchema({"anyOf": [*_FILES_SCHEMA["anyOf"], {"type": "null"}]}),
+]
 FilesOrShare = Annotated[
     tuple[str, ...] | float,
     BeforeValidator(_files_or_share),
@@ -74,7 +80,17 @@ else:
         allowed=SHARE_ALLOWED,
         description="validation rows, or the share of the training rows to put aside (seeded, disjoint)",
     )
-    _DatasetKeys = section_with(DatasetSettings, train=(Files, _TRAIN), validation=(FilesOrShare, _VALIDATION))
+    _TEST = setting(
+        None,
+        allowed=f"null, {_FILES_ALLOWED}",
+        description="rows that the best adapter, the base model and the default configuration are measured on once",
+    )
+    _DatasetKeys = section_with(
+        DatasetSettings,
+        train=(Files, _TRAIN),
+        validation=(FilesOrShare, _VALIDATION),
+        test=(FilesOrNothing, _TEST),
+    )
 
 
 class DatasetSection(_DatasetKeys):
@@ -83,9 +99,10 @@ class DatasetSection(_DatasetKeys):
     if TYPE_CHECKING:
         train: Files
         validation: FilesOrShare
+        test: FilesOrNothing
 
     def settings(self, **others: Any) -> DatasetSettings:
-        names = ("train", "validation", *setting_fields(DatasetSettings))
+        names = ("train", "validation", "test", *setting_fields(DatasetSettings))
         return DatasetSettings(**{name: getattr(self, name) for name in names}, **others)
 
     @model_validator(mode="after")

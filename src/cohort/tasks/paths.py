@@ -72,7 +72,7 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: 
     return problems
 
 
-PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), ("dataset", "train"), ("dataset", "validation"))
+PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), *(("dataset", split) for split in SPLITS))
 """Keys that say where something is."""
 
 

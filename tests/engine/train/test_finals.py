@@ -13,6 +13,7 @@ import pytest
 
 from cohort.adapters.bank import AdapterState
 from cohort.core.clock import SystemClock
+from cohort.core.errors import InputError
 from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.run_start import begun_run, new_directory
 from cohort.engine.state.trial_states import StoredState, StoredStateKind
@@ -26,8 +27,10 @@ from cohort.memory.sizes import SizeRequest
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.results import read_results
+from cohort.runs.verdicts import comparison_lines
 from cohort.training.checkpoint import read_weights
 from cohort.training.trial import TrialState
+from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
 # few rows of each evaluation, many for the last comparison; what it may cost is a test of its own
@@ -180,3 +183,41 @@ def opened(preparation: Preparation, path: Path) -> Iterator[OpenRun]:
         begun_run(preparation, directory, watcher=Interrupting(), options=RunOptions(), clock=SystemClock()) as run,
     ):
         yield run
+
+
+def test_the_winner_the_base_model_and_the_default_are_measured_on_the_test_rows_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(folder / "test.jsonl", count=7)
+    sections = {**SPACE, "dataset": {"test": "test.jsonl"}, "training": {"max_steps": 4, "learning_rate": 3e-3}}
+    task, run = tiny_task(folder, **sections, evaluation=FEW), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(task_run, "finish_run", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            tune(task, run)
+    measured = facts_of(run).test
+    monkeypatch.setattr(Finals, "_measure", _interrupt)
+    resume(run)
+    facts = facts_of(run)
+    assert facts.test == measured, "a resume measures nothing again"
+    assert facts.test is not None
+    assert facts.finals is not None
+    assert (facts.test.num_rows, facts.test.rows_text) == (7, "all 7 test rows")
+    (winner,) = facts.test.ranked
+    assert winner.trial_id == facts.best_trial_id == facts.finals.winner.trial_id
+    assert {entry.trial_id for entry in facts.test.others} == {facts.task.default_trial_id, None}
+    with RunReader.open(run / "run.db") as reader:
+        lines = comparison_lines(read_results(reader))
+    assert [name for name in lines if name.startswith("test")] == ["test", "test default", "test base"]
+    assert "On all 7 test rows, which no earlier step has read:" in (run / "best" / "README.md").read_text()
+
+
+def test_a_changed_test_file_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "test.jsonl", count=3)
+    sections = {**SPACE, "dataset": {"test": str(tmp_path / "test.jsonl")}}
+    with pytest.raises(KeyboardInterrupt):
+        tune(tiny_task(folder, **sections, evaluation=FEW), tmp_path / "run", watcher=Interrupting(steps=1))
+    write_rows(tmp_path / "test.jsonl", count=4)
+    with pytest.raises(InputError, match="the test rows changed: 4 rows read") as caught:
+        resume(tmp_path / "run")
+    assert [str(problem.where).partition(":")[0] for problem in caught.value.problems] == ["dataset.test"]

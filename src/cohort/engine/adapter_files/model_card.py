@@ -93,9 +93,14 @@ def _notes(results: RunResults, trial: TrialRecord) -> list[str]:
     finals = results.facts.finals
     if finals is None or finals.winner.trial_id != trial.trial_id:
         return []
+    test = results.facts.test
+    tested = [] if test is None else [f"On {test.rows_text}, which no earlier step has read:", ""]
+    if test is not None:
+        outcome: dict[str, JsonValue] = {name: estimate_text(found) for name, found in test.winner.values.items()}
+        tested += [*_table(outcome, headers=("metric", "value")), ""]
     chosen = f"Chosen among {len(finals.ranked)} finalists on {finals.rows_text}. "
     sentences = "".join(f" {sentence[0].upper()}{sentence[1:]}." for sentence in verdicts(results))
-    return [f"{chosen}In parentheses: the 95 % interval over other rows of the kind.{sentences}", ""]
+    return [f"{chosen}In parentheses: the 95 % interval over other rows of the kind.{sentences}", "", *tested]
 
 
 def render_model_card(results: RunResults, *, trial_id: int) -> str:

@@ -29,6 +29,11 @@ _TEXTS = {
         "validation rows that are not trained on",
         "Remove them from one of the two.",
     ),
+    ProblemKind.IN_TEST_AND_ANOTHER: (
+        "of the test data that are also trained on or chosen by",
+        "test rows that no earlier step reads",
+        "Remove them from one of the two.",
+    ),
     ProblemKind.BORDER_INSIDE_TOKEN: (
         "where one token spans the end of the prompt and the start of the answer; it is trained",
         "a border between two tokens",
@@ -58,6 +63,7 @@ def data_counts(report: DataReport) -> dict[str, int]:
         "training_rows": report.num_train_rows,
         "trained_tokens_per_epoch": report.num_trained_tokens,
         "validation_rows": report.num_validation_rows,
+        **({"test_rows": report.num_test_rows} if report.num_test_rows else {}),
         **report.counts,
     }
 

@@ -157,7 +157,7 @@ def read_inputs_and_machine(
 def _is_local(task: TaskFile) -> bool:
     # a user should not wait for a download to learn of a typing error
     data = task.dataset
-    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ())]
+    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ()), *(data.test or ())]
     return Path(task.model_name_or_path).is_dir() and all(Path(file).exists() for file in files)
 
 
@@ -244,7 +244,8 @@ def _read_data(
 def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
     """Return the problems of inputs that are correct alone but not together."""
     problems = []
-    longest = int(max(data.train.lengths.max(), data.validation.lengths.max()))
+    read = [data.train, data.all_validation, *([] if data.test is None else [data.test])]
+    longest = int(max(rows.lengths.max() for rows in read))
     # the model was never trained on positions beyond its context
     limit = config.max_position_embeddings
     if longest > limit:

@@ -94,12 +94,12 @@ def metric_problems(task: TaskFile, data: LoadedDataset, *, tokenizer: Any) -> l
         problems += error.problems
     if CHOICE_ACCURACY in evaluation.measured:
         # the last comparison of a run takes all of them
-        rows = data.all_validation
-        asked_rows = tuple(row_id for row_id, prompt in enumerate(rows.prompts) if prompt)
-        try:
-            task_choices(task, rows, asked_rows, data_format=data.report.format, tokenizer=tokenizer)
-        except InputError as error:
-            problems += error.problems
+        for rows in (data.all_validation, *([] if data.test is None else [data.test])):
+            asked_rows = tuple(row_id for row_id, prompt in enumerate(rows.prompts) if prompt)
+            try:
+                task_choices(task, rows, asked_rows, data_format=data.report.format, tokenizer=tokenizer)
+            except InputError as error:
+                problems += error.problems
     return problems
 
 

@@ -80,6 +80,7 @@ def row_facts(data: LoadedDataset) -> InputFacts:
         validation_fingerprint=data.validation.fingerprint,
         train_input=data.report.train_input,
         validation_input=data.report.validation_input,
+        test_input=data.report.test_input,
         tokenizer_hash=data.report.tokenizer_hash,
         num_train_rows=len(data.train),
     )

@@ -1,4 +1,5 @@
-"""The last comparison of a run: its best trials, the default configuration and the base model on all validation rows.
+"""The last comparison of a run: its best trials, the default configuration and the base model on all validation rows,
+and what the winner then has on the test rows.
 
 While trials train they are compared on few rows, often 16 of a hundred: the leader of so small a sample need not be the
 best. The comparison is made again from the checkpoints when a kill interrupts it, to the same result.
@@ -9,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cohort.adapters.bank import AdapterState
 from cohort.core.estimates import difference, estimate
+from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.preparation import Preparation, choose_rows
 from cohort.engine.prepare.trials import tokens_per_row
 from cohort.engine.train.evaluation import Measured, RunEvaluator
@@ -52,6 +55,22 @@ class Finals:
         self._preparation, self._run, self._share, self._evaluator = preparation, run, share, evaluator
         self._specs, self._make_room = specs, make_room
 
+    def test(self, study: Study, *, say: Callable[[str], None]) -> None:
+        """Measure the winner on the test rows, once; nothing happens where there are none or it is on record."""
+        rows, facts, leaders = self._preparation.inputs.data.test, self._run.store.reader.facts(), study.leaders()
+        if rows is None or facts.test is not None or not leaders:
+            return
+        winner_id = leaders[0].trial_id if facts.finals is None else facts.finals.winner.trial_id
+        winner = next(best for best in leaders if best.trial_id == winner_id)
+        default = [best for best in leaders if best.trial_id == facts.task.default_trial_id != winner_id]
+        num_rows = len(rows) // self._preparation.group_size
+        say(f"measuring the best adapter on {num_rows} test rows")
+        with self._run.time_spent.on(Activity.EVALUATE):
+            measured = self._measure([winner, *default], rows=rows, row_ids=range(num_rows))
+        found = _compare([winner], default, measured, metric=study.metric)
+        self._run.store.add_seconds(self._run.time_spent.take())
+        self._run.store.set_facts(test=replace(found, num_rows=num_rows, num_available=num_rows, split="test"))
+
     def hold(self, study: Study, *, say: Callable[[str], None]) -> None:
         """Measure the leaders of ``study`` and record the comparison, unless it is on record or not asked for."""
         facts, settings = self._run.store.reader.facts(), self._preparation.task.evaluation_settings()
@@ -66,20 +85,17 @@ class Finals:
             self._run.watcher.note(f"the last comparison has {plan.note}")
         others = [] if default is None or default in finalists else [default]
         with self._run.time_spent.on(Activity.EVALUATE):
-            measured = self._measure([*finalists, *others], num_rows=plan.num_rows)
-        comparison = _compare(
-            finalists, others, measured, metric=study.metric, plan=plan, num_available=self._available
-        )
+            rows = self._preparation.inputs.data.all_validation
+            row_ids = choose_rows(self._preparation.task, rows, wanted=plan.num_rows)
+            measured = self._measure([*finalists, *others], rows=rows, row_ids=row_ids)
+        found = _compare(finalists, others, measured, metric=study.metric)
+        found = replace(found, num_rows=plan.num_rows, num_available=self._available, note=plan.note)
         self._run.store.add_seconds(self._run.time_spent.take())
-        self._run.store.set_facts(finals=comparison)
+        self._run.store.set_facts(finals=found)
 
     @property
     def _available(self) -> int:
-        return len(self._preparation.inputs.data.all_validation) // self._group_size
-
-    @property
-    def _group_size(self) -> int:
-        return self._preparation.group_size
+        return len(self._preparation.inputs.data.all_validation) // self._preparation.group_size
 
     def _plan(self, *, num_candidates: int, num_others: int) -> FinalsPlan:
         preparation = self._preparation
@@ -94,10 +110,10 @@ class Finals:
             settings=preparation.task.evaluation_settings(),
         )
 
-    def _measure(self, contenders: Sequence[BestTrial], *, num_rows: int) -> dict[int | None, Measured]:
+    def _measure(
+        self, contenders: Sequence[BestTrial], *, rows: TokenisedRows, row_ids: Sequence[int]
+    ) -> dict[int | None, Measured]:
         """Measure best checkpoints, as many at a time as the bank holds, and the base model."""
-        rows = self._preparation.inputs.data.all_validation
-        row_ids = choose_rows(self._preparation.task, rows, wanted=num_rows)
         measured: dict[int | None, Measured] = {}
         waiting = list(contenders)
         while waiting:
@@ -137,10 +153,8 @@ def _compare(
     measured: Mapping[int | None, Measured],
     *,
     metric: ObjectiveMetric,
-    plan: FinalsPlan,
-    num_available: int,
 ) -> Comparison:
-    """Return the comparison with the finalists in the order of their values on all rows."""
+    """Return the comparison, without its rows, with the finalists in the order of their values."""
 
     def order(best: BestTrial) -> tuple[float, ...]:
         found = measured[best.trial_id]
@@ -165,10 +179,9 @@ def _compare(
         )
 
     return Comparison(
-        num_rows=plan.num_rows,
-        num_available=num_available,
+        num_rows=0,
+        num_available=0,
         num_tokens=sum(found.num_tokens for found in measured.values()),
         ranked=tuple(map(contender, ranked)),
         others=tuple(map(contender, [*others, None])),
-        note=plan.note,
     )

@@ -235,7 +235,9 @@ class TaskRun:
         """
         self.control.close()
         self.close_trackers()
-        self._finals(make_room).hold(self._study, say=self._say)
+        finals = self._finals(make_room)
+        finals.hold(self._study, say=self._say)
+        finals.test(self._study, say=self._say)
         self.run.watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
         # steps of several tasks, and steps with gradient checkpointing, take longer than a plan expects of the pack
