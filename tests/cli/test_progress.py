@@ -163,3 +163,15 @@ def test_bars_say_how_trials_stand_without_colour() -> None:
     bars = [line.split()[1] for line in console.export_text().splitlines() if line[1:2].isdigit()]
     assert len({bar.strip("━·") for bar in bars}) == len(TrialStatus)
     assert {bar.count("·") for bar in bars} == {8}
+
+
+def test_a_metric_is_shown_with_the_loss_it_rides_on() -> None:
+    scored = [replace(entry, best_loss=entry.best_value and entry.best_value + 3) for entry in PROGRESS.trials]
+    progress = replace(PROGRESS, trials=tuple(scored), metric_label="exact match")
+    assert "best exact match 1.25, loss 4.25 (trial 3)" in progress_line(progress)
+    console = Console(width=80, record=True, file=io.StringIO())
+    for part in RUN_VIEW.tables(progress, 80):
+        console.print(part)
+    shown = console.export_text()
+    assert "eval" in shown
+    assert "4.25" in shown

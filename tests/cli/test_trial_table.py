@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
-from cohort.cli.trial_table import constant_text, format_value, parameter_text, varied_names
-from cohort.runs.records import JsonValue
+import pytest
+from rich.console import Console
+
+from cohort.cli.trial_table import constant_text, format_value, parameter_text, trial_table, varied_names
+from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
+from cohort.runs.results import RankedTrial
 
 ROWS: list[dict[str, JsonValue]] = [{"learning_rate": 2e-4, "r": 8}, {"learning_rate": 1e-3, "r": 8}]
 
@@ -26,3 +30,40 @@ def test_only_what_differs_gets_a_column_and_the_rest_is_told_once() -> None:
 
 def test_parameters_are_listed_by_name() -> None:
     assert parameter_text(ROWS[1], ["r", "learning_rate", "absent"]) == "r 8, learning_rate 0.001"
+
+
+def test_a_metric_stands_next_to_its_loss_and_other_metrics_give_way_first() -> None:
+    trial = TrialRecord(
+        trial_id=3,
+        parameters={"r": 8},
+        status=TrialStatus.COMPLETED,
+        reason="completed",
+        message="",
+        seed=0,
+        planned_steps=4,
+        steps_done=4,
+        planned_tokens=10,
+        tokens=10,
+        evaluation_tokens=1,
+        best_step=4,
+        best_value=0.5,
+        best_loss=1.5,
+        last_loss=1.5,
+        best_metrics={"exact_match": 0.5, "token_f1": 0.75, "contains": 0.625},
+    )
+    ranked = [RankedTrial(rank=1, trial=trial, why="")]
+
+    def shown(width: int, label: str = "exact match") -> tuple[str, tuple[str, ...]]:
+        console = Console(width=width, file=io.StringIO())
+        table, left_out = trial_table(ranked, metric_label=label, width=width)
+        console.print(table)
+        return console.file.getvalue(), left_out  # type: ignore[attr-defined]
+
+    wide, left_out = shown(120)
+    assert not left_out
+    assert wide.count("0.5 ") == 1
+    assert all(text in wide for text in ("exact match", "eval_loss", "1.5", "0.75", "0.625"))
+    narrow, left_out = shown(48)
+    assert set(left_out) == {"token_f1", "contains"}
+    assert "1.5" in narrow
+    assert "eval_loss" not in shown(120, label="validation loss")[0]

@@ -20,6 +20,7 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.units import format_count, format_duration
 from cohort.engine.train.progress import RunProgress, TrialProgress
 from cohort.runs.records import TrialStatus
+from cohort.tuning.objective_metric import LOSS
 
 __all__ = ["RUN_VIEW", "LiveWatcher", "PlainWatcher", "View", "progress_line", "watching"]
 
@@ -111,7 +112,9 @@ def progress_line(progress: RunProgress) -> str:
             counts.append(f"{sum(stopped.values())} stopped ({reasons})")
         parts.append(", ".join(counts))
     if (best := progress.best) is not None:
-        parts.append(f"best {progress.metric_label} {format_value(best.best_value)} (trial {best.trial_id})")
+        # trials of equal score differ in the loss they reach it with
+        loss = "" if progress.metric_label == LOSS.label else f", loss {format_value(best.best_loss)}"
+        parts.append(f"best {progress.metric_label} {format_value(best.best_value)}{loss} (trial {best.trial_id})")
     if progress.tokens_per_second is not None:
         parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
     if progress.recomputed_passes:
@@ -158,7 +161,7 @@ _CONFIGURATION = "configuration"
 def _trial_table(
     trials: Sequence[TrialProgress], progress: RunProgress, *, names: Sequence[str], is_named: bool, width: int
 ) -> tuple[Table, tuple[str, ...]]:
-    best = progress.best
+    best, has_loss = progress.best, progress.metric_label != LOSS.label
     rows: list[Sequence[str | Text]] = []
     for trial in trials:
         is_best = best is not None and trial.trial_id == best.trial_id
@@ -169,6 +172,7 @@ def _trial_table(
                 _bar(trial, width=_BAR_WIDTH if is_named else _BAR_WIDTH // 2),
                 format_value(trial.train_loss),
                 format_value(trial.best_value),
+                *([format_value(trial.best_loss)] if has_loss else []),
                 Text(trial.state, style=STYLES[trial.status]),
                 parameter_text(trial.parameters, names) if is_named else values,
             ]
@@ -178,6 +182,7 @@ def _trial_table(
         TableColumn(heading="", justify="left", leave_out=1),
         TableColumn(heading="train loss", leave_out=2),
         TableColumn(heading=progress.metric_label),
+        *([TableColumn(heading="eval loss")] if has_loss else []),
         # 16: the reasons of our exit rules stay in one line
         TableColumn(heading="state", justify="left", least_width=16),
         TableColumn(heading=_CONFIGURATION, justify="left", leave_out=3),

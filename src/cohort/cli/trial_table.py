@@ -81,12 +81,17 @@ def trial_table(ranked: Sequence[RankedTrial], *, metric_label: str, width: int)
     columns = shown_columns(ranked, medium=Medium.TERMINAL, metric_label=metric_label)
     columns = [column for column in columns if column.name not in constant]
     parameters = {name for row in rows for name in row}
+    metrics = {name for entry in ranked for name in entry.trial.best_metrics}
     cells = [
         [column.text(entry) if column.text else format_value(column.value(entry)) for column in columns]
         for entry in ranked
     ]
     fitting = [
-        _fitting(column.name, place=place, is_parameter=column.name in parameters, cells=[row[place] for row in cells])
+        TableColumn(heading=column.name, leave_out=1)
+        if column.name in metrics and column.name != metric_label
+        else _fitting(
+            column.name, place=place, is_parameter=column.name in parameters, cells=[row[place] for row in cells]
+        )
         for place, column in enumerate(columns)
     ]
     # the status is the last column
@@ -105,7 +110,7 @@ def _fitting(name: str, *, place: int, is_parameter: bool, cells: Sequence[str])
         is_text = any(cell[-1:].isalpha() or cell.endswith("]") for cell in cells)
         return TableColumn(heading=name, least_width=8 if is_text else 0, leave_out=_MOST_COLUMNS - place)
     # the trial's number and the metric always stay; the rows are in the order of their ranks
-    return TableColumn(heading=name, leave_out={"rank": 1, "steps": _MOST_COLUMNS}.get(name, 0))
+    return TableColumn(heading=name, leave_out={"rank": 2, "steps": _MOST_COLUMNS}.get(name, 0))
 
 
 def wide_console(width: int) -> Console:

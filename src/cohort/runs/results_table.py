@@ -20,6 +20,7 @@ from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
 from cohort.runs.results import RankedTrial, RunResults
 from cohort.runs.verdicts import verdicts
 from cohort.tuning.early_exit import reason_of
+from cohort.tuning.objective_metric import LOSS, label_of
 
 __all__ = ["Column", "Medium", "finite_values", "results_json", "shown_columns", "write_results_csv"]
 
@@ -84,6 +85,9 @@ _TRIAL = Column(name="trial", value=lambda entry: entry.trial.trial_id)
 _PARAMETERS = Column(name="parameters", value=lambda entry: entry.trial.parameters, each="{}")
 # in no file of numbers: results.csv has the loss and every metric, and one of them is this value
 _BEST_VALUE = Column(name="best_value", value=lambda entry: entry.trial.best_value, in_csv=False, media=Medium.TERMINAL)
+# as short as it can be, since a terminal always shows it; results.csv has it under the same name
+_LOSS_OF_METRIC = Column(name="eval_loss", value=lambda entry: entry.trial.best_loss, media=Medium.TERMINAL)
+_METRICS = Column(name="metrics", value=lambda entry: entry.trial.best_metrics, each="{}")
 
 # the order of results.csv: programs may read columns by their place, so a new one comes last
 FILE_COLUMNS = (
@@ -121,9 +125,11 @@ SHOWN_COLUMNS = (
     _TRIAL,
     _PARAMETERS,
     _BEST_VALUE,
+    # a share says little by itself; where the loss is the metric, it has its column already
+    _LOSS_OF_METRIC,
     _FINAL,
     Column(name="validation loss", value=lambda entry: entry.trial.best_loss, media=Medium.REPORT),
-    Column(name="metrics", value=lambda entry: entry.trial.best_metrics, each="{}", media=Medium.REPORT),
+    _METRICS,
     Column(name="best step", value=lambda entry: entry.trial.best_step, media=Medium.REPORT),
     Column(
         name="steps",
@@ -161,8 +167,18 @@ def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label
     columns = [column for column in SHOWN_COLUMNS if medium in column.media]
     if all(entry.final_value is None for entry in ranked):
         columns.remove(_FINAL)
-    named = [replace(column, name=metric_label) if column is _BEST_VALUE else column for column in columns]
-    return list(_spread(named, ranked))
+    if metric_label == LOSS.label and _LOSS_OF_METRIC in columns:
+        columns.remove(_LOSS_OF_METRIC)
+
+    def others(entry: RankedTrial) -> dict[str, float]:
+        # the metric that selects has a column of its own there
+        found = entry.trial.best_metrics
+        return {name: value for name, value in found.items() if label_of(name) != metric_label}
+
+    replaced = {_BEST_VALUE: replace(_BEST_VALUE, name=metric_label)}
+    if medium is Medium.TERMINAL:
+        replaced[_METRICS] = replace(_METRICS, value=others)
+    return list(_spread([replaced.get(column, column) for column in columns], ranked))
 
 
 def write_results_csv(path: Path, *, results: RunResults) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from cohort.core.events import Evaluated
 
-__all__ = ["LOSS", "ObjectiveMetric", "TieRule"]
+__all__ = ["LOSS", "ObjectiveMetric", "TieRule", "label_of"]
 
 
 class TieRule(StrEnum):
@@ -18,6 +18,11 @@ class TieRule(StrEnum):
     """The one with the lower validation loss, then the later step, then the smaller trial id."""
     EARLIEST = "earliest"
     """The smaller trial id, then the earlier step: the rule of runs whose record names none."""
+
+
+def label_of(name: str) -> str:
+    """Return what people read for a metric's name."""
+    return "validation loss" if name == "loss" else name.replace("_", " ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,7 @@ class ObjectiveMetric:
 
     @property
     def label(self) -> str:
-        return "validation loss" if self.name == "loss" else self.name.replace("_", " ")
+        return label_of(self.name)
 
     def read(self, event: Evaluated) -> float | None:
         """Return the metric of an evaluation; None where it was not measured."""

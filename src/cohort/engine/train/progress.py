@@ -22,6 +22,7 @@ class TrialProgress:
         steps_done, planned_steps: Optimizer steps.
         train_loss: That of the last step, in nats per trained token; None before the first.
         best_value: The task's metric at its best evaluation so far; None before the first that is finite.
+        best_loss: The validation loss there.
         best_order: That evaluation's sort key among all trials' (:meth:`ObjectiveMetric.order`); smaller is better.
         is_protected: Whether a person decided that no exit rule may stop it.
     """
@@ -34,6 +35,7 @@ class TrialProgress:
     reason: str = ""
     train_loss: float | None = None
     best_value: float | None = None
+    best_loss: float | None = None
     best_order: tuple[float, ...] = ()
     is_protected: bool = False
 

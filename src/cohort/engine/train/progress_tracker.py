@@ -139,6 +139,7 @@ class ProgressTracker:
             reason="" if reason is None else str(reason),
             train_loss=trajectory.last_loss,
             best_value=None if best is None else best.value,
+            best_loss=None if best is None else best.validation_loss,
             best_order=() if best is None else best.order(self._study.metric),
             is_protected=self._study.is_protected(trial_id),
         )
