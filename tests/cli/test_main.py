@@ -21,6 +21,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
     for verb in (
+        "init",
         "tune",
         "run",
         "plan",
@@ -35,6 +36,19 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         "doctor",
     ):
         assert f"\n  {verb} " in shown
+
+
+def test_the_shell_completes_verbs_and_choices(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--show-completion", "bash") == 0
+    assert "complete -o default -F _cohort_completion cohort" in capfd.readouterr().out
+    monkeypatch.setenv("_COHORT_COMPLETE", "complete_bash")
+    for words, position, expected in (("cohort tu", 1, "tune"), ("cohort tune --on-existing over", 3, "overwrite")):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(position))
+        assert run() == 0
+        assert capfd.readouterr().out.split() == [expected]
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from cohort.cli.doctor import doctor
 from cohort.cli.exits import EXIT_INTERRUPTED
 from cohort.cli.export import export
 from cohort.cli.generate import generate
+from cohort.cli.init import init
 from cohort.cli.override_arguments import take_overrides
 from cohort.cli.plan import plan
 from cohort.cli.queue import build_queue_app
@@ -46,13 +47,12 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         name="cohort",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for verb in (tune, run, plan, resume, status, trials, report, export, generate, chat, check, doctor):
+    for verb in (init, tune, run, plan, resume, status, trials, report, export, generate, chat, check, doctor):
         app.command()(verb)
         # listed right after run, whose queue it changes
         if verb is run:

@@ -1,0 +1,48 @@
+"""``cohort init``: writes a first task file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cohort.cli.exits import exits
+from cohort.cli.options import DebugOption, JsonOption
+
+__all__ = ["init"]
+
+
+def init(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The base model: a hub id or a directory.")],
+    data: Annotated[
+        list[str], typer.Argument(metavar="DATA...", help="Training rows: files, a directory or a hub id.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="TASK.yaml", help="The file to write; it must not exist.")
+    ] = Path("task.yaml"),
+    validation: Annotated[
+        str | None,
+        typer.Option("--validation", metavar="DATA", help="Validation rows.  [default: a share of the training rows]"),
+    ] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a task file with comments for a model and rows. It can be tuned as it is.
+
+    Model and rows are read and checked: columns, lengths and the size of the model decide what the file says.
+    """
+    with exits(as_json=as_json, debug=debug):
+        from cohort.core.units import counted
+        from cohort.engine.new_task import write_new_task
+
+        new = write_new_task(output, model=model, train=data, validation=validation)
+        if as_json:
+            print(json.dumps({"task": str(output), "num_trials": new.num_trials, "rows": new.data_note}, indent=2))
+            return
+        stem = output.stem
+        print(
+            f"{output}: {new.data_note}; {counted(new.num_trials, 'configuration')}, {new.num_train_epochs} epochs each"
+        )
+        print(f"\n    cohort check {output}\n    cohort tune {output} -o runs/{stem}")

@@ -1,0 +1,193 @@
+"""A first task file for a model and rows: its values follow from what the rows and the model's configuration say."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cohort.core.durable_files import write_text
+from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
+from cohort.core.units import counted
+from cohort.data.formats import detect_format
+from cohort.data.problems import ProblemKind, ProblemLog
+from cohort.data.reading import find_sources
+from cohort.data.rows import RawRow, read_source
+from cohort.data.settings import DatasetSettings
+from cohort.data.sources import resolve_sources
+from cohort.engine.prepare.inputs import TaskInputs, read_inputs
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config import DecoderConfig
+from cohort.models.source import find_model
+from cohort.models.weights import check_checkpoint
+from cohort.tasks.loading import task_from_mapping
+from cohort.tasks.new_task_file import NewTaskFile
+from cohort.tasks.yaml_lines import parse_yaml
+
+__all__ = ["write_new_task"]
+
+# what data sets call the two sides, the likeliest first
+_PROMPTS = ("prompt", "question", "query", "instruction", "problem", "source", "input", "user", "context")
+_COMPLETIONS = ("completion", "answer", "response", "output", "target", "solution", "reply", "label", "assistant")
+_LEARNING_RATES = ("5e-5", "2e-4", "1e-3")
+_RANKS = (8, 32)
+_BATCH_SIZES = (4, 16)
+# a comparison needs about this many validation rows to be more than chance
+_ENOUGH_VALIDATION = 16
+# steps of the shortest trial, so that the first comparison (after 5 %) comes after more than one
+_FEWEST_STEPS = 40
+_MOST_EPOCHS = 20
+# lengths are rounded up to this, as a reader would write them
+_LENGTH_STEP = 64
+
+
+def write_new_task(file: Path, *, model: str, train: Sequence[str], validation: str | None = None) -> NewTaskFile:
+    """Write a task file with comments for ``model`` and the rows of ``train``, and return what it says.
+
+    Args:
+        file: The file to write; it must not exist.
+        model: A hub id or a directory. Paths start at the working directory, as a shell completes them.
+        train: Files, directories or hub ids.
+        validation: The same for the validation rows; None: a share of the others, or those of the directory.
+
+    Raises:
+        InputError: the file exists, or anything is wrong with model or rows.
+    """
+    _refuse_taken(file)
+    config = check_checkpoint(find_model(model))
+    rows = _rows(train, where="DATA")
+    columns = _columns(rows)
+    if validation is None:
+        validation = _validation_of(train)
+    share = min(0.5, max(0.1, round(_ENOUGH_VALIDATION / len(rows), 2)))
+    dataset: dict[str, Any] = {
+        "train": list(train),
+        "validation": share if validation is None else validation,
+        "max_length": config.max_position_embeddings,
+        **({"columns": columns} if columns else {}),
+    }
+    # read as the task will read them: every problem of the rows shows now
+    data = {"model_name_or_path": model, "dataset": dataset}
+    inputs = read_inputs(task_from_mapping(data, base_directory=Path.cwd(), name="cohort init"))
+    new = _chosen(file, model=model, train=train, validation=dataset["validation"], columns=columns, inputs=inputs)
+    # before it is written: it must be a task that runs
+    document = parse_yaml(new.text(), where=Place(file=str(file)))
+    assert document is not None, "a task file holds keys"
+    task_from_mapping(document.data, base_directory=file.absolute().parent, name=str(file), lines=document.lines)
+    write_text(file, new.text())
+    return new
+
+
+def _chosen(
+    file: Path,
+    *,
+    model: str,
+    train: Sequence[str],
+    validation: str | float,
+    columns: Mapping[str, str],
+    inputs: TaskInputs,
+) -> NewTaskFile:
+    report, context = inputs.data.report, inputs.config.max_position_embeddings
+    num_rows = report.num_train_rows
+    batch_sizes = [size for size in _BATCH_SIZES if size * 20 <= num_rows] or [1]
+    epochs = min(_MOST_EPOCHS, max(3, math.ceil(_FEWEST_STEPS * batch_sizes[-1] / num_rows)))
+    longest = report.lengths.maximum
+    long = f"the longest row has {longest}"
+    if longest > context:
+        dropped = report.counts.get(ProblemKind.TOO_LONG, 0)
+        long = f"the model's context; {counted(dropped, 'longer row')} of {report.lengths.num_rows} dropped"
+    widest = _widest(inputs.config)
+    return NewTaskFile(
+        name=file.name,
+        model=_from(file, model),
+        train=[_from(file, entry) for entry in train],
+        validation=validation if isinstance(validation, float) else _from(file, validation),
+        columns=columns,
+        data_note=f"{counted(report.num_rows_read, 'row')}, {report.format}",
+        max_length=min(context, math.ceil(longest / _LENGTH_STEP) * _LENGTH_STEP),
+        length_note=long,
+        num_train_epochs=epochs,
+        learning_rates=_LEARNING_RATES,
+        ranks=[r for r in _RANKS if r <= widest] or [widest],
+        batch_sizes=batch_sizes,
+        can_answer=any(inputs.data.validation.prompts),
+    )
+
+
+def _widest(config: DecoderConfig) -> int:
+    """Return the largest rank that an adapted layer itself can have."""
+    return max(min(shape) for shape in linear_shapes(config).values())
+
+
+def _refuse_taken(file: Path) -> None:
+    if file.exists() or file.is_symlink():
+        found, hint = "a file that exists", "Name another with -o FILE, or move this one away."
+    elif not file.absolute().parent.is_dir():
+        found, hint = "a file in a directory that does not exist", "Make the directory, or name another file."
+    else:
+        return
+    raise InputError(Problem(where=f"-o {file}", found=found, allowed="a new file in a directory there is", hint=hint))
+
+
+def _rows(train: Sequence[str], *, where: str) -> list[RawRow]:
+    """Return the rows that can be read; those that cannot are reported when the task reads them."""
+    settings = DatasetSettings(train=list(train))
+    log = ProblemLog()
+    sources = find_sources(settings, log=log)
+    if problems := log.of(ProblemKind.INPUT):
+        raise InputError([Problem(where=where, found=p.found, allowed=p.allowed, hint=p.hint) for p in problems])
+    rows = [
+        row
+        for entry in sources
+        for row in entry.rows or read_source(entry.source, split="train", where=settings.key("train"), log=log).rows
+    ]
+    if not rows and (problems := log.of(*ProblemKind)):
+        raise InputError(problems)
+    return rows
+
+
+def _columns(rows: Sequence[RawRow]) -> dict[str, str]:
+    """Return the columns that hold prompt and completion where no format is recognised; nothing where one is.
+
+    Raises:
+        InputError: no column is called like an answer.
+    """
+    if any(detect_format(row.values) is not None for row in rows):
+        return {}
+    found = {name.lower(): name for name in rows[0].values}
+    prompt = next((found[name] for name in _PROMPTS if name in found), None)
+    completion = next((found[name] for name in _COMPLETIONS if name in found), None)
+    if prompt is None or completion is None:
+        raise InputError(
+            Problem(
+                where=rows[0].where,
+                found=f"the keys {', '.join(rows[0].values)}",
+                allowed="messages, conversations, instruction and output, prompt and completion, or text",
+                hint="Rename the columns, or write the task file by hand with columns: {prompt: ..., completion: ...}.",
+            )
+        )
+    return {ours: name for ours, name in (("prompt", prompt), ("completion", completion)) if ours != name}
+
+
+def _validation_of(train: Sequence[str]) -> str | None:
+    """Return the directory of the training rows if it has a file of validation rows, too."""
+    if len(train) != 1 or not Path(train[0]).expanduser().is_dir():
+        return None
+    log = ProblemLog()
+    where = DatasetSettings(train=train[0]).where
+    files = [
+        resolve_sources(train[0], split=split, base_directory=None, where=where, log=log)
+        for split in ("train", "validation")
+    ]
+    return train[0] if files[1] and files[0] != files[1] and not log.entries else None
+
+
+def _from(file: Path, written: str) -> str:
+    """Return how the task file names a path that was typed in the working directory; a hub id stays as it is."""
+    path = Path(written).expanduser()
+    if not path.exists() or path.is_absolute():
+        return written
+    return os.path.relpath(path.resolve(), file.absolute().parent.resolve())

@@ -1,0 +1,114 @@
+"""The text of a first task file: the keys that users change most, each with what it means and what else it may be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["NewTaskFile"]
+
+_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
+_COMMENT_COLUMN = 42
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTaskFile:
+    """What a first task file says. Paths are as the file shall name them.
+
+    Attributes:
+        name: The file's name, for the commands in its first lines.
+        model: ``model_name_or_path``.
+        train: ``dataset.train``, one entry or several.
+        validation: A file, or a share of the rows.
+        columns: Our column names and the file's, where they differ.
+        data_note: What was read, for a comment.
+        max_length: In tokens.
+        length_note: How long the rows are, for a comment.
+        num_train_epochs: Passes over the rows.
+        learning_rates, ranks, batch_sizes: What is searched.
+        can_answer: Whether the rows have prompts to generate answers to.
+    """
+
+    name: str
+    model: str
+    train: Sequence[str]
+    validation: str | float
+    columns: Mapping[str, str] = field(default_factory=dict)
+    data_note: str
+    max_length: int
+    length_note: str
+    num_train_epochs: int
+    learning_rates: Sequence[str]
+    ranks: Sequence[int]
+    batch_sizes: Sequence[int]
+    can_answer: bool
+
+    @property
+    def num_trials(self) -> int:
+        """How many configurations the grid has."""
+        return len(self.learning_rates) * len(self.ranks) * len(self.batch_sizes)
+
+    def text(self) -> str:
+        """Return the file's text, which is a valid task."""
+        train = _quoted(self.train[0]) if len(self.train) == 1 else f"[{', '.join(map(_quoted, self.train))}]"
+        is_share = isinstance(self.validation, float)
+        validation = f"{self.validation:g}" if isinstance(self.validation, float) else _quoted(self.validation)
+        names = ", ".join(f"{name}: {_quoted(column)}" for name, column in self.columns.items())
+        grid = " x ".join(str(len(values)) for values in (self.learning_rates, self.ranks, self.batch_sizes))
+        stem = self.name.removesuffix(".yaml").removesuffix(".yml")
+        lines = [
+            "# Written by `cohort init`. Relative paths start at this file.",
+            "# What is trained on, and what training would take:",
+            f"#   cohort check {self.name}",
+            "# The best adapter:",
+            f"#   cohort tune {self.name} -o runs/{stem}",
+            f"# Keys that are not here have defaults: cohort check {self.name} --resolved",
+            _line("model_name_or_path", _quoted(self.model), "hub id or local directory"),
+            "dataset:",
+            _line("  train", train, self.data_note),
+            _line(
+                "  validation",
+                validation,
+                "this share of the rows, put aside by seed; or a file" if is_share else "or a share such as 0.1",
+            ),
+            *([_line("  columns", f"{{{names}}}", "our name: the file's name")] if self.columns else []),
+            _line("  max_length", str(self.max_length), f"in tokens; {self.length_note}"),
+            _line("  on_long_rows", "drop", "rows above max_length: drop | truncate | error"),
+            "lora:",
+            _line("  target_modules", "all-linear", "or a list such as [q_proj, v_proj]"),
+            _line("  lora_dropout", "0.0"),
+            "training:",
+            _line("  num_train_epochs", str(self.num_train_epochs), "or max_steps: optimizer steps of each trial"),
+            _line("  lr_scheduler_type", "constant", "constant | linear | cosine"),
+            _line("  seed", "0"),
+            "evaluation:",
+            _line(
+                "  metric",
+                "loss",
+                "what the best adapter is best at; exact_match compares answers" if self.can_answer else "",
+            ),
+            _line("search:", "", f"{grid} = {self.num_trials} configurations"),
+            _line("  sampler", "grid", "all; or random, tpe with trials: 40"),
+            "  space:",
+            _line("    learning_rate", f"[{', '.join(self.learning_rates)}]", "tpe: {min: 1e-5, max: 1e-3, log: true}"),
+            _line("    r", f"[{', '.join(map(str, self.ranks))}]", "rank of the adapter"),
+            _line("    lora_alpha", "2r", "a number, a list, or a multiple of r"),
+            _line("    batch_size", f"[{', '.join(map(str, self.batch_sizes))}]", "rows of one optimizer step"),
+            "early_exit:",
+            _line("  rule", "patterns", "ends weak trials early; none trains all to the end"),
+            _line("num_gpus", "auto", "0 trains on the CPU"),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: str, comment: str = "") -> str:
+    written = f"{key}: {value}" if value else key
+    return f"{written:<{_COMMENT_COLUMN}}  # {comment}" if comment else written
+
+
+def _quoted(text: str) -> str:
+    """Return ``text`` as YAML: plain where that is the same text, else in double quotes, as in JSON."""
+    is_word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off")
+    return text if _PLAIN.fullmatch(text) and not is_word else json.dumps(text, ensure_ascii=False)
