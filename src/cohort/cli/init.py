@@ -35,9 +35,9 @@ def init(
     """
     with exits(as_json=as_json, debug=debug):
         from cohort.core.units import counted
-        from cohort.engine.new_task import write_new_task
+        from cohort.engine.first_task import write_first_task
 
-        new = write_new_task(output, model=model, train=data, validation=validation)
+        new = write_first_task(output, model=model, train=data, validation=validation)
         if as_json:
             print(json.dumps({"task": str(output), "num_trials": new.num_trials, "rows": new.data_note}, indent=2))
             return

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["NewTaskFile"]
+__all__ = ["FirstTaskFile"]
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
 _COMMENT_COLUMN = 42
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewTaskFile:
+class FirstTaskFile:
     """What a first task file says. Paths are as the file shall name them.
 
     Attributes:

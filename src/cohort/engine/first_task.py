@@ -23,11 +23,11 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.weights import check_checkpoint
+from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import task_from_mapping
-from cohort.tasks.new_task_file import NewTaskFile
 from cohort.tasks.yaml_lines import parse_yaml
 
-__all__ = ["write_new_task"]
+__all__ = ["write_first_task"]
 
 # what data sets call the two sides, the likeliest first
 _PROMPTS = ("prompt", "question", "query", "instruction", "problem", "source", "input", "user", "context")
@@ -44,7 +44,7 @@ _MOST_EPOCHS = 20
 _LENGTH_STEP = 64
 
 
-def write_new_task(file: Path, *, model: str, train: Sequence[str], validation: str | None = None) -> NewTaskFile:
+def write_first_task(file: Path, *, model: str, train: Sequence[str], validation: str | None = None) -> FirstTaskFile:
     """Write a task file with comments for ``model`` and the rows of ``train``, and return what it says.
 
     Args:
@@ -89,7 +89,7 @@ def _chosen(
     validation: str | float,
     columns: Mapping[str, str],
     inputs: TaskInputs,
-) -> NewTaskFile:
+) -> FirstTaskFile:
     report, context = inputs.data.report, inputs.config.max_position_embeddings
     num_rows = report.num_train_rows
     batch_sizes = [size for size in _BATCH_SIZES if size * 20 <= num_rows] or [1]
@@ -100,7 +100,7 @@ def _chosen(
         dropped = report.counts.get(ProblemKind.TOO_LONG, 0)
         long = f"the model's context; {counted(dropped, 'longer row')} of {report.lengths.num_rows} dropped"
     widest = _widest(inputs.config)
-    return NewTaskFile(
+    return FirstTaskFile(
         name=file.name,
         model=_from(file, model),
         train=[_from(file, entry) for entry in train],
