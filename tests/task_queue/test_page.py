@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from cohort.runs.directory import RunDirectory
 from cohort.runs.lock import RunLock
 from cohort.task_queue.page import write_queue_page
 from cohort.task_queue.records import QueuedTask, QueueFacts, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.store import QueueStore
+from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 
 # two heads: one until 100, another from 1000 on
 STATES: dict[str, dict[str, Any]] = {
@@ -63,12 +65,12 @@ def test_every_task_has_its_state_and_its_times(queue: Path) -> None:
     page = write_queue_page(queue).read_text()
     rows = [re.findall(r"<td>([^<]*)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", page)]
     assert rows == [
-        ["done", "done", "10s to 2m 30s", "10s to 2m 00s", "2"],
-        ["failed", "failed: KeyError", "10s to 1m 00s", "10s to 40s", "1"],
+        ["done", "done", "-", "10s to 2m 30s", "10s to 2m 00s", "2"],
+        ["failed", "failed: KeyError", "-", "10s to 1m 00s", "10s to 40s", "1"],
         # nobody works it off: it does not run, and what is planned follows from when the plan was made
-        ["later", "queued", "2m 00s to 5m 00s", "2m 10s to 2m 40s", "1"],
-        ["held", "held: train.jsonl changed", "-", "-", "0"],
-        ["waits", "queued", "-", "-", "0"],
+        ["later", "queued", "-", "2m 00s to 5m 00s", "2m 10s to 2m 40s", "1"],
+        ["held", "held: train.jsonl changed", "-", "-", "-", "0"],
+        ["waits", "queued", "-", "-", "-", "0"],
     ]
     assert "1 of 5 done" in page
     assert "1 done, 1 failed, 2 queued, 1 held" in page
@@ -98,4 +100,14 @@ def test_a_queue_that_nobody_has_begun_has_a_page(tmp_path: Path) -> None:
     with QueueStore.open(tmp_path / "queue.db", create=True) as store:
         store.add([QueuedTask(name="a", source="", task={}, digests={}, priority=0, added_at="")])
     page = write_queue_page(tmp_path).read_text()
-    assert "<td>a</td><td>queued</td><td>-</td><td>-</td><td>0</td>" in page
+    assert "<td>a</td><td>queued</td><td>-</td><td>-</td><td>-</td><td>0</td>" in page
+
+
+def test_a_task_that_ran_shows_its_metric_and_links_its_report(queue: Path) -> None:
+    directory = RunDirectory.create(queue / "done")
+    write_synthetic_run(directory.database, SyntheticRun(trials=8, steps=20))
+    page = write_queue_page(queue).read_text()
+    assert re.search(r"<td>done</td><td>done</td><td>validation loss [\d.]+</td>", page)
+    assert "<a href" not in page
+    directory.report.write_text("a report")
+    assert '<td><a href="done/report.html">done</a></td>' in write_queue_page(queue).read_text()

@@ -13,6 +13,7 @@ from cohort.core.durable_files import write_text
 from cohort.runs.report.gantt import Pause, TaskBar
 from cohort.runs.report.gantt_page import planned_against_actual_page
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
+from cohort.task_queue.status import QueueStatus, read_queue_status
 from cohort.task_queue.store import open_queue, queue_holder
 
 __all__ = ["write_queue_page"]
@@ -49,17 +50,21 @@ def write_queue_page(directory: Path) -> Path:
         now = (datetime.now(UTC) - facts.began_at).total_seconds()
     actual = [_ran(stretch, worked, now=now) for stretch in stretches]
     planned = list(_planned(tasks, decisions, worked))
+    path = directory / "report.html"
+    reports = {task.name: f"{task.name}/report.html" for task in tasks}
     page = planned_against_actual_page(
         planned,
         actual,
         gpu_ids=sorted({slot for bar in (*planned, *actual) for slot in bar.gpu_ids}),
         states={task.name: _state(task, is_worked_off=is_worked_off) for task in tasks},
+        results=dict(_results(read_queue_status(directory))),
+        # relative, so that a copy of the whole directory keeps them
+        links={name: link for name, link in reports.items() if (directory / link).is_file()},
         title=f"Queue {directory.name}",
         device="slot",
         endings=list(dict.fromkeys(_ENDINGS.get(stretch.outcome, _CUT_SHORT) for stretch in stretches)),
         pauses=[Pause(at_seconds=worked(start), seconds=end - start) for start, end in absences],
     )
-    path = directory / "report.html"
     write_text(path, page)
     return path
 
@@ -114,6 +119,13 @@ def _ran(stretch: RunStretch, worked: Callable[[float], float], *, now: float) -
         note=f"{stretch.device}: {stretch.outcome or words}",
         ending=shape,
     )
+
+
+def _results(status: QueueStatus) -> Iterator[tuple[str, str]]:
+    """Yield the best of each task's metric, in words; it may be that of a run that still trains."""
+    for task in status.progress.tasks:
+        if task.best_value is not None and task.name in status.metric_labels:
+            yield task.name, f"{status.metric_labels[task.name]} {task.best_value:.4g}"
 
 
 def _state(task: QueuedTask, *, is_worked_off: bool) -> str:

@@ -22,7 +22,15 @@ def test_planned_and_actual_stand_one_below_the_other() -> None:
     planned = [bar("a<b", (0,), 0, 100), bar("late", (0,), 100, 150)]
     actual = [bar("a<b", (0,), 0, 30), bar("a<b", (0,), 40, 60)]
     states = {"a<b": "done", "late": "held: its file changed", "never": "queued"}
-    page = planned_against_actual_page(planned, actual, gpu_ids=(0,), states=states, title="Queue <1>")
+    page = planned_against_actual_page(
+        planned,
+        actual,
+        gpu_ids=(0,),
+        states=states,
+        results={"a<b": "loss 1.5"},
+        links={"a<b": "a<b/report.html"},
+        title="Queue <1>",
+    )
     assert "a&lt;b" in page
     assert "a<b" not in page
     assert "Queue &lt;1&gt;" in page
@@ -34,7 +42,8 @@ def test_planned_and_actual_stand_one_below_the_other() -> None:
     assert "<td>-</td>" in page, "one that never ran has no actual times"
     assert "1 of 3 done" in page
     assert "<td>held: its file changed</td>" in page
-    assert "<td>never</td><td>queued</td><td>-</td>" in page
+    assert "<td>never</td><td>queued</td><td>-</td><td>-</td>" in page
+    assert '<td><a href="a%3Cb/report.html">a&lt;b</a></td><td>done</td><td>loss 1.5</td>' in page
     # the legend: pale and solid bars, and the colour of every task
     legend = page.partition('<ul class="key">')[2].partition("</ul>")[0]
     assert re.findall(r"</svg>([^<]*)</li>", legend) == [

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from cohort.core.units import format_duration
 from cohort.runs.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
@@ -21,6 +22,8 @@ def planned_against_actual_page(
     *,
     gpu_ids: Sequence[int],
     states: Mapping[str, str],
+    results: Mapping[str, str],
+    links: Mapping[str, str],
     title: str,
     device: str = "GPU",
     endings: Sequence[tuple[str, str]] = (),
@@ -33,6 +36,8 @@ def planned_against_actual_page(
         actual: Stretches in which tasks ran; a task that went on after a failure has several.
         gpu_ids: All devices.
         states: The state of every task by name, in the order of the table: a word, then details after a colon.
+        results: The best of the task's metric so far, in words, by name.
+        links: Addresses of the tasks' own pages, by name.
         title: The page's title.
         device: The word for a row: GPU or worker.
         endings: (shape, in words) of the marks at the ends of ``actual``.
@@ -52,11 +57,11 @@ def planned_against_actual_page(
     rows = []
     for name, state in states.items():
         mine = [[bar for bar in bars if bar.task == name] for bars in (planned, actual)]
-        rows.append([name, state, *map(span_of, mine), str(len(mine[1]))])
+        rows.append([name, state, results.get(name, "-"), *map(span_of, mine), str(len(mine[1]))])
     drawing = gantt_drawing(planned, gpu_ids=gpu_ids, actual=actual, tasks=list(states), device=device, pauses=pauses)
     kinds = [("planned", "planned when first placed, without early exit"), ("actual", "what happened")]
     legend = gantt_legend(list(states), kinds=kinds, endings=endings, pauses=bool(pauses))
-    table = table_of("Tasks", ("task", "state", "planned", "actual", "stretches"), rows)
+    table = table_of("Tasks", ("task", "state", "best", "planned", "actual", "stretches"), rows, links=links)
     return gantt_page(title=title, cards=cards, legend=legend, drawing=drawing, tables=[table])
 
 
@@ -68,10 +73,27 @@ def span_of(bars: Sequence[TaskBar]) -> str:
     return f"{format_duration(start)} to {format_duration(end)}"
 
 
-def table_of(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with a heading, as HTML; every text is escaped."""
+def table_of(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, links: Mapping[str, str] | None = None
+) -> str:
+    """Return a table with a heading, as HTML; every text is escaped.
+
+    ``links`` has addresses by the text of a row's first cell.
+    """
     columns = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+
+    def cell(text: str, *, link: str | None) -> str:
+        return escape(text) if link is None else f'<a href="{escape(quote(link))}">{escape(text)}</a>'
+
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td>{cell(text, link=(links or {}).get(text) if place == 0 else None)}</td>"
+            for place, text in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
     return (
         f'<h2>{escape(title)}</h2><div class="wide"><table><thead><tr>{columns}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
