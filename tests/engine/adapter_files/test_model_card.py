@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from cohort.engine.adapter_files.model_card import render_model_card
@@ -37,3 +40,25 @@ def test_a_card_has_outcome_hyperparameters_and_loading(results: RunResults) -> 
 def test_a_trial_that_does_not_exist_has_no_card(results: RunResults) -> None:
     with pytest.raises(KeyError):
         render_model_card(results, trial_id=99)
+
+
+def test_a_card_says_what_was_trained_on_and_how_it_was_measured(results: RunResults) -> None:
+    card = render_model_card(results, trial_id=results.ranked[0].trial.trial_id)
+    inputs = results.facts.inputs
+    assert inputs.train_input is not None
+    assert f"| SHA-256 of train files | {inputs.train_input.files_hash} |" in card
+    assert f"| training rows | {inputs.num_train_rows} |" in card
+    assert re.search(r"\| train \| .*\.jsonl \|", card)
+    assert f"| validation rows, during training | {inputs.evaluation_rows} |" in card
+    assert "| metric | loss |" in card
+    assert re.search(r"\| adapted \| \d+ linears: .*q_proj", card)
+    # nothing is generated for a loss
+    assert "max_new_tokens" not in card
+
+
+def test_a_prompt_template_stands_in_the_card_as_it_was_written(results: RunResults) -> None:
+    template = "Write ```code``` for {task}\nAnswer:"
+    document = {**(results.facts.task.document or {}), "dataset": {"train": "a.jsonl", "prompt_template": template}}
+    facts = replace(results.facts, task=replace(results.facts.task, document=document))
+    card = render_model_card(replace(results, facts=facts), trial_id=results.ranked[0].trial.trial_id)
+    assert f"````text\n{template}\n````" in card

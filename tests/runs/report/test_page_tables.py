@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cohort.runs.facts import InputFacts
+from cohort.runs.facts import InputFacts, RunFacts, TaskFacts
 from cohort.runs.records import DataProblem
 from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.results import read_results
@@ -38,6 +38,16 @@ def test_compute_is_compared_with_the_full_grid(run: SmallRun) -> None:
 
 def test_data_notes_are_counts_in_words_and_problems() -> None:
     problem = DataProblem(where="a:3", found="1 row", allowed="none", hint="Remove it.")
-    notes = data_notes(InputFacts(data_counts={"too_long": 1200}, data_problems=(problem,)))
-    assert notes == {"counts": [("too long", "1,200")], "problems": (problem,)}
-    assert data_notes(InputFacts()) == {"counts": [], "problems": ()}
+    inputs = InputFacts(data_counts={"too_long": 1200}, data_problems=(problem,), target_modules=("a.q", "b.q"))
+    notes = data_notes(RunFacts(inputs=inputs, task=TaskFacts(document={"dataset": {"max_length": 64}})))
+    # counts have a place of their own
+    assert (notes["counts"], notes["settings"]) == ([("too long", "1,200")], [("max length", "64")])
+    assert notes["problems"] == (problem,)
+    assert notes["evaluation"] == [("metric", "loss"), ("adapted", "2 linears: q")]
+    assert data_notes(RunFacts())["problems"] == ()
+
+
+def test_a_hyperparameter_that_is_the_same_in_all_trials_needs_no_column(run: SmallRun) -> None:
+    table = trial_table(read_results(run[1].reader))
+    assert "r" not in [column["label"] for column in table["columns"]]
+    assert "r 24" in table["same"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from cohort.core.hub_ids import is_hub_id
+from cohort.core.units import counted
+from cohort.runs.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.results import RunResults
 from cohort.runs.verdicts import estimate_text, verdicts
@@ -98,9 +101,17 @@ def _notes(results: RunResults, trial: TrialRecord) -> list[str]:
     if test is not None:
         outcome: dict[str, JsonValue] = {name: estimate_text(found) for name, found in test.winner.values.items()}
         tested += [*_table(outcome, headers=("metric", "value")), ""]
-    chosen = f"Chosen among {len(finals.ranked)} finalists on {finals.rows_text}. "
+    chosen = f"Chosen among {counted(len(finals.ranked), 'finalist')} on {finals.rows_text}. "
     sentences = "".join(f" {sentence[0].upper()}{sentence[1:]}." for sentence in verdicts(results))
     return [f"{chosen}In parentheses: the 95 % interval over other rows of the kind.{sentences}", "", *tested]
+
+
+def _template(template: str | None) -> list[str]:
+    if template is None:
+        return []
+    # longer than any run of backticks in the template, which would end the block
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", template)), default=0))
+    return ["The prompt of a row, with its columns in braces:", "", f"{fence}text", template, fence, ""]
 
 
 def render_model_card(results: RunResults, *, trial_id: int) -> str:
@@ -117,6 +128,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
     r = trial.parameters.get("r")
     settings = {**(facts.task.training or {}), **trial.parameters, "seed": trial.seed}
     recorded: dict[str, JsonValue] = {
+        "adapted": linears_text(facts),
         "data hash": facts.inputs.data_hash,
         "model hash": facts.inputs.model_hash,
         "task hash": facts.task.task_hash,
@@ -129,8 +141,9 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
         *_front_matter(hub_id=_hub_id(base_model), objective=objective),
         f"# LoRA adapter: {task}",
         "",
-        f"A LoRA adapter for `{base_model}`, the result of trial {trial_id} in a sweep of {len(results.ranked)} "
-        f"configurations (place {place.rank}: {place.why}). Trained with Cohort {__version__}.",
+        f"A LoRA adapter for `{base_model}`, the result of trial {trial_id} in a sweep of "
+        f"{counted(len(results.ranked), 'configuration')} (place {place.rank}: {place.why}). "
+        f"Trained with Cohort {__version__}.",
         "",
         "## Outcome",
         "",
@@ -140,6 +153,15 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
         "## Hyperparameters",
         "",
         *_table(settings, headers=("name", "value")),
+        "",
+        "## Data",
+        "",
+        *_table(data_settings(facts), headers=("what", "value")),
+        "",
+        *_template(prompt_template(facts)),
+        "## Evaluation",
+        "",
+        *_table(evaluation_settings(facts), headers=("what", "value")),
         "",
         *_loading(base_model=base_model, r=int(r) if isinstance(r, int | float) else 16),
         "## Provenance",

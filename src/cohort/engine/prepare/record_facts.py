@@ -121,7 +121,8 @@ def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     shared = {name: value for name, value in task.searchable_defaults().items() if name not in searched}
     # a value that depends on another hyperparameter (2r) is kept as it is written
     plain: dict[str, JsonValue] = {
-        name: value if isinstance(value, int | float | str | bool) else str(value) for name, value in shared.items()
+        name: value if isinstance(value, int | float | str | bool) else f"{value.factor:g}{value.parameter}"
+        for name, value in shared.items()
     }
     if task.training.max_steps is not None:
         plain["max_steps"] = task.training.max_steps

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cohort.core.units import format_duration
-from cohort.runs.facts import InputFacts
+from cohort.runs.facts import RunFacts
+from cohort.runs.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 from cohort.runs.records import LoggedDecision
 from cohort.runs.report.labels import is_number, percent_label, value_label
 from cohort.runs.results import RankedTrial, RunResults
@@ -113,9 +114,18 @@ def compute_rows(results: RunResults) -> list[dict[str, str]]:
     ]
 
 
-def data_notes(inputs: InputFacts) -> dict[str, Any]:
-    """Return the counts and problems of the data report."""
+def data_notes(facts: RunFacts) -> dict[str, Any]:
+    """Return the counts and problems of the data report, and how rows were read and measured."""
+    inputs, counted_names = facts.inputs, {name.replace("_", " ") for name in facts.inputs.data_counts or {}}
+    adapted = linears_text(facts)
+    settings = {name: value for name, value in data_settings(facts).items() if name not in counted_names}
     return {
+        "settings": [(name.replace("_", " "), value_label(value)) for name, value in settings.items()],
+        "template": prompt_template(facts),
+        "evaluation": [
+            (name.replace("_", " "), value_label(value))
+            for name, value in (*evaluation_settings(facts).items(), *([("adapted", adapted)] if adapted else []))
+        ],
         "counts": [(name.replace("_", " "), value_label(count)) for name, count in (inputs.data_counts or {}).items()],
         "problems": inputs.data_problems or (),
     }

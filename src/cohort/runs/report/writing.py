@@ -140,7 +140,7 @@ def _render(reader: RunReader) -> str:
         decisions=decisions,
         decisions_note=decisions_note,
         compute_rows=compute_rows(results),
-        data=data_notes(results.facts.inputs),
+        data=data_notes(results.facts),
         facts=[(name.replace("_", " "), value_label(value)) for name, value in results.facts.listed().items()],
         css=_resource("report.css") + outcome_styles(entry.trial for entry in results.ranked),
         js=_resource("report.js"),
