@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.train.progress import RunProgress
-from cohort.engine.tune import RunOptions, tune
+from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.trial_requests import RequestKind, RequestSpool, TrialRequest
@@ -148,3 +149,27 @@ def test_what_comes_too_late_is_answered(folder: Path, tmp_path: Path) -> None:
     tune(tiny_task(folder, **ALONE), tmp_path / "run", watcher=late, options=OPTIONS, clock=TickingClock())
     (answer,) = [json.loads(path.read_text()) for path in (tmp_path / "run" / "requests").iterdir()]
     assert "completed" in answer["problems"][0]["found"]
+
+
+class Crashing(Asking):
+    """Fails once what was asked has been done."""
+
+    def update(self, progress: RunProgress) -> None:
+        super().update(progress)
+        if self.asked and sum(trial.steps_done for trial in progress.trials) >= 12:
+            raise ZeroDivisionError
+
+
+def test_what_is_lost_with_a_damaged_checkpoint_is_named(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    crashing = Crashing(run, [(6, {"kind": "stop", "trial_id": 0})])
+    with pytest.raises(ZeroDivisionError):
+        tune(tiny_task(folder, **ALONE), run, watcher=crashing, options=OPTIONS, clock=TickingClock())
+    copy = shutil.copytree(run, tmp_path / "copy")
+    *_, newest = sorted((run / "checkpoints").glob("*.json"))
+    newest.write_bytes(b"{")
+    for directory, status, count in ((copy, TrialStatus.STOPPED, 0), (run, TrialStatus.COMPLETED, 1)):
+        asking = Asking(directory, [])
+        resume(directory, watcher=asking, options=OPTIONS)
+        assert trials_of(directory)[0].status is status
+        assert sum("ask again if it is still wanted" in note for note in asking.notes) == count

@@ -33,10 +33,13 @@ from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
+from cohort.runs.records import LoggedDecision, LoggedEvent
 from cohort.runs.store import RunStore
 from cohort.runs.task_of_run import load_run_task, model_place
+from cohort.runs.trial_requests import RequestSpool
 from cohort.tasks.added_keys import with_added_keys
 from cohort.tasks.task_file import TaskFile
+from cohort.tuning.interventions import USER
 
 __all__ = ["RunOptions", "resume", "tune"]
 
@@ -190,11 +193,28 @@ def _continue(
     )
     checkpoint = _last_checkpoint(run)
     # steps after it are trained again, to the same bits
-    store.truncate_after(checkpoint.position)
+    dropped = store.truncate_after(checkpoint.position)
+    for note in _undone(dropped, directory=directory):
+        watcher.note(f"warning: {note}")
     store.set_facts(state=RunState.RUNNING)
     session = TaskSession(preparation, clock=clock)
     session.join(preparation, run, checkpoint=checkpoint)
     session.run()
+
+
+def _undone(dropped: Sequence[LoggedEvent | LoggedDecision], *, directory: RunDirectory) -> list[str]:
+    """Return what people did to trials that is after the checkpoint, and that nothing repeats.
+
+    A request is answered once it is in a checkpoint, so this is only after damage, or what a callback had asked.
+    """
+    spool = RequestSpool(directory.requests)
+    waiting = {request.signature for name in spool.waiting() if (request := spool.read(name)) is not None}
+    return [
+        f"trial {entry.decision.trial_id}: {entry.decision.reason} ({entry.decision.message}) came after the "
+        "checkpoint that this run continues from; ask again if it is still wanted"
+        for entry in dropped
+        if isinstance(entry, LoggedDecision) and entry.decision.rule == USER and entry.decision.message not in waiting
+    ]
 
 
 def _last_checkpoint(run: OpenRun) -> Manifest:

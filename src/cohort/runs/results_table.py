@@ -108,6 +108,7 @@ FILE_COLUMNS = (
     Column(name="message", value=lambda entry: entry.trial.message),
     _BEST_VALUE,
     Column(name="why", value=lambda entry: entry.why, in_csv=False),
+    Column(name="kept", value=lambda entry: entry.trial.is_protected, in_csv=False),
     Column(name="eval_rows", value=lambda entry: entry.evaluation_rows),
     Column(name="final_rows", value=lambda entry: entry.final_rows),
     Column(name="final", value=lambda entry: _final_columns(entry), each="final_{}"),

@@ -39,6 +39,8 @@ class TrialControl:
         """
         self._run, self._carry_out, self._is_done, self._save = run, carry_out, is_done, save
         self._spool = RequestSpool(run.directory.requests)
+        # of an earlier process, for callers that did not wait so long
+        self._spool.clear()
         self._own: queue.SimpleQueue[TrialRequest] = queue.SimpleQueue()
         self._looked: float | None = None
 
