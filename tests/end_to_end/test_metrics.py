@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,14 @@ from cohort.core.errors import InputError
 from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.metrics import MetricFailedError
+from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunFacts, RunPlaces
 from cohort.runs.reader import RunReader
 from cohort.runs.results import read_results
+from cohort.runs.task_of_run import load_run_task
 from cohort.serving import generate as serving
+from cohort.tasks.task import Task
+from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
 # few and short trials: what is measured counts here, not what is learnt
@@ -121,6 +127,7 @@ def test_a_function_that_fails_later_ends_no_trial_and_the_run_goes_on_once_it_i
     flag = tmp_path / "fail"
     code = f"""
 import os
+import shutil
 calls = []
 
 
@@ -134,7 +141,10 @@ def later(prediction, row):
     (folder / "later.py").write_text(code)
     flag.touch()
     task = tiny_task(folder, evaluation={"metric": "later:later", "max_new_tokens": 2}, **SMALL)
-    with pytest.raises(MetricFailedError, match=r"the metric later .*ValueError: no network .*; row .*prediction"):
+    with pytest.raises(
+        MetricFailedError,
+        match=r"the metric later .*ValueError: no network .*; row .*prediction.*correct the function and resume",
+    ):
         tune(task, tmp_path / "run", options=options)
     os.remove(flag)
     (folder / "later.py").write_text(code.replace("len(prediction)\n", "len(prediction) + 0\n"))
@@ -146,15 +156,52 @@ def later(prediction, row):
     assert any("the metric function later changed since the run began" in note for note in watcher.notes)
 
 
-def test_a_broken_base_model_is_named_before_training(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "why"), [(torch.nan, "NaN or infinite weights in {name}"), (3e38, "all of its weights are finite")]
+)
+def test_a_broken_base_model_is_named_before_training(folder: Path, tmp_path: Path, value: float, why: str) -> None:
     broken = tmp_path / "inputs"
-    broken.mkdir()
-    for path in (folder / "model").iterdir():
-        (broken / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(folder / "model", broken)
     weights = load_file(broken / "model.safetensors")
-    name = next(name for name in weights if "down_proj" in name)
-    weights[name][0, 0] = torch.nan
+    name = "model.norm.weight"
+    # large numbers overflow where two of them meet
+    for changed in [name] if value != value else [name, "lm_head.weight"]:
+        weights[changed][:] = value
     save_file(weights, broken / "model.safetensors")
     data = {"model_name_or_path": str(broken), **SMALL}
-    with pytest.raises(InputError, match=rf"model_name_or_path.*loss is nan before any training: NaN.*{name}"):
+    loss = rf"model_name_or_path.*validation loss is (nan|inf) before any training: {why.format(name=name)}"
+    with pytest.raises(InputError, match=loss):
         tune(tiny_task(folder, **data), tmp_path / "run")
+
+
+def test_a_function_file_moves_together_with_its_run(folder: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(folder, first / "inputs")
+    task = tiny_task(first / "inputs", evaluation={"metric": "mine:length", "metrics": ["exact_match"]})
+    assert task.evaluation.metric == f"{first / 'inputs' / 'mine.py'}:length"
+    directory = RunDirectory.create(first / "run")
+    directory.task_file.write_text(task.resolved_yaml())
+    facts = RunFacts(places=RunPlaces(run_directory=str(first / "run")))
+    first.rename(second)
+    moved = load_run_task(RunDirectory(second / "run"), facts=facts)
+    assert moved.evaluation.metric == f"{second / 'inputs' / 'mine.py'}:length"
+    assert moved.evaluation.metrics == ("exact_match",)
+    (second / "inputs" / "mine.py").unlink()
+    with pytest.raises(InputError, match=r"mine.py:length', which does not exist.*--evaluation.metric PATH"):
+        load_run_task(RunDirectory(second / "run"), facts=facts)
+
+
+def from_python(prediction: str, row: Any) -> float:
+    return float(len(prediction))
+
+
+def test_python_gives_functions_that_a_resume_finds_again(folder: Path) -> None:
+    def task_with(metric: Any) -> TaskFile:
+        sections: Any = {"evaluation": {"metric": metric}, "training": {"max_steps": 2}, "num_gpus": 0}
+        return Task(model=folder / "model", dataset=str(folder / "train.jsonl"), **sections).file
+
+    task = task_with(from_python)
+    assert task.evaluation.metric.endswith(":from_python")
+    assert read_inputs(task).metric_functions.keys() == {"from_python"}
+    with pytest.raises(InputError, match=r"evaluation.metric: found <function .*<lambda>.*Define it with def"):
+        task_with(lambda prediction, row: 1)

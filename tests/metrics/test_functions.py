@@ -74,6 +74,8 @@ def test_what_cannot_be_a_metric_is_refused(tmp_path: Path, code: str, why: str)
     ("line", "why"),
     [
         ("return 1 / 0", r"raised ZeroDivisionError: division by zero \(mine.py:2\)"),
+        # the user's line, not that of the library it called
+        ("import json; return json.loads(prediction)", r"raised JSONDecodeError: .* \(mine.py:2\)"),
         ("return float(prediction)", "raised ValueError"),
         ("return float('nan')", "returned nan, which is no finite number"),
         ("return None", "returned None"),

@@ -8,7 +8,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.core.place import Place
-from cohort.metrics import METRIC_KINDS, MetricOptions, ReferenceRow, build_metrics, score_texts
+from cohort.metrics import METRIC_KINDS, MetricOptions, ReferenceRow, build_metrics, counts_hits, score_texts
 from cohort.metrics.answers import find_answer, last_number, normalized
 
 
@@ -24,6 +24,8 @@ def _score(
 def test_a_kind_is_named_after_its_file() -> None:
     assert all(kind.name == name and kind.summary for name, kind in METRIC_KINDS.items())
     assert "exact_match" in METRIC_KINDS
+    names = (*METRIC_KINDS, "choice_accuracy", "loss", "mine")
+    assert [name for name in names if not counts_hits(name)] == ["rouge_l", "token_f1", "loss", "mine"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ user names, :func:`score_texts` applies all of them to one set of generated text
 from cohort.metrics.building import (
     METRICS_ALLOWED,
     build_metrics,
+    counts_hits,
     metric_name,
     metric_problems,
     needs_generation,
@@ -29,6 +30,7 @@ __all__ = [
     "MetricOptions",
     "ReferenceRow",
     "build_metrics",
+    "counts_hits",
     "function_path",
     "metric_name",
     "metric_problems",

@@ -20,6 +20,7 @@ from cohort.metrics.metric import CHOICE_ACCURACY, LOSS, Metric, MetricKind, Met
 __all__ = [
     "METRICS_ALLOWED",
     "build_metrics",
+    "counts_hits",
     "metric_name",
     "metric_problems",
     "needs_generation",
@@ -41,6 +42,11 @@ def metric_name(spelled: str) -> str:
 def needs_generation(spelled: str) -> bool:
     """Return whether texts are generated for a metric; the loss and choices need none."""
     return spelled not in (LOSS, CHOICE_ACCURACY)
+
+
+def counts_hits(name: str) -> bool:
+    """Return whether the metric of this name is a share of rows: a row scores 1 or 0 and nothing between."""
+    return name == CHOICE_ACCURACY or (name in METRIC_KINDS and METRIC_KINDS[name].counts_hits)
 
 
 def metric_problems(spelled: Sequence[str]) -> list[Refusal]:

@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import math
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -161,11 +162,13 @@ def _require_two_arguments(function: object, *, name: str) -> None:
 
 
 def _checked(function: Callable[[str, Row], Any], *, name: str) -> Callable[[str, Row], float]:
+    file = _file_of(function)
+
     def score(prediction: str, row: Row) -> float:
         try:
             value = function(prediction, row)
         except Exception as error:
-            line = _line_of(error)
+            line = _line_of(error, file=file)
             raise MetricFailedError(f"raised {type(error).__name__}: {error}{line}") from error
         return _finite(value)
 
@@ -173,12 +176,18 @@ def _checked(function: Callable[[str, Row], Any], *, name: str) -> Callable[[str
     return score
 
 
-def _line_of(error: Exception) -> str:
-    """Return the place of the user's file where ``error`` was raised."""
-    trace = error.__traceback__
-    # the first entry is the call here
-    entries = [] if trace is None else inspect.getinnerframes(trace)[1:]
-    return f" ({Path(entries[-1].filename).name}:{entries[-1].lineno})" if entries else ""
+def _file_of(function: Callable[..., Any]) -> str | None:
+    try:
+        return inspect.getsourcefile(inspect.unwrap(function))
+    except TypeError:
+        # written in C
+        return None
+
+
+def _line_of(error: Exception, *, file: str | None) -> str:
+    """Return the last line of the user's ``file`` before ``error`` was raised, there or in what it called."""
+    own = [entry for entry in traceback.extract_tb(error.__traceback__) if entry.filename == file]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
 
 
 def _finite(value: object) -> float:

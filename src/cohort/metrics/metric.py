@@ -59,6 +59,7 @@ class MetricKind:
         name: What users write.
         summary: Its meaning in one line.
         score: Compares a prediction with what was expected.
+        counts_hits: Whether a row scores 1 or 0 and nothing between.
         reads_normalize: Whether ``normalize`` changes it; others compare texts in a way of their own.
         package: The package it needs besides Cohort's own, as pip calls it.
         module: How that package is imported.
@@ -68,6 +69,7 @@ class MetricKind:
     name: str
     summary: str
     score: Callable[[str, str], float]
+    counts_hits: bool = True
     reads_normalize: bool = False
     package: str = ""
     module: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cohort.core.estimates import Estimate
 from cohort.core.intervals import share_interval
+from cohort.metrics import counts_hits
 from cohort.runs.comparison import Comparison, Contender
 from cohort.runs.results import RunResults
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
@@ -25,7 +26,7 @@ def training_value_text(results: RunResults, value: float | None) -> str:
         return f"{label} {value:.4g}"
     hits, within = value * num_rows, ""
     # of a loss only the comparison at the end keeps what an interval needs
-    if results.metric.name != LOSS.name and 0 <= value <= 1 and abs(hits - round(hits)) < 1e-6:
+    if counts_hits(results.metric.name) and abs(hits - round(hits)) < 1e-6:
         ends = share_interval(round(hits), num_rows)
         within = f"95 %: {ends.low:.4g} to {ends.high:.4g}, "
     return f"{label} {value:.4g} ({within}{_count(num_rows, 'validation row')})"

@@ -52,6 +52,8 @@ OTHER_WORDS = {
     "scheduler": "training.lr_scheduler_type",
     "gradient_clipping": "training.max_grad_norm",
     "random_seed": "training.seed",
+    "metric_for_best_model": "evaluation.metric",
+    "compute_metrics": "evaluation.metric",
     "n_trials": "search.trials",
     "num_trials": "search.trials",
     "search_space": "search.space",

@@ -12,7 +12,7 @@ from cohort.engine.prepare.metrics import reference_row, task_choices, task_metr
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.time_spent import TimeSpent
-from cohort.metrics import CHOICE_ACCURACY, score_texts
+from cohort.metrics import CHOICE_ACCURACY, MetricFailedError, score_texts
 from cohort.runs.facts import Activity
 from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
 from cohort.training.device_memory import is_out_of_memory, release_cached
@@ -71,7 +71,12 @@ class RowScores:
         references = [reference_row(rows, row_id) for row_id in asked]
         found = []
         for of_slot in answers:
-            scores = score_texts(self._metrics, [text for text, _ in of_slot], references)
+            try:
+                scores = score_texts(self._metrics, [text for text, _ in of_slot], references)
+            except MetricFailedError as error:
+                raise MetricFailedError(
+                    f"{error}; what was trained is saved: correct the function and resume the run"
+                ) from error
             num_tokens = sum(count for _, count in of_slot)
             found.append(({name: tuple(values) for name, values in scores.items()}, num_tokens))
         return found

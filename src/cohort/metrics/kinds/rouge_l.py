@@ -35,6 +35,7 @@ METRIC = MetricKind(
     name="rouge_l",
     summary="F-measure of the longest common subsequence of words (ROUGE-L)",
     score=rouge_l,
+    counts_hits=False,
     package="rouge-score",
     module="rouge_score",
     extra="rouge",

@@ -20,5 +20,8 @@ def token_f1(prediction: str, reference: str) -> float:
 
 
 METRIC = MetricKind(
-    name="token_f1", summary="F1 of the words shared with the expected answer, normalized as in SQuAD", score=token_f1
+    name="token_f1",
+    summary="F1 of the words shared with the expected answer, normalized as in SQuAD",
+    score=token_f1,
+    counts_hits=False,
 )

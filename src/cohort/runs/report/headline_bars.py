@@ -9,6 +9,7 @@ from typing import Any
 
 from cohort.core.estimates import Estimate
 from cohort.core.units import format_count, format_duration
+from cohort.metrics import CHOICE_ACCURACY, METRIC_KINDS
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.report.labels import percent_label, value_label
@@ -48,11 +49,11 @@ def headline_bars(results: RunResults) -> dict[str, Any]:
 
 
 def _metric_label(value: float | None, *, results: RunResults) -> str:
-    """Return a value of the task's metric; a share in [0, 1] other than a loss as a percentage."""
+    """Return a value of the task's metric; one of Cohort's own, which are shares, as a percentage."""
     if value is None:
         return "–"
-    # a metric in [0, 1] that is maximised is a share, such as exact_match
-    if results.metric.name != "loss" and results.metric.maximize and 0 <= value <= 1:
+    # a function of the user may have any scale, whatever this value is
+    if results.metric.name in (*METRIC_KINDS, CHOICE_ACCURACY):
         return percent_label(value)
     return f"{value:.4g}"
 
