@@ -32,6 +32,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         "export",
         "generate",
         "chat",
+        "evaluate",
         "check",
         "doctor",
     ):
@@ -87,9 +88,9 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["resume", "status", "trials", "report", "export", "generate", "chat"])
+@pytest.mark.parametrize("verb", ["resume", "status", "trials", "report", "export", "generate", "chat", "evaluate"])
 def test_a_directory_without_a_run(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    extra = ["--prompt", "x"] if verb == "generate" else []
+    extra = {"generate": ["--prompt", "x"], "evaluate": ["--data", "x.jsonl"]}.get(verb, [])
     assert run(verb, str(tmp_path / "nothing"), *extra) == 2
     shown = capsys.readouterr().err
     assert "cohort tune" in shown

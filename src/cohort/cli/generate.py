@@ -19,10 +19,8 @@ from cohort.cli.options import (
     report_note,
     report_so_far,
 )
-from cohort.core.units import format_count, format_duration
 
 if TYPE_CHECKING:
-    from cohort.engine.adapter_files.answer_file import BatchProgress
     from cohort.engine.adapter_files.generate import GenerationSettings
 
 __all__ = ["generate"]
@@ -112,17 +110,6 @@ def _require_one_source(prompts: Sequence[str], *, source: Path | None, output: 
         raise refuse("no prompt", 'Add --prompt "..." or --input FILE --output FILE.')
 
 
-def _line(progress: BatchProgress) -> str:
-    parts = [f"[{format_duration(progress.elapsed_seconds)}] {progress.phase}"]
-    if progress.phase == "answering":
-        parts.append(f"{progress.num_done} of {progress.num_rows} prompts")
-    if progress.tokens_per_second is not None:
-        parts.append(f"{format_count(progress.tokens_per_second)} tokens/s")
-    if progress.seconds_left:
-        parts.append(f"about {format_duration(progress.seconds_left)} left")
-    return " | ".join(parts)
-
-
 def _answer(
     run_dir: Path,
     source: Path,
@@ -133,13 +120,11 @@ def _answer(
     model: str | None,
     as_json: bool,
 ) -> None:
-    from cohort.cli.progress import View, watching
+    from cohort.cli.batch_view import BATCH_VIEW
+    from cohort.cli.progress import watching
     from cohort.engine.adapter_files.answer_file import answer_file
 
-    view: View[BatchProgress] = View(
-        line=_line, tables=lambda _progress, _width: (), phase=lambda progress: progress.phase, interval_seconds=10.0
-    )
-    with watching(view) as watcher:
+    with watching(BATCH_VIEW) as watcher:
         answered = answer_file(
             run_dir,
             source=source,

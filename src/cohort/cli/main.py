@@ -11,6 +11,7 @@ import typer
 from cohort.cli.chat import chat
 from cohort.cli.check import check
 from cohort.cli.doctor import doctor
+from cohort.cli.evaluate import evaluate
 from cohort.cli.exits import EXIT_INTERRUPTED
 from cohort.cli.export import export
 from cohort.cli.generate import generate
@@ -52,7 +53,8 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for verb in (init, tune, run, plan, resume, status, trials, report, export, generate, chat, check, doctor):
+    verbs = (init, tune, run, plan, resume, status, trials, report, export, generate, chat, evaluate, check, doctor)
+    for verb in verbs:
         app.command()(verb)
         # listed right after run, whose queue it changes
         if verb is run:

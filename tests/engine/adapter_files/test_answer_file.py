@@ -13,8 +13,9 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError
 from cohort.engine.adapter_files import run_model
-from cohort.engine.adapter_files.answer_file import AnsweredFile, BatchProgress, answer_file
+from cohort.engine.adapter_files.answer_file import AnsweredFile, answer_file
 from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
+from cohort.engine.adapter_files.pace import BatchProgress
 from cohort.engine.tune import tune
 from cohort.serving.generate import stream
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs

@@ -26,33 +26,16 @@ from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.choose import BestSoFar
 from cohort.engine.adapter_files.generate import GenerationSettings
 from cohort.engine.adapter_files.input_rows import find_source, raise_problems, read_rows
+from cohort.engine.adapter_files.pace import BatchProgress, Pace
 from cohort.engine.adapter_files.prompts import PromptRenderer
 from cohort.engine.adapter_files.run_model import Answer, RunModel, read_chosen
 from cohort.runs.directory import RunDirectory
 from cohort.serving.generate import GenerateRequest
 
-__all__ = ["AnsweredFile", "BatchProgress", "answer_file"]
+__all__ = ["AnsweredFile", "answer_file"]
 
 ANSWER_KEYS = ("generated", "finish_reason")
 """What is added to a row: the text, and ``stop`` or ``length`` (it reached ``max_new_tokens`` or the context)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchProgress:
-    """How far a batch is.
-
-    Attributes:
-        num_done: Prompts answered, those of an earlier process included.
-        tokens_per_second: Generated tokens; None before there are any.
-        seconds_left: By the lengths of the answers so far; None before the first is finished.
-    """
-
-    phase: str
-    num_done: int
-    num_rows: int
-    elapsed_seconds: float
-    tokens_per_second: float | None = None
-    seconds_left: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +106,7 @@ def answer_file(
             )
             for place in left
         ]
-        pace = _Pace(clock, num_rows=len(rows), num_before=resumed)
+        pace = Pace(clock, num_rows=len(rows), num_before=resumed)
         watcher(pace.progress())
         for answer in loaded.answers(requests, sampling=settings.sampling):
             entry = {"row": left[answer.index], **_answer(loaded, answer)}
@@ -142,30 +125,6 @@ def answer_file(
 
 def _answer(loaded: RunModel, answer: Answer) -> dict[str, Any]:
     return dict(zip(ANSWER_KEYS, (loaded.text(answer.tokens), "length" if answer.is_cut else "stop"), strict=True))
-
-
-class _Pace:
-    """Counts answers and tells how long the others may take."""
-
-    def __init__(self, clock: Clock, *, num_rows: int, num_before: int) -> None:
-        self._clock, self._begun = clock, clock.monotonic()
-        self._num_rows, self._num_before = num_rows, num_before
-        self._num_done = self._num_tokens = 0
-
-    def count(self, answer: Answer) -> None:
-        self._num_done += 1
-        self._num_tokens += len(answer.tokens)
-
-    def progress(self) -> BatchProgress:
-        elapsed, left = self._clock.monotonic() - self._begun, self._num_rows - self._num_before - self._num_done
-        return BatchProgress(
-            phase="answering",
-            num_done=self._num_before + self._num_done,
-            num_rows=self._num_rows,
-            elapsed_seconds=elapsed,
-            tokens_per_second=self._num_tokens / elapsed if self._num_tokens and elapsed > 0 else None,
-            seconds_left=elapsed / self._num_done * left if self._num_done else None,
-        )
 
 
 def _require_new(output: Path) -> None:

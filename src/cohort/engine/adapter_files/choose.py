@@ -25,7 +25,7 @@ from cohort.runs.records import EvaluationRecord, TrialRecord
 from cohort.runs.results import RunResults, read_results
 from cohort.training.checkpoint import read_weights
 
-__all__ = ["BestSoFar", "best_so_far", "chosen_adapter"]
+__all__ = ["BestSoFar", "best_so_far", "chosen_adapter", "trials_with_adapters"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
     trial = trials.get(trial_id)
     if trial is not None and (checkpoint := _checkpoint(directory, trial)) is not None:
         return trial, checkpoint
-    there = [n for n in sorted(trials) if _is_adapter(directory.trial(n)) or _checkpoint(directory, trials[n])]
+    there = _there(directory, results)
     raise InputError(
         Problem(
             where="--trial",
@@ -184,6 +184,17 @@ def _with_checkpoint(directory: RunDirectory, results: RunResults, *, trial_id: 
             hint="Choose one of these, or leave --trial out for the best.",
         )
     )
+
+
+def trials_with_adapters(directory: RunDirectory) -> list[int]:
+    """Return the trials that :func:`chosen_adapter` finds an adapter of, in their order."""
+    with RunReader.open(directory.database) as reader:
+        return _there(directory, read_results(reader))
+
+
+def _there(directory: RunDirectory, results: RunResults) -> list[int]:
+    trials = {entry.trial.trial_id: entry.trial for entry in results.ranked}
+    return [n for n in sorted(trials) if _is_adapter(directory.trial(n)) or _checkpoint(directory, trials[n])]
 
 
 def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoint: Path) -> AdapterContent:

@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
@@ -106,6 +108,13 @@ class RunModel:
             self.bank.insert(adapter.spec, AdapterState(weights=weights_rD))
             for adapter, weights_rD in zip(adapters, weights, strict=True)
         )
+
+    def bank_bytes(self, adapter: PeftAdapter) -> int:
+        """Return what an adapter takes in the bank: masters, gradients, and the copy that products read."""
+        linears = self.decoder.linears
+        width = sum(sum(linears[module]) for module in adapter.modules if module in linears)
+        bytes_each = 8 if self.decoder.dtype == torch.float32 else 8 + self.decoder.dtype.itemsize
+        return aligned_rank(adapter.spec.r) * width * bytes_each
 
     def stream(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Generator[PickedToken, None, None]:
         """Yield tokens as they are generated; close it to stop early.
