@@ -16,7 +16,14 @@ __all__ = ["FOLDER", "PAGES", "api_pages"]
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "api"
 _SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example")
 # what a user calls an object of a class
-_OBJECTS = {"TaskResult": "result", "TaskFile": "task", "EarlyExit": "early_exit"}
+_OBJECTS = {
+    "StepReport": "report",
+    "EvaluationReport": "report",
+    "TrialEndReport": "report",
+    "TaskResult": "result",
+    "TaskFile": "task",
+    "EarlyExit": "early_exit",
+}
 _HEADINGS = {"Args": "Arguments", "Example": "Example"}
 
 
@@ -43,11 +50,16 @@ PAGES = {
         intro="[Exit rules](../exit-rules.md) lists the rules and all their keys.",
         names=("EarlyExit",),
     ),
+    "callbacks.md": _Page(
+        title="Callbacks",
+        intro="What `on_step`, `on_evaluation` and `on_trial_end` are called with.",
+        names=("StepReport", "EvaluationReport", "TrialEndReport"),
+    ),
     "results.md": _Page(title="Results", intro="", names=("TaskResult",)),
     "errors.md": _Page(
         title="Errors",
         intro="Every error that a user can cause is a `CohortError`; wrong input is an `InputError` with all problems.",
-        names=("CohortError", "InputError", "Problem"),
+        names=("CohortError", "InputError", "Problem", "TasksFailedError", "CallbackError"),
     ),
 }
 
@@ -87,7 +99,9 @@ def _class(name: str, kind: type[Any]) -> Iterator[str]:
     own = kind.__init__.__doc__ if "__init__" in vars(kind) else None
     if own:
         yield from _text(_without_summary(inspect.cleandoc(own)))
-    for method, value in vars(kind).items():
+    # a private base has the methods that its classes share
+    shared = [base for base in kind.__mro__[1:] if base.__module__ == kind.__module__ and base.__name__.startswith("_")]
+    for method, value in [entry for base in (kind, *shared) for entry in vars(base).items()]:
         plain = value.__func__ if isinstance(value, classmethod) else value
         if method.startswith("_") or not inspect.isfunction(plain) or not plain.__doc__ or _is_pydantic(kind, method):
             continue

@@ -14,20 +14,26 @@ from cohort.version import __version__
 if TYPE_CHECKING:
     from cohort.api import Engine, load, resume, run, tune
     from cohort.core.errors import CohortError, InputError, Problem
-    from cohort.runs.task_result import TaskResult
+    from cohort.engine.train.callbacks import CallbackError, EvaluationReport, StepReport, TrialEndReport
+    from cohort.runs.task_result import TaskResult, TasksFailedError
     from cohort.tasks.loading import TaskFile, load_task
     from cohort.tasks.task import Task
     from cohort.tuning.early_exit.settings import EarlyExitSettings as EarlyExit
 
 __all__ = [
+    "CallbackError",
     "CohortError",
     "EarlyExit",
     "Engine",
+    "EvaluationReport",
     "InputError",
     "Problem",
+    "StepReport",
     "Task",
     "TaskFile",
     "TaskResult",
+    "TasksFailedError",
+    "TrialEndReport",
     "__version__",
     "load",
     "load_task",
@@ -38,14 +44,19 @@ __all__ = [
 
 # public name -> the module that holds it, and its name there
 _HOMES = {
+    "CallbackError": ("cohort.engine.train.callbacks", "CallbackError"),
     "CohortError": ("cohort.core.errors", "CohortError"),
     "EarlyExit": ("cohort.tuning.early_exit.settings", "EarlyExitSettings"),
     "Engine": ("cohort.api", "Engine"),
+    "EvaluationReport": ("cohort.engine.train.callbacks", "EvaluationReport"),
     "InputError": ("cohort.core.errors", "InputError"),
     "Problem": ("cohort.core.errors", "Problem"),
+    "StepReport": ("cohort.engine.train.callbacks", "StepReport"),
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),
     "TaskResult": ("cohort.runs.task_result", "TaskResult"),
+    "TasksFailedError": ("cohort.runs.task_result", "TasksFailedError"),
+    "TrialEndReport": ("cohort.engine.train.callbacks", "TrialEndReport"),
     "load": ("cohort.api", "load"),
     "load_task": ("cohort.tasks.loading", "load_task"),
     "resume": ("cohort.api", "resume"),

@@ -11,6 +11,11 @@ import pytest
 import cohort
 
 PUBLIC_NAMES = {
+    "CallbackError",
+    "EvaluationReport",
+    "StepReport",
+    "TasksFailedError",
+    "TrialEndReport",
     "CohortError",
     "EarlyExit",
     "Engine",

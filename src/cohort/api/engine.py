@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn, overload
 
@@ -19,6 +19,7 @@ from cohort.core.plain_values import plain_value
 from cohort.engine.existing_run import places_of, remove_run
 from cohort.engine.run_start import write_given_rows
 from cohort.engine.shared_session import SharedSession
+from cohort.engine.train.callbacks import Callbacks, EvaluationReport, StepReport, TrialEndReport
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
@@ -34,8 +35,11 @@ from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["Engine", "OnExisting"]
+__all__ = ["Engine", "OnEvaluation", "OnExisting", "OnStep", "OnTrialEnd"]
 
+OnStep = Callable[[StepReport], object]
+OnEvaluation = Callable[[EvaluationReport], object]
+OnTrialEnd = Callable[[TrialEndReport], object]
 OnExisting = Literal["resume", "overwrite", "error"]
 _RUN_TASKS = "Write engine.run(tasks): tasks start in the order of the list, by priority on several GPUs."
 
@@ -94,6 +98,9 @@ class Engine:
         *,
         run_directory: str | os.PathLike[str] | None = None,
         on_existing: OnExisting = "resume",
+        on_step: OnStep | None = None,
+        on_evaluation: OnEvaluation | None = None,
+        on_trial_end: OnTrialEnd | None = None,
         progress: bool | None = None,
         watcher: ProgressWatcher | None = None,
         options: RunOptions | None = None,
@@ -109,6 +116,9 @@ class Engine:
         *,
         run_directory: str | os.PathLike[str] | None = None,
         on_existing: OnExisting = "resume",
+        on_step: OnStep | None = None,
+        on_evaluation: OnEvaluation | None = None,
+        on_trial_end: OnTrialEnd | None = None,
         progress: bool | None = None,
         watcher: ProgressWatcher | None = None,
         options: RunOptions | None = None,
@@ -124,6 +134,9 @@ class Engine:
         *,
         run_directory: str | os.PathLike[str] | None = None,
         on_existing: OnExisting = "resume",
+        on_step: OnStep | None = None,
+        on_evaluation: OnEvaluation | None = None,
+        on_trial_end: OnTrialEnd | None = None,
         progress: bool | None = None,
         watcher: ProgressWatcher | None = None,
         options: RunOptions | None = None,
@@ -142,6 +155,9 @@ class Engine:
             on_existing: What to do with a run that the directory holds already: ``resume`` continues it, or returns its
                 result if it is done, provided that task, rows and base model are the same; ``overwrite`` removes it;
                 ``error`` refuses.
+            on_step, on_evaluation, on_trial_end: Functions that are called between two steps with a
+                :class:`cohort.StepReport`, :class:`cohort.EvaluationReport` or :class:`cohort.TrialEndReport`, whose
+                methods stop the trial or the run. Such a stop is recorded, and replayed when the run is resumed.
             progress: Whether to show a progress bar; None: in notebooks and on terminals.
             watcher: Receives progress.
             options: How runs are carried out.
@@ -150,9 +166,11 @@ class Engine:
         Raises:
             InputError: anything is wrong with any of the tasks.
             TasksFailedError: some of several tasks failed; it carries the results of the others.
+            CallbackError: a callback of the only task raised an error; the run is saved.
             CohortError: the only task failed.
             KeyboardInterrupt: interrupted, with everything saved; :func:`cohort.resume` continues a run.
         """
+        callbacks = Callbacks(on_step=on_step, on_evaluation=on_evaluation, on_trial_end=on_trial_end)
         if schedule is not None:
             raise InputError(_removed("Engine.run: schedule", schedule, hint=_RUN_TASKS))
         listed = [tasks] if isinstance(tasks, Task) else tasks
@@ -168,6 +186,7 @@ class Engine:
         as_queue = self._has_several_gpus and len(files) > 1
         existing = existing_runs(files, directories, on_existing="error" if as_queue else on_existing)
         if as_queue:
+            _require_no_callbacks(callbacks)
             # a queue, with its log and its plan, in the parent of the run directories: `cohort status` can follow it
             with watching(progress=False, watcher=watcher) as notes:
                 failures = _run_as_queue(
@@ -182,11 +201,18 @@ class Engine:
                 with watching(progress=progress, name=name if len(files) > 1 else "", watcher=watcher) as shown:
                     if name in existing and on_existing == "resume":
                         places = places_of(file, directory)
-                        resume(directory.root, watcher=shown, options=options, clock=clock, places=places)
+                        resume(
+                            directory.root,
+                            watcher=shown,
+                            options=options,
+                            clock=clock,
+                            places=places,
+                            callbacks=callbacks,
+                        )
                         continue
                     if name in existing:
                         remove_run(directory)
-                    tune(file, directory.root, watcher=shown, options=options, clock=clock)
+                    tune(file, directory.root, watcher=shown, options=options, clock=clock, callbacks=callbacks)
             except CohortError as error:
                 if len(files) == 1:
                     raise
@@ -290,6 +316,19 @@ def _results_of(
 
 def _removed(where: str, value: object, *, hint: str) -> Problem:
     return Problem(where=where, found=f"{value!r}", allowed="nothing: it was removed, as it changed nothing", hint=hint)
+
+
+def _require_no_callbacks(callbacks: Callbacks) -> None:
+    if callbacks:
+        names = ", ".join(name for name, value in vars(callbacks).items() if value is not None)
+        raise InputError(
+            Problem(
+                where="Engine.run",
+                found=f"{names} for several tasks on several GPUs",
+                allowed="callbacks for tasks that train in this process",
+                hint="Run the tasks one after the other, with total_gpus=1.",
+            )
+        )
 
 
 def _require_gpus(count: int) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
-from cohort.api.engine import Engine, OnExisting
+from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd
 from cohort.api.watchers import watching
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.engine import tune as engine_tune
+from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.task_result import TaskResult, read_task_result
@@ -31,6 +32,9 @@ def run(
     early_exit: EarlyExitSettings | None = None,
     run_directory: str | os.PathLike[str] | None = None,
     on_existing: OnExisting = "resume",
+    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
+    on_trial_end: OnTrialEnd | None = None,
     progress: bool | None = None,
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
@@ -45,6 +49,9 @@ def run(
     early_exit: EarlyExitSettings | None = None,
     run_directory: str | os.PathLike[str] | None = None,
     on_existing: OnExisting = "resume",
+    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
+    on_trial_end: OnTrialEnd | None = None,
     progress: bool | None = None,
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
@@ -59,6 +66,9 @@ def run(
     early_exit: EarlyExitSettings | None = None,
     run_directory: str | os.PathLike[str] | None = None,
     on_existing: OnExisting = "resume",
+    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
+    on_trial_end: OnTrialEnd | None = None,
     progress: bool | None = None,
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
@@ -69,7 +79,8 @@ def run(
 
     Args:
         total_gpus: As for :class:`cohort.Engine`.
-        tasks, early_exit, run_directory, on_existing, progress, watcher, options: As for :meth:`cohort.Engine.run`.
+        tasks, early_exit, run_directory, on_existing, on_step, on_evaluation, on_trial_end, progress, watcher, options:
+            As for :meth:`cohort.Engine.run`.
 
     Raises:
         InputError: anything is wrong with any of the tasks.
@@ -96,6 +107,9 @@ def run(
         early_exit=early_exit,
         run_directory=run_directory,
         on_existing=on_existing,
+        on_step=on_step,
+        on_evaluation=on_evaluation,
+        on_trial_end=on_trial_end,
         progress=progress,
         watcher=watcher,
         options=options,
@@ -146,6 +160,9 @@ def resume(
     options: RunOptions | None = None,
     clock: Clock | None = None,
     places: Sequence[str] = (),
+    on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
+    on_trial_end: OnTrialEnd | None = None,
 ) -> TaskResult:
     """Continue a run after any kind of stop and return its result; of a finished run, only return it.
 
@@ -156,6 +173,8 @@ def resume(
         options: How the run is carried out.
         clock: Measures the run's time.
         places: Command-line arguments that say where its inputs are now, e.g. ``["--dataset.train", "rows.jsonl"]``.
+        on_step, on_evaluation, on_trial_end: As for :meth:`cohort.Engine.run`; of what happened before the last
+            checkpoint they are not told again.
 
     Raises:
         InputError: there is no run, or the data, the model or the task is no longer what the run began with.
@@ -170,8 +189,11 @@ def resume(
         print(result.state, result.metrics)
         ```
     """
+    callbacks = Callbacks(on_step=on_step, on_evaluation=on_evaluation, on_trial_end=on_trial_end)
     with watching(progress=progress, watcher=watcher) as shown:
-        engine_tune.resume(Path(run_directory), watcher=shown, options=options, clock=clock, places=places)
+        engine_tune.resume(
+            Path(run_directory), watcher=shown, options=options, clock=clock, places=places, callbacks=callbacks
+        )
     return read_task_result(Path(run_directory))
 
 

@@ -18,6 +18,7 @@ from cohort.engine.prepare.preparation import LoadedBackbone, Preparation, prepa
 from cohort.engine.prepare.trials import objective_metric
 from cohort.engine.state.checkpoints import save_checkpoint
 from cohort.engine.state.trial_states import TrialStateStore
+from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.machine.machine import free_memory_bytes
@@ -110,6 +111,7 @@ def begun_run(
     options: RunOptions,
     clock: Clock,
     num_tasks: int = 1,
+    callbacks: Callbacks | None = None,
 ) -> Iterator[OpenRun]:
     """Open a new run within: record its trials and inputs, and a checkpoint to go back to.
 
@@ -137,7 +139,13 @@ def begun_run(
         # last: a run that is killed before this has trained nothing and begins again
         store.set_facts(has_begun=True)
         yield OpenRun(
-            directory=directory, store=store, state_store=states, clock=clock, watcher=watcher, options=options
+            directory=directory,
+            store=store,
+            state_store=states,
+            clock=clock,
+            watcher=watcher,
+            options=options,
+            callbacks=callbacks or Callbacks(),
         )
 
 

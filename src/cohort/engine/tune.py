@@ -24,6 +24,7 @@ from cohort.engine.resume_checks import (
 )
 from cohort.engine.run_start import begun_run, new_directory, open_state_store, prepare_task
 from cohort.engine.state.checkpoints import Manifest, latest_good_checkpoint
+from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
@@ -51,10 +52,12 @@ def tune(
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
     clock: Clock | None = None,
+    callbacks: Callbacks | None = None,
 ) -> None:
     """Train all trials of ``task``, stop the weak ones early, and leave the best adapter in ``run_directory/best``.
 
-    Everything about the task is read and checked before the run directory is made.
+    Everything about the task is read and checked before the run directory is made. ``callbacks`` are called between two
+    steps.
 
     Raises:
         InputError: the task, its data, its model or the output directory is wrong.
@@ -73,7 +76,7 @@ def tune(
         also=() if occupied is None else (occupied,),
     )
     with new_directory(run_directory, task) as directory:
-        _train_new(preparation, directory, watcher=watcher, options=options, clock=clock)
+        _train_new(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks)
 
 
 def resume(
@@ -83,6 +86,7 @@ def resume(
     options: RunOptions | None = None,
     clock: Clock | None = None,
     places: Sequence[str] = (),
+    callbacks: Callbacks | None = None,
 ) -> None:
     """Continue a run from its last checkpoint; for a finished one, only write results that are missing.
 
@@ -93,6 +97,7 @@ def resume(
         clock: Measures the run's time.
         places: Command-line arguments that say where its inputs are now, e.g. ``["--dataset.train", "rows.jsonl"]``;
             without them they are looked for where they were, and at the same place relative to the run directory.
+        callbacks: Called between two steps.
 
     Raises:
         InputError: there is no run, or the data, the model or the task is no longer what the run began with.
@@ -112,7 +117,15 @@ def resume(
                 # runs of earlier versions have checkpoints but no such fact
                 if store.reader.checkpoints() or facts.has_begun is not None:
                     if not is_complete(store, directory=directory):
-                        _continue(store, directory, watcher=watcher, options=options, clock=clock, places=places)
+                        _continue(
+                            store,
+                            directory,
+                            watcher=watcher,
+                            options=options,
+                            clock=clock,
+                            places=places,
+                            callbacks=callbacks,
+                        )
                     elif places:
                         _record_place(store, directory, facts=facts, places=places)
                     return
@@ -122,7 +135,7 @@ def resume(
         request = SizeRequest(token_budget=options.token_budget)
         preparation = prepare_task(task, watcher=watcher, clock=clock, request=request)
         write_text(directory.task_file, task.resolved_yaml())
-        _train_new(preparation, directory, watcher=watcher, options=options, clock=clock)
+        _train_new(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks)
 
 
 def _record_place(store: RunStore, directory: RunDirectory, *, facts: RunFacts, places: Sequence[str]) -> None:
@@ -148,12 +161,18 @@ def _repair(directory: RunDirectory) -> str | None:
 
 
 def _train_new(
-    preparation: Preparation, directory: RunDirectory, *, watcher: ProgressWatcher, options: RunOptions, clock: Clock
+    preparation: Preparation,
+    directory: RunDirectory,
+    *,
+    watcher: ProgressWatcher,
+    options: RunOptions,
+    clock: Clock,
+    callbacks: Callbacks | None,
 ) -> None:
     """Carry out a run whose locked directory holds nothing but its task."""
     # before the record: if the bank does not fit, a resume may choose other sizes
     session = TaskSession(preparation, clock=clock)
-    with begun_run(preparation, directory, watcher=watcher, options=options, clock=clock) as run:
+    with begun_run(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks) as run:
         session.join(preparation, run)
         session.run()
 
@@ -166,6 +185,7 @@ def _continue(
     options: RunOptions,
     clock: Clock,
     places: Sequence[str],
+    callbacks: Callbacks | None,
 ) -> None:
     """Check that a run still has what it began with, and train it from its last whole checkpoint."""
     facts = store.reader.facts()
@@ -190,6 +210,7 @@ def _continue(
         clock=clock,
         watcher=watcher,
         options=options,
+        callbacks=callbacks or Callbacks(),
     )
     checkpoint = _last_checkpoint(run)
     # steps after it are trained again, to the same bits

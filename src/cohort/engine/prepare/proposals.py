@@ -42,7 +42,7 @@ class TrialProposals:
 
     Attributes:
         first: The trials proposed before any has ended.
-        ended_by_time: A note that the budget of time has ended the search; None while it has not.
+        ended_by_time: A note that the budget of time, or a callback, has ended the search; None while none has.
     """
 
     def __init__(self, task: TaskFile, rows: TokenisedRows) -> None:
@@ -86,6 +86,10 @@ class TrialProposals:
         if self._is_exhausted:
             return ()
         return self._propose(self._feedback.take_in(study.decisions))
+
+    def end(self, note: str) -> None:
+        """Propose no more trials."""
+        self._is_exhausted, self.ended_by_time = True, note
 
     @property
     def is_complete(self) -> bool:

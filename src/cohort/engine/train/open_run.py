@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cohort.core.clock import Clock
 from cohort.engine.state.trial_states import TrialStateStore
+from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.runs.directory import RunDirectory
@@ -44,6 +45,7 @@ class OpenRun:
         clock: Measures all of the run's time.
         watcher: Receives progress and notes.
         options: How the run is carried out.
+        callbacks: The caller's functions, called between two steps.
         time_spent: Adds up the run's seconds by activity.
     """
 
@@ -53,6 +55,7 @@ class OpenRun:
     clock: Clock
     watcher: ProgressWatcher = field(default_factory=SilentWatcher)
     options: RunOptions = field(default_factory=RunOptions)
+    callbacks: Callbacks = field(default_factory=Callbacks)
     time_spent: TimeSpent = field(init=False)
 
     def __post_init__(self) -> None:

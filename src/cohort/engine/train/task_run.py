@@ -9,6 +9,8 @@ from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.prepare.trials import PlannedTrial, plan_added_trial
+from cohort.engine.train.callback_requests import CallbackRequests
+from cohort.engine.train.callbacks import CallbackCaller
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
@@ -65,6 +67,7 @@ class TaskRun:
         task = preparation.task
         early_exit, first = task.early_exit_settings(), preparation.proposals.first
         self._specs = {trial.spec.trial_id: trial.spec for trial in first}
+        self._trials = {trial.spec.trial_id: trial for trial in first}
         facts = run.store.reader.facts()
         # as recorded, not as the task says today: the rule for ties is that of the version that began the run
         self._study = Study([trial.candidate for trial in first], early_exit, metric=facts.objective_metric)
@@ -103,6 +106,8 @@ class TaskRun:
         self.control = TrialControl(
             run, carry_out=self._carry_out, is_done=self._is_done, save=self.supervisor.checkpoint
         )
+        self._requests = CallbackRequests(run, study=self._study, trials=self._trials, submit=self.control.submit)
+        self._callbacks = CallbackCaller(run.callbacks, self._requests)
 
     def replay(self) -> None:
         """Bring the study to where the log ends; recorded decisions are replayed, not decided again."""
@@ -140,6 +145,21 @@ class TaskRun:
         self._study.replay(events, recorded=decisions)
         if later:
             self._propose_again(later)
+        self._callbacks.replayed(entries)
+        # a callback's word, or time that was used up, holds after a stop as well
+        if (ended := self.run.store.reader.facts().search_ended) is not None:
+            self._preparation.proposals.end(ended)
+
+    def call_back(self) -> None:
+        """Tell the caller's functions what happened since the last call; call it between two steps.
+
+        Raises:
+            CallbackError: one of them failed.
+        """
+        self._callbacks.deliver()
+        if (ended := self._requests.settle()) is not None:
+            self._preparation.proposals.end(ended)
+            self.run.store.set_facts(search_ended=ended)
 
     def _propose_again(self, later: dict[int, int]) -> None:
         """Propose what was proposed at this place of the log, and take it off ``later``."""
@@ -156,6 +176,7 @@ class TaskRun:
 
     def _take_in(self, trials: Sequence[PlannedTrial]) -> None:
         self._specs.update({trial.spec.trial_id: trial.spec for trial in trials})
+        self._trials.update({trial.spec.trial_id: trial for trial in trials})
         self._study.add(trial.candidate for trial in trials)
         self._tracker.add(trials)
         self._reporter.add(trials)
@@ -230,9 +251,11 @@ class TaskRun:
             make_room: Takes a trial of another task out of the bank; returns False if there is none.
 
         Raises:
+            CallbackError: the caller's function failed about the last trial; resuming the run writes the results.
             RunStateError: there is no best adapter, or all trials failed; the tables are written.
             StorageFullError: the disk is full; resuming the run writes what is missing.
         """
+        self.call_back()
         self.control.close()
         self.close_trackers()
         finals = self._finals(make_room)
@@ -262,6 +285,7 @@ class TaskRun:
         self._steps.took(events)
         self._reporter.took(events, decisions)
         self._tracker.took(events, decisions)
+        self._callbacks.took(events, decisions)
         # seconds of earlier processes count: a stop does not renew the budget
         spent = self._gpu_seconds_before + sum(self.run.time_spent.total(activity) for activity in _ON_GPU)
         proposals = self._preparation.proposals

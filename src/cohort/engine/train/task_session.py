@@ -9,6 +9,7 @@ from cohort.core.clock import Clock
 from cohort.core.interrupts import stopping_gently
 from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.state.checkpoints import Manifest
+from cohort.engine.train.callbacks import CallbackError
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError
@@ -72,8 +73,9 @@ class TaskSession:
 
         Raises:
             KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is saved.
+            CallbackError: a function of the caller failed; everything is saved.
         """
-        stop, ended = threading.Event(), list[TaskRun]()
+        stop, ended, failed = threading.Event(), list[TaskRun](), list[CallbackError]()
 
         def record(passes: PassFacts) -> None:
             for member in (*self._members.values(), *ended):
@@ -92,6 +94,12 @@ class TaskSession:
             while self._joining:
                 loop.join(self._joining.pop(0))
             for member in self._members.values():
+                try:
+                    member.call_back()
+                except CallbackError as error:
+                    # the loop saves all states before it ends
+                    failed.append(error)
+                    stop.set()
                 member.control.take_up()
             memory.took()
 
@@ -115,6 +123,8 @@ class TaskSession:
             memory.record()
             for member in self._members.values():
                 member.was_interrupted()
+            if failed:
+                raise failed[0] from failed[0].__cause__
             raise KeyboardInterrupt from None
         finally:
             # after an error also those that ended in the last step: a resume writes their results
@@ -127,7 +137,12 @@ class TaskSession:
 
     def finish(self, member: TaskRun) -> None:
         """Write the results of a task that has ended."""
-        member.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
+        try:
+            member.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
+        except CallbackError:
+            # its last checkpoint is made: a resume writes the results
+            member.was_interrupted()
+            raise
 
     def vacate(self) -> None:
         """Free the slots that a stop left taken; the states are saved."""
