@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 import cohort
@@ -157,3 +158,20 @@ def test_what_cannot_be_called_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(cohort.InputError, match="on_step: found 3; allowed: a function of one report"):
         cohort.run(task_of(folder), run_directory=tmp_path / "run", on_step=3)  # type: ignore[call-overload]
     assert not (tmp_path / "run").exists()
+
+
+def test_an_optuna_study_is_written_and_continued(folder: Path, tmp_path: Path) -> None:
+    study = optuna.create_study()
+    space = {"learning_rate": {"min": 1e-4, "max": 1e-2, "log": True}}
+    search = {"sampler": "tpe", "trials": 2}
+    first = cohort.run(task_of(folder, search=search, search_space=space), run_directory=tmp_path / "one", study=study)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
+    assert study.best_value == pytest.approx(min(row["eval_loss"] for row in first.trials))
+    second = task_of(folder, search=search, search_space=space, training={**KEYS["training"], "seed": 1})
+    cohort.run(second, run_directory=tmp_path / "two", study=study)
+    assert len(study.trials) == 4
+    earlier = cohort.load_task(tmp_path / "two" / "task.yaml").search.earlier_results
+    assert {result.value for result in earlier} == {row["eval_loss"] for row in first.trials}
+    # the cell again: nothing is added twice, and the run keeps the results that it began with
+    cohort.run(second, run_directory=tmp_path / "two", study=study)
+    assert len(study.trials) == 4

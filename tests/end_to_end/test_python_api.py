@@ -122,7 +122,7 @@ def test_several_tasks_on_several_gpus(folder: Path, tmp_path: Path, monkeypatch
         assert request == PoolRequest(gpus=2)
         return InlinePool(2), hardware_of_slots(cpu_slots(2, num_threads=1))
 
-    monkeypatch.setattr("cohort.api.engine.open_pool", two_slots)
+    monkeypatch.setattr("cohort.api.execution.open_pool", two_slots)
     runs = tmp_path / "runs"
     engine = cohort.Engine(total_gpus=2)
     tasks = [quick_task(folder, name=name, priority=priority) for name, priority in (("one", 0), ("two", 3))]

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NoReturn, overload
+from typing import Any, Literal, NoReturn, overload
 
 import torch
 
+from cohort.api.execution import Conduct, results_of, run_as_queue, run_in_turn
+from cohort.api.study import KeptStudy
 from cohort.api.task_checks import existing_runs, require_tasks
-from cohort.api.watchers import watching
 from cohort.core.call_arguments import checks_arguments
-from cohort.core.clock import Clock, SystemClock
-from cohort.core.errors import CohortError, InputError, Problem
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError, Problem
 from cohort.core.plain_values import plain_value
-from cohort.engine.existing_run import places_of, remove_run
-from cohort.engine.run_start import write_given_rows
 from cohort.engine.shared_session import SharedSession
 from cohort.engine.train.callbacks import Callbacks, EvaluationReport, StepReport, TrialEndReport
 from cohort.engine.train.progress import ProgressWatcher
-from cohort.engine.tune import RunOptions, resume, tune
-from cohort.runs.directory import RunDirectory
-from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
-from cohort.task_queue.expected_time import ExpectedTime
-from cohort.task_queue.operations import enqueue, work_off
-from cohort.task_queue.pool import PoolRequest, open_pool
-from cohort.task_queue.progress import QueueProgress
-from cohort.task_queue.records import TaskState
-from cohort.task_queue.settings import DispatcherSettings
-from cohort.task_queue.submission import submission_of
+from cohort.engine.tune import RunOptions
+from cohort.runs.task_result import TaskResult
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -101,6 +92,7 @@ class Engine:
         on_step: OnStep | None = None,
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
+        study: Any = None,
         progress: bool | None = None,
         watcher: ProgressWatcher | None = None,
         options: RunOptions | None = None,
@@ -119,6 +111,7 @@ class Engine:
         on_step: OnStep | None = None,
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
+        study: Any = None,
         progress: bool | None = None,
         watcher: ProgressWatcher | None = None,
         options: RunOptions | None = None,
@@ -137,6 +130,7 @@ class Engine:
         on_step: OnStep | None = None,
         on_evaluation: OnEvaluation | None = None,
         on_trial_end: OnTrialEnd | None = None,
+        study: Any = None,
         progress: bool | None = None,
         watcher: ProgressWatcher | None = None,
         options: RunOptions | None = None,
@@ -158,6 +152,8 @@ class Engine:
             on_step, on_evaluation, on_trial_end: Functions that are called between two steps with a
                 :class:`cohort.StepReport`, :class:`cohort.EvaluationReport` or :class:`cohort.TrialEndReport`, whose
                 methods stop the trial or the run. Such a stop is recorded, and replayed when the run is resumed.
+            study: An ``optuna.Study`` for one task: a sampler that learns (tpe) begins with its results, and each trial
+                that ends is added to it.
             progress: Whether to show a progress bar; None: in notebooks and on terminals.
             watcher: Receives progress.
             options: How runs are carried out.
@@ -184,40 +180,22 @@ class Engine:
             # a queue checks this itself; alone, the task would train on what there is without a word
             _require_gpus(int(self._total_gpus))
         as_queue = self._has_several_gpus and len(files) > 1
+        kept = None if study is None else KeptStudy.of(study, files, directories, resumes=on_existing == "resume")
+        if kept is not None:
+            files, callbacks = kept.files, callbacks.and_at_trial_end(kept.on_trial_end)
         existing = existing_runs(files, directories, on_existing="error" if as_queue else on_existing)
+        conduct = Conduct(callbacks=callbacks, progress=progress, watcher=watcher, options=options, clock=clock)
         if as_queue:
-            _require_no_callbacks(callbacks)
             # a queue, with its log and its plan, in the parent of the run directories: `cohort status` can follow it
-            with watching(progress=False, watcher=watcher) as notes:
-                failures = _run_as_queue(
-                    files, parent, num_gpus=int(self._total_gpus), watcher=notes, options=options, clock=clock
-                )
-            return _results_of(files, directories, failures)
-        # a failed task does not keep the others from their results
-        failures = {}
-        for name, file in files.items():
-            directory = RunDirectory(directories[name])
-            try:
-                with watching(progress=progress, name=name if len(files) > 1 else "", watcher=watcher) as shown:
-                    if name in existing and on_existing == "resume":
-                        places = places_of(file, directory)
-                        resume(
-                            directory.root,
-                            watcher=shown,
-                            options=options,
-                            clock=clock,
-                            places=places,
-                            callbacks=callbacks,
-                        )
-                        continue
-                    if name in existing:
-                        remove_run(directory)
-                    tune(file, directory.root, watcher=shown, options=options, clock=clock, callbacks=callbacks)
-            except CohortError as error:
-                if len(files) == 1:
-                    raise
-                failures[name] = error
-        results = _results_of(files, directories, failures)
+            failures = run_as_queue(files, parent, num_gpus=int(self._total_gpus), conduct=conduct)
+        else:
+            failures = run_in_turn(
+                files, directories, resumed=existing if on_existing == "resume" else (), conduct=conduct
+            )
+        if kept is not None:
+            # of trials that ended before an interruption, the callback was not told
+            kept.write()
+        results = results_of(files, directories, failures)
         return results[0] if isinstance(tasks, Task) else results
 
     def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
@@ -253,82 +231,8 @@ class Engine:
         return file
 
 
-class _Notes:
-    """Passes a queue's lines on to the watcher of a run; a table of trials has no place for several tasks."""
-
-    def __init__(self, watcher: ProgressWatcher | None) -> None:
-        self._watcher = watcher
-
-    def update(self, progress: QueueProgress) -> None: ...
-
-    def note(self, text: str) -> None:
-        if self._watcher is not None:
-            self._watcher.note(text)
-
-
-def _run_as_queue(
-    files: Mapping[str, TaskFile],
-    directory: Path,
-    *,
-    num_gpus: int,
-    watcher: ProgressWatcher | None,
-    options: RunOptions | None,
-    clock: Clock | None,
-) -> dict[str, CohortError]:
-    """Tune checked tasks on ``num_gpus`` GPUs, one on each; return what went wrong, by task name.
-
-    Raises:
-        InputError: there are fewer GPUs, or a task fits none.
-        KeyboardInterrupt: interrupted, with everything saved; ``cohort resume DIRECTORY`` continues.
-    """
-    clock = clock or SystemClock()
-    pool, hardware = open_pool(PoolRequest(gpus=num_gpus), directory)
-    # other processes train the tasks: rows that were given from Python have to lie in files
-    rows = {name: directory / "rows" / name for name in files}
-    files = {name: file.with_rows_in(rows[name]) for name, file in files.items()}
-    for name, file in files.items():
-        write_given_rows(file, rows[name])
-    expect = ExpectedTime(directory, hardware)
-    enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
-    settings = DispatcherSettings(options=options or RunOptions())
-    tasks = work_off(directory, pool, expect=expect, settings=settings, watcher=_Notes(watcher), clock=clock)
-    return {
-        task.name: CohortError(f"{task.state.value}: {task.reason}")
-        for task in tasks
-        # the directory may hold a queue of earlier calls, whose tasks have their own results
-        if task.name in files and task.state is not TaskState.DONE
-    }
-
-
-def _results_of(
-    names: Iterable[str], directories: Mapping[str, Path], failures: Mapping[str, CohortError]
-) -> list[TaskResult]:
-    """Return the results in the order of ``names``.
-
-    Raises:
-        TasksFailedError: there are failures.
-    """
-    results = {name: read_task_result(path, name=name) for name, path in directories.items() if name not in failures}
-    if failures:
-        raise TasksFailedError(results=results, failures=failures)
-    return [results[name] for name in names]
-
-
 def _removed(where: str, value: object, *, hint: str) -> Problem:
     return Problem(where=where, found=f"{value!r}", allowed="nothing: it was removed, as it changed nothing", hint=hint)
-
-
-def _require_no_callbacks(callbacks: Callbacks) -> None:
-    if callbacks:
-        names = ", ".join(name for name, value in vars(callbacks).items() if value is not None)
-        raise InputError(
-            Problem(
-                where="Engine.run",
-                found=f"{names} for several tasks on several GPUs",
-                allowed="callbacks for tasks that train in this process",
-                hint="Run the tasks one after the other, with total_gpus=1.",
-            )
-        )
 
 
 def _require_gpus(count: int) -> None:

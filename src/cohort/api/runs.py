@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd
 from cohort.api.watchers import watching
@@ -35,6 +35,7 @@ def run(
     on_step: OnStep | None = None,
     on_evaluation: OnEvaluation | None = None,
     on_trial_end: OnTrialEnd | None = None,
+    study: Any = None,
     progress: bool | None = None,
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
@@ -52,6 +53,7 @@ def run(
     on_step: OnStep | None = None,
     on_evaluation: OnEvaluation | None = None,
     on_trial_end: OnTrialEnd | None = None,
+    study: Any = None,
     progress: bool | None = None,
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
@@ -69,6 +71,7 @@ def run(
     on_step: OnStep | None = None,
     on_evaluation: OnEvaluation | None = None,
     on_trial_end: OnTrialEnd | None = None,
+    study: Any = None,
     progress: bool | None = None,
     watcher: ProgressWatcher | None = None,
     options: RunOptions | None = None,
@@ -79,8 +82,9 @@ def run(
 
     Args:
         total_gpus: As for :class:`cohort.Engine`.
-        tasks, early_exit, run_directory, on_existing, on_step, on_evaluation, on_trial_end, progress, watcher, options:
-            As for :meth:`cohort.Engine.run`.
+        tasks, early_exit, run_directory, on_existing, on_step, on_evaluation, on_trial_end, study: As for
+            :meth:`cohort.Engine.run`.
+        progress, watcher, options: As for :meth:`cohort.Engine.run`.
 
     Raises:
         InputError: anything is wrong with any of the tasks.
@@ -110,6 +114,7 @@ def run(
         on_step=on_step,
         on_evaluation=on_evaluation,
         on_trial_end=on_trial_end,
+        study=study,
         progress=progress,
         watcher=watcher,
         options=options,

@@ -12,12 +12,13 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.scheduling.pass_sizes import MARGIN_SHARE
+from cohort.tasks.earlier_results import parse_earlier_results, plain_earlier_results
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tuning.parameters import MultipleOf, Parameter
-from cohort.tuning.samplers import SAMPLERS, sampler_kind
+from cohort.tuning.samplers import SAMPLERS, EarlierResult, sampler_kind
 
 __all__ = ["LoraSection", "MemorySection", "SearchSection", "TrainingSection"]
 
@@ -195,6 +196,30 @@ class SearchSection(Section):
         allowed="a number above 0",
         description="random, tpe: hours on the device after which no more trials are proposed",
     )
+
+    earlier_results: Annotated[
+        tuple[EarlierResult, ...],
+        BeforeValidator(parse_earlier_results),
+        PlainSerializer(plain_earlier_results),
+        WithJsonSchema({"type": "array", "items": {"type": "object", "required": ["value"]}}),
+    ] = setting(
+        (),
+        allowed="a list of mappings such as {learning_rate: 2e-4, r: 16, value: 1.9}",
+        description="tpe: results of earlier searches that it learns from; value is the task's metric",
+    )
+
+    @model_validator(mode="after")
+    def _earlier_results_are_read(self) -> SearchSection:
+        if self.earlier_results and not sampler_kind(self.sampler).learns:
+            refuse(
+                Refusal(
+                    found=f"earlier_results with sampler: {self.sampler}, which does not learn from results",
+                    allowed="sampler: tpe",
+                    hint="Remove earlier_results, or choose another sampler.",
+                    at=("earlier_results",),
+                )
+            )
+        return self
 
     @model_validator(mode="after")
     def _grid_can_be_counted(self) -> SearchSection:

@@ -62,6 +62,7 @@ class TrialProposals:
             trials=task.search.trials,
             seed=task.training.seed,
             maximize=objective_metric(task).maximize,
+            earlier=task.search.earlier_results,
         )
         self._feedback = SearchFeedback(self._sampler, metric=objective_metric(task))
         self._is_exhausted = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cohort.core.errors import CohortError, InputError, Problem
@@ -171,6 +171,16 @@ class Callbacks:
         ]
         if problems:
             raise InputError(problems)
+
+    def and_at_trial_end(self, function: Callable[[TrialEndReport], None]) -> Callbacks:
+        """Return the same callbacks with one more at the end of a trial, before the caller's own."""
+        own = self.on_trial_end
+
+        def both(report: TrialEndReport) -> object:
+            function(report)
+            return None if own is None else own(report)
+
+        return replace(self, on_trial_end=both)
 
     def __bool__(self) -> bool:
         return any(value is not None for value in vars(self).values())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.tuning.parameters import MOST_POINTS, Configuration
 from cohort.tuning.registry import Registry
-from cohort.tuning.samplers.sampler import Sampler, SamplerKind, SearchBudget
+from cohort.tuning.samplers.sampler import EarlierResult, Sampler, SamplerKind, SearchBudget
 from cohort.tuning.space import SearchSpace
 
 __all__ = ["SAMPLERS", "build_sampler", "count_configurations", "sampler_kind"]
@@ -42,7 +42,13 @@ def sampler_kind(name: str) -> SamplerKind:
 
 
 def build_sampler(
-    name: str, space: SearchSpace, *, trials: int | None = None, seed: int = 0, maximize: bool = False
+    name: str,
+    space: SearchSpace,
+    *,
+    trials: int | None = None,
+    seed: int = 0,
+    maximize: bool = False,
+    earlier: Sequence[EarlierResult] = (),
 ) -> Sampler:
     """Return the sampler of a task. One that takes the whole space ignores ``trials``.
 
@@ -60,7 +66,8 @@ def build_sampler(
                 hint="Write how many configurations to try.",
             )
         )
-    return kind.build(space, SearchBudget(trials=1 if trials is None else trials, seed=seed, maximize=maximize))
+    budget = SearchBudget(trials=1 if trials is None else trials, seed=seed, maximize=maximize, earlier=tuple(earlier))
+    return kind.build(space, budget)
 
 
 def count_configurations(space: SearchSpace, *, sampler: str, trials: int) -> int:

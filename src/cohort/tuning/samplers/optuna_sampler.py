@@ -10,14 +10,14 @@ import importlib
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.seeds import derive_seed
 from cohort.tuning.parameters import Choice, Configuration, MultipleOf, Range, Value
-from cohort.tuning.samplers.sampler import Proposal, Sampler, SearchBudget
+from cohort.tuning.samplers.sampler import EarlierResult, Proposal, Sampler, SearchBudget
 from cohort.tuning.space import SearchSpace, configuration_key
 
 __all__ = ["OptunaSampler"]
@@ -66,6 +66,7 @@ class OptunaSampler(Sampler):
         self._sign = -1.0 if budget.maximize else 1.0
         self._sampler = make(self._optuna, derive_seed("sampler", name, budget.seed) % 2**32)
         self._study: Any = None
+        self._earlier = self._fitting(budget.earlier)
 
     def propose(self, num: int) -> tuple[Proposal, ...]:
         """Ask Optuna for up to ``num`` configurations that were not proposed before."""
@@ -158,6 +159,33 @@ class OptunaSampler(Sampler):
                 return None
         return columns
 
+    def _fitting(self, results: Sequence[EarlierResult]) -> list[tuple[dict[str, Any], float]]:
+        """Return (Optuna's parameters, value to minimise) of the results that lie in the space."""
+        found = []
+        for result in results:
+            params = {name: self._param(name, result.values) for name in self._distributions}
+            if None not in params.values():
+                found.append((params, self._sign * result.value))
+        return found
+
+    def _param(self, name: str, values: Mapping[str, Value]) -> Any:
+        """Return the value that Optuna's parameter has where the hyperparameters have ``values``; None if none."""
+        value = values.get(name)
+        if name in self._columns:
+            entries: list[Any] = [
+                self._multiple(entry, values) if isinstance(entry, MultipleOf) else entry
+                for entry in self._columns[name]
+            ]
+            return entries.index(value) if value in entries else None
+        distribution = self._distributions[name]
+        is_inside = isinstance(value, int | float) and distribution.low <= value <= distribution.high
+        return type(distribution.low)(value) if is_inside else None
+
+    @staticmethod
+    def _multiple(entry: MultipleOf, values: Mapping[str, Value]) -> Value | None:
+        base = values.get(entry.parameter)
+        return entry.of(base) if isinstance(base, int | float) else None
+
     def _draws(self, params: dict[str, Any]) -> dict[str, Value | MultipleOf]:
         """Return the draws of Optuna's parameters: an index where values are listed, else the value."""
         columns = self._columns
@@ -191,7 +219,15 @@ class OptunaSampler(Sampler):
             optuna.logging.set_verbosity(verbosity)
         # TPE only asks which trials are better than which, so a value is its place: deeper first, then by value. Optuna
         # orders pruned trials so, and BOHB (Falkner et al. 2018, section 3.3) learns from the deepest comparison.
-        places = {told: float(place) for place, told in enumerate(sorted(set(self._told.values())))}
+        # Earlier results are those of whole trials: they stand with the deepest.
+        deepest = min((depth for depth, _ in self._told.values()), default=0)
+        earlier = [(params, (deepest, value)) for params, value in self._earlier]
+        known_values = {*self._told.values(), *(told for _, told in earlier)}
+        places = {told: float(place) for place, told in enumerate(sorted(known_values))}
+        for params, told in earlier:
+            study.add_trial(
+                optuna.trial.create_trial(value=places[told], params=params, distributions=self._distributions)
+            )
         running = optuna.trial.TrialState.RUNNING
         for trial_id, asked in self._asked.items():
             known = {"params": asked.params, "distributions": asked.distributions}

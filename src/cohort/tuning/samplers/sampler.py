@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cohort.tuning.parameters import Configuration
+from cohort.tuning.parameters import Configuration, Value
 from cohort.tuning.space import SearchSpace
 
-__all__ = ["Proposal", "Sampler", "SamplerKind", "SearchBudget"]
+__all__ = ["EarlierResult", "Proposal", "Sampler", "SamplerKind", "SearchBudget"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,19 @@ class Sampler(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierResult:
+    """What an earlier search measured, for a sampler that learns.
+
+    Attributes:
+        values: Hyperparameters by name; those that are drawn count.
+        value: The task's metric.
+    """
+
+    values: Mapping[str, Value]
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchBudget:
     """What a sampler works with besides the space.
 
@@ -51,11 +64,13 @@ class SearchBudget:
         trials: Most proposals over its life, at least 1. A sampler that takes the whole space ignores it.
         seed: Fixes all draws.
         maximize: Whether a larger result is better.
+        earlier: Results of earlier searches; only a sampler that learns has any.
     """
 
     trials: int = 1
     seed: int = 0
     maximize: bool = False
+    earlier: tuple[EarlierResult, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
