@@ -120,6 +120,15 @@ def test_what_cannot_be_done_is_refused_before_anything_is_asked(
     assert asked(run) == []
 
 
+def test_several_trials_are_checked_before_the_first_is_asked_for(
+    capsys: pytest.CaptureFixture[str], run: Path
+) -> None:
+    code, _, shown = cohort(capsys, "trials", run, "stop", "1", "98", "99")
+    assert code == 2
+    assert "2 problems in the input" in shown
+    assert asked(run) == []
+
+
 def test_a_finished_run_and_a_queue_are_refused(
     capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
 ) -> None:

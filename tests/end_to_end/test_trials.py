@@ -172,4 +172,4 @@ def test_what_is_lost_with_a_damaged_checkpoint_is_named(folder: Path, tmp_path:
         asking = Asking(directory, [])
         resume(directory, watcher=asking, options=OPTIONS)
         assert trials_of(directory)[0].status is status
-        assert sum("ask again if it is still wanted" in note for note in asking.notes) == count
+        assert sum("came after the checkpoint" in note for note in asking.notes) == count

@@ -45,9 +45,12 @@ def trials(
             _refuse_options(overrides, warm_start=warm_start)
             _print_trials(run_dir, as_json=as_json)
             return
-        from cohort.runs.asking import ask
+        from cohort.runs.asking import ask, check_all
 
-        for request in _requests(action, numbers or [], overrides, warm_start=warm_start):
+        requests = _requests(action, numbers or [], overrides, warm_start=warm_start)
+        # all before the first: a command that is refused has changed nothing
+        check_all(run_dir, requests)
+        for request in requests:
             _print_asked(run_dir, request, ask(run_dir, request, wait_seconds=wait), as_json=as_json)
 
 

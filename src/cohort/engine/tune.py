@@ -232,7 +232,7 @@ def _undone(dropped: Sequence[LoggedEvent | LoggedDecision], *, directory: RunDi
     waiting = {request.signature for name in spool.waiting() if (request := spool.read(name)) is not None}
     return [
         f"trial {entry.decision.trial_id}: {entry.decision.reason} ({entry.decision.message}) came after the "
-        "checkpoint that this run continues from; ask again if it is still wanted"
+        "checkpoint that this run continues from; a callback asks again by itself, a person has to"
         for entry in dropped
         if isinstance(entry, LoggedDecision) and entry.decision.rule == USER and entry.decision.message not in waiting
     ]

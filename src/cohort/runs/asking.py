@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cohort.runs.request_checks import check_request
 from cohort.runs.trial_requests import Answer, RequestSpool, TrialRequest, person_here
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["Asked", "ask"]
+__all__ = ["Asked", "ask", "check_all"]
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 
@@ -43,8 +44,8 @@ def ask(run_directory: Path, request: TrialRequest, *, wait_seconds: float, cloc
         StorageFullError: the disk is full; nothing is handed in.
     """
     clock = clock or SystemClock()
+    check_all(run_directory, [request])
     directory = RunDirectory.open(run_directory)
-    _check(directory, request)
     spool, now = RequestSpool(directory.requests), clock.now()
     # to the millisecond: two requests of one person are two decisions
     at = f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d} UTC"
@@ -60,7 +61,13 @@ def ask(run_directory: Path, request: TrialRequest, *, wait_seconds: float, cloc
     return Asked(answer=answer, is_training=is_training)
 
 
-def _check(directory: RunDirectory, request: TrialRequest) -> None:
+def check_all(run_directory: Path, requests: Sequence[TrialRequest]) -> None:
+    """Check requests against a run as it stands, as the run itself does again when it takes them up.
+
+    Raises:
+        InputError: there is no run, it has ended, or one of them cannot be carried out; every reason.
+    """
+    directory = RunDirectory.open(run_directory)
     if not directory.database.is_file():
         raise InputError(
             Problem(
@@ -71,4 +78,11 @@ def _check(directory: RunDirectory, request: TrialRequest) -> None:
             )
         )
     with RunReader.open(directory.database) as reader:
-        check_request(request, reader=reader, task=TaskFile.model_validate(reader.facts().task.document))
+        task, problems = TaskFile.model_validate(reader.facts().task.document), list[Problem]()
+        for request in requests:
+            try:
+                check_request(request, reader=reader, task=task)
+            except InputError as error:
+                problems += error.problems
+    if problems:
+        raise InputError(problems)
