@@ -133,7 +133,6 @@ def test_chat_rows_without_a_chat_template(folder: Path, capsys: pytest.CaptureF
     ("key", "value", "hint"),
     [
         ("objective", "dpo", "Write objective: sft."),
-        ("num_gpus", 4, "Write num_gpus: auto."),
         ("dataset", {"format": "preference"}, "Use rows with a prompt and a completion."),
     ],
 )
@@ -158,7 +157,8 @@ def test_rows_beyond_the_models_context(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_everything_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_task(folder, training={"learing_rate": 1e-3}, lora={"target_modules": ["q_prj"]}, objective="dpo", num_gpus=4)
+    sections = {"training": {"learing_rate": 1e-3}, "lora": {"target_modules": ["q_prj"]}}
+    write_task(folder, **sections, objective="dpo", num_gpus=-1)
     rows = (folder / "train.jsonl").read_text().splitlines()
     rows[16] = "{"
     (folder / "train.jsonl").write_text("\n".join(rows))

@@ -151,3 +151,52 @@ def test_no_admission_breaks_a_limit_or_leaves_room(
     assert bool(inside) == bool(everyone), "an executor is never idle while a trial can run"
     best_inside = max((x.priority for x in inside), default=0)
     assert all(x.priority <= best_inside for x in everyone), "the most urgent trial is resident or its equals are"
+
+
+TWO_RANKS = Capacity(rank_rows=32, num_slots=2, tokens_per_step=1000, num_ranks=2)
+
+
+def test_a_trial_goes_to_the_rank_with_the_least_to_do() -> None:
+    runnable = [request(0, batch_size=4), request(1, batch_size=2), request(2, batch_size=1), request(3, batch_size=1)]
+    found = admit(runnable, [], TWO_RANKS)
+    assert found == Admission(admitted=(0, 1, 2, 3), ranks={0: 0, 1: 1, 2: 1, 3: 0})
+
+
+def test_no_rank_holds_more_than_its_own_room() -> None:
+    # 24 rank rows are free in all, but not on one rank
+    inside = [replace(request(0, r=16), rank=0), replace(request(1, r=24), rank=1)]
+    assert admit([request(2, r=24)], inside, TWO_RANKS) == Admission()
+    assert admit([request(2, r=8)], inside, TWO_RANKS).ranks == {2: 0}
+
+
+def test_residents_move_where_that_shortens_the_step_and_nobody_waits() -> None:
+    uneven = [replace(request(trial, batch_size=2), rank=0) for trial in range(2)]
+    assert admit([], uneven, TWO_RANKS) == Admission(moved={0: 1})
+    # five against four: less than a tenth would be gained
+    even = [replace(request(0, batch_size=5), rank=0), replace(request(1, batch_size=4), rank=1)]
+    assert admit([], even, TWO_RANKS) == Admission()
+    # while trials wait for slots, the rank with room gets those
+    waiting = [request(trial, batch_size=1) for trial in (2, 3, 4)]
+    assert admit(waiting, uneven, TWO_RANKS) == Admission(admitted=(2, 3), ranks={2: 1, 3: 1})
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 32), st.integers(1, 8)), min_size=1, max_size=20),
+    st.integers(2, 4),
+)
+def test_ranks_are_never_overfull(trials: list[tuple[int, int]], num_ranks: int) -> None:
+    capacity = Capacity(rank_rows=48, num_slots=3, tokens_per_step=1000, num_ranks=num_ranks)
+    runnable = [request(number, r=r, batch_size=size) for number, (r, size) in enumerate(trials)]
+    resident: list[Request] = []
+    while runnable:
+        found = admit(runnable, resident, capacity)
+        by_id = {entry.trial_id: entry for entry in runnable}
+        resident = [replace(entry, rank=found.moved.get(entry.trial_id, entry.rank)) for entry in resident]
+        resident += [replace(by_id[trial_id], rank=found.ranks[trial_id]) for trial_id in found.admitted]
+        for rank in range(num_ranks):
+            there = [entry for entry in resident if entry.rank == rank]
+            assert len(there) <= 3
+            assert sum(entry.r for entry in there) <= 48
+        # one ends: some trial is always resident, or the others would wait for ever
+        ended = resident.pop(0)
+        runnable = [entry for entry in runnable if entry.trial_id != ended.trial_id]

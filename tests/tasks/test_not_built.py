@@ -13,7 +13,6 @@ from tests.tasks.task_files import BASE, problems_of
     ("addition", "key"),
     [
         ("objective: dpo", "objective"),
-        ("num_gpus: 2", "num_gpus"),
     ],
 )
 def test_what_is_documented_but_not_built_says_so(folder: Path, addition: str, key: str) -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "MemoryLimitError",
     "OperandError",
     "Problem",
+    "RankLostError",
     "RunStateError",
     "SampleTooLargeError",
     "SegmentError",
@@ -59,6 +60,10 @@ class InputError(CohortError):
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
+        # an exception is rebuilt from its words alone otherwise; errors travel between processes
+        return type(self), (self.problems,)
+
 
 class UnsupportedModelError(InputError):
     """The base model's architecture is not one of the supported families."""
@@ -86,6 +91,10 @@ class SegmentError(CohortError, ValueError):
 
 class RunStateError(CohortError):
     """A run directory cannot be read, continued or written."""
+
+
+class RankLostError(RunStateError):
+    """The process of a GPU has ended in the middle of a run. What was saved before is safe."""
 
 
 class StorageFullError(RunStateError):

@@ -139,7 +139,8 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
 def _outlook(
     task: TaskFile, inputs: TaskInputs, machine: Machine, *, trials: TrialProposals, plan: EvaluationPlan
 ) -> Outlook:
-    time = estimate_task(task, hardware_of(machine), inputs=inputs).options[0].time
+    num_gpus = max(1, machine.num_gpus)
+    time = estimate_task(task, hardware_of(machine), inputs=inputs, most_gpus=num_gpus).options[0].time
     settings = task.early_exit_settings()
     # what trials end before their last step besides the selection is unknown before they train
     kept = settings.kept_share + (1 - settings.kept_share) * settings.warmup_fraction
@@ -149,8 +150,8 @@ def _outlook(
         evaluations_per_trial=_span(len(trial.candidate.evaluation_steps) for trial in trials.first),
         evaluation_rows=plan.num_rows,
         evaluation_share=plan.cost_fraction,
-        seconds=time.start + time.rest + kept * (time.training + time.evaluation),
-        most_seconds=time.total,
+        seconds=time.start + time.rest + kept * (time.training + time.evaluation) / num_gpus,
+        most_seconds=time.start + time.rest + (time.training + time.evaluation) / num_gpus,
         source=_SOURCES[time.source],
     )
 

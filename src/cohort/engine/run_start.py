@@ -67,7 +67,9 @@ def prepare_task(
     )
     machine, proposals = preparation.facts.machine, preparation.proposals
     count = f"{counted(len(proposals.first), 'trial')}{'' if proposals.is_complete else ' at first'}"
-    on = f"{machine.device}, {machine.precision}, {counted(machine.threads or 1, 'thread')}"
+    num_ranks = preparation.sizes.capacity.num_ranks
+    times = f"{num_ranks} x " if num_ranks > 1 else ""
+    on = f"{times}{machine.device}, {machine.precision}, {counted(machine.threads or 1, 'thread')}"
     # no silent fallback: what was chosen is printed and stored
     watcher.note(f"{count} on {on}; products: {machine.backend}; attention: {machine.attention}")
     for note in preparation.notes:

@@ -96,7 +96,8 @@ class SharedSession:
         run_directory = Path("runs") / name if run_directory is None else Path(run_directory)
         task = task.with_rows_in(RunDirectory(run_directory).rows)
         with self._submitting:
-            also = [problem for problem in (self._taken(name), RunDirectory.find_problem(run_directory)) if problem]
+            found = (self._taken(name), RunDirectory.find_problem(run_directory), _several_gpus(task))
+            also = [problem for problem in found if problem]
             preparation = prepare_task(
                 task,
                 watcher=watcher,
@@ -244,6 +245,17 @@ class SharedSession:
             )
         if problems:
             raise InputError(problems)
+
+
+def _several_gpus(task: TaskFile) -> Problem | None:
+    if task.num_gpus == "auto" or task.num_gpus <= 1:
+        return None
+    return Problem(
+        where=task.where("num_gpus"),
+        found=str(task.num_gpus),
+        allowed="auto | 0 (CPU) | 1: tasks of a session share one GPU",
+        hint="Write num_gpus: 1, or tune this task by itself.",
+    )
 
 
 def _beginning_error(submitted: _Submitted, error: Exception) -> CohortError:

@@ -72,7 +72,7 @@ def tune(
         task,
         watcher=watcher,
         clock=clock,
-        request=SizeRequest(token_budget=options.token_budget),
+        request=SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks),
         also=() if occupied is None else (occupied,),
     )
     with new_directory(run_directory, task) as directory:
@@ -132,7 +132,7 @@ def resume(
             directory.database.unlink()
         # killed before its first checkpoint: nothing was trained, so it begins again
         task = load_run_task(directory, facts=facts, places=places)
-        request = SizeRequest(token_budget=options.token_budget)
+        request = SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks)
         preparation = prepare_task(task, watcher=watcher, clock=clock, request=request)
         write_text(directory.task_file, task.resolved_yaml())
         _train_new(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks)
@@ -171,8 +171,10 @@ def _train_new(
 ) -> None:
     """Carry out a run whose locked directory holds nothing but its task."""
     # before the record: if the bank does not fit, a resume may choose other sizes
-    session = TaskSession(preparation, clock=clock)
-    with begun_run(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks) as run:
+    with (
+        contextlib.closing(TaskSession(preparation, clock=clock)) as session,
+        begun_run(preparation, directory, watcher=watcher, options=options, clock=clock, callbacks=callbacks) as run,
+    ):
         session.join(preparation, run)
         session.run()
 
@@ -191,7 +193,7 @@ def _continue(
     facts = store.reader.facts()
     task = load_run_task(directory, facts=facts, places=places)
     require_same_task(with_added_keys(facts.task.document or {}), task, path=directory.task_file)
-    request = SizeRequest.recorded(facts.sizes)
+    request = SizeRequest.recorded(facts.sizes, num_ranks=options.num_ranks)
     preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, threads=facts.machine.threads)
     require_same_inputs(facts, preparation)
     # nothing is written before all checks: a refused resume leaves the run as it was
@@ -218,9 +220,9 @@ def _continue(
     for note in _undone(dropped, directory=directory):
         watcher.note(f"warning: {note}")
     store.set_facts(state=RunState.RUNNING)
-    session = TaskSession(preparation, clock=clock)
-    session.join(preparation, run, checkpoint=checkpoint)
-    session.run()
+    with contextlib.closing(TaskSession(preparation, clock=clock)) as session:
+        session.join(preparation, run, checkpoint=checkpoint)
+        session.run()
 
 
 def _undone(dropped: Sequence[LoggedEvent | LoggedDecision], *, directory: RunDirectory) -> list[str]:

@@ -28,7 +28,8 @@ class Machine:
         device_name: What the device calls itself.
         dtype: The frozen model's and the stream's, by torch's name; adapters are always float32 masters.
         threads: CPU threads of torch; part of a run's identity.
-        memory_bytes: Free memory of the device now.
+        memory_bytes: Free memory of the device now; of several GPUs, of the one with the least.
+        num_gpus: GPUs to train on, the first ones that torch sees; 0 on a CPU.
     """
 
     device: torch.device
@@ -36,27 +37,31 @@ class Machine:
     dtype: str
     threads: int
     memory_bytes: int
+    num_gpus: int = 0
 
 
 def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
-    """Return the GPU if there is one and the task does not forbid it, else the CPU.
+    """Return the GPU if there is one and the task does not forbid it, else the CPU; ``auto`` is one GPU.
 
     Args:
         where: How messages name that key.
 
     Raises:
-        InputError: a GPU is asked for and there is none.
+        InputError: more GPUs are asked for than there are, or they are not alike.
     """
     threads = torch.get_num_threads()
     if num_gpus != 0 and torch.cuda.is_available():
         device = torch.device("cuda")
+        wanted = 1 if isinstance(num_gpus, str) else num_gpus
+        _require_alike(wanted, where=where)
         return Machine(
             device=device,
             device_name=torch.cuda.get_device_name(),
             # GPUs before Ampere have no bfloat16 products
             dtype="bfloat16" if torch.cuda.is_bf16_supported() else "float32",
             threads=threads,
-            memory_bytes=free_memory_bytes(device),
+            memory_bytes=min(free_memory_bytes(torch.device("cuda", gpu)) for gpu in range(wanted)),
+            num_gpus=wanted,
         )
     if isinstance(num_gpus, int) and num_gpus > 0:
         raise InputError(
@@ -74,6 +79,30 @@ def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
         threads=threads,
         memory_bytes=free_memory_bytes(torch.device("cpu")),
     )
+
+
+def _require_alike(wanted: int, *, where: Place | str) -> None:
+    """Refuse more GPUs than there are, and GPUs of different kinds: all of them hold the same and step together."""
+    there = torch.cuda.device_count()
+    if wanted > there:
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"{wanted} GPUs asked for, {there} that torch can use",
+                allowed=f"auto | 0 (CPU) | 1 to {there}",
+                hint=f"Write num_gpus: {there}, or make more of them visible (CUDA_VISIBLE_DEVICES).",
+            )
+        )
+    names = [torch.cuda.get_device_name(gpu) for gpu in range(wanted)]
+    if len(set(names)) > 1:
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"{wanted} GPUs of different kinds: {', '.join(names)}",
+                allowed="GPUs of one kind",
+                hint="Choose those of one kind with CUDA_VISIBLE_DEVICES, or write num_gpus: 1.",
+            )
+        )
 
 
 def cpu_name() -> str:

@@ -85,17 +85,21 @@ class SizeRequest:
     Attributes:
         token_budget: Most tokens of a micro-batch.
         num_slots, rank_rows: The bank's.
+        num_ranks: Executors, each in a process of its own; one for each of the task's GPUs when None.
     """
 
     token_budget: int | None = None
     num_slots: int | None = None
     rank_rows: int | None = None
+    num_ranks: int | None = None
 
     @classmethod
-    def recorded(cls, sizes: SizeFacts) -> SizeRequest:
-        """Return the sizes a run began with."""
+    def recorded(cls, sizes: SizeFacts, *, num_ranks: int | None = None) -> SizeRequest:
+        """Return the sizes a run began with; it may go on with another number of executors."""
         # a resumed run must admit trials as before, although another amount of memory may be free now
-        return cls(token_budget=sizes.token_budget, num_slots=sizes.num_slots, rank_rows=sizes.rank_rows)
+        return cls(
+            token_budget=sizes.token_budget, num_slots=sizes.num_slots, rank_rows=sizes.rank_rows, num_ranks=num_ranks
+        )
 
 
 def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: Optimizer = DEFAULT_OPTIMIZER) -> int:
@@ -177,8 +181,10 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     assert needs is not None or not on_gpu, "passes of a GPU are measured or estimated"
     row_bytes = inputs.row_bytes
     ranks = [spec.adapter.r for spec in inputs.specs]
-    by_need = sorted(map(aligned_rank, ranks), reverse=True)
-    num_slots = request.num_slots or min(len(ranks), MOST_SLOTS)
+    num_ranks = request.num_ranks or max(1, inputs.machine.num_gpus)
+    # trials are divided over the executors: each has room for its part of them
+    by_need = sorted(map(aligned_rank, ranks), reverse=True)[: math.ceil(len(ranks) / num_ranks)]
+    num_slots = request.num_slots or min(len(by_need), MOST_SLOTS)
     if needs is not None:
         room = int(free_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
         passes = choose_pass_sizes(
@@ -225,11 +231,13 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
             gradient_checkpointing=mode,
             keep_tokens=passes.keep_tokens,
         ),
-        capacity=Capacity(
-            rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=max(passes.tokens, inputs.longest_row)
-        ),
+        capacity=_capacity(rank_rows, num_slots, tokens=max(passes.tokens, inputs.longest_row), num_ranks=num_ranks),
         device_state_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
     )
+
+
+def _capacity(rank_rows: int, num_slots: int, *, tokens: int, num_ranks: int) -> Capacity:
+    return Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=tokens, num_ranks=num_ranks)
 
 
 def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Problem:

@@ -11,8 +11,8 @@ from cohort.core.clock import Clock
 from cohort.core.memory_records import MemoryShortage, ObservedPass, PassKind, PassPeak
 from cohort.core.units import format_bytes
 from cohort.memory.plan import MemoryPlan
+from cohort.parallel.training_executor import TrainingExecutor
 from cohort.runs.facts import PassFacts
-from cohort.training.executor import Executor
 
 __all__ = ["MemoryWatch", "PeakRecord"]
 
@@ -75,7 +75,7 @@ class MemoryWatch:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: TrainingExecutor,
         plan: MemoryPlan,
         *,
         before: PassFacts,
@@ -98,7 +98,7 @@ class MemoryWatch:
         self._recomputed_before = before.num_recomputed or 0
         self._kept_after_shortage = before.kept_tokens_after_shortage
         if self._kept_after_shortage is not None:
-            executor.gradient_checkpointing.lower(self._kept_after_shortage)
+            executor.lower_kept_tokens(self._kept_after_shortage)
         self._recorded_at = clock.monotonic()
         # what did not fit an earlier process of the run would fail again
         executor.lower_token_budgets(before.token_budgets or {})
@@ -129,7 +129,7 @@ class MemoryWatch:
                 kept_tokens_after_shortage=self._kept_after_shortage,
                 recomputed_above_tokens=policy.keep_tokens,
                 num_shortages=self._num_shortages,
-                num_recomputed=self._recomputed_before + policy.num_passes,
+                num_recomputed=self._recomputed_before + self._executor.num_recomputed,
             )
         )
 

@@ -6,10 +6,13 @@ the token limit is a target; rank rows and slots are room in the bank and hard l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cohort.core.errors import InputError, Problem
+
+# of the tokens of the busiest rank: a move that saves less is not made
+LEAST_GAIN = 0.1
 
 __all__ = ["Admission", "Capacity", "Request", "admit", "find_inadmissible"]
 
@@ -22,11 +25,13 @@ class Capacity:
         rank_rows: Most rank rows of all resident adapters together (sum of r); their state must fit in memory.
         num_slots: Most resident adapters.
         tokens_per_step: Predicted tokens of one step of all residents together that fill the machine.
+        num_ranks: Executors that have this room each, one on each GPU. A trial is on one of them.
     """
 
     rank_rows: int
     num_slots: int
     tokens_per_step: float
+    num_ranks: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,7 @@ class Request:
         mean_length: Mean tokens of an example.
         priority: Larger goes first.
         arrival: Place of its task among those that share the executor; among equal priorities the first goes first.
+        rank: Where a resident is.
     """
 
     trial_id: int
@@ -46,6 +52,7 @@ class Request:
     mean_length: float
     priority: int = 0
     arrival: int = 0
+    rank: int = 0
 
     @property
     def tokens_per_step(self) -> float:
@@ -59,10 +66,14 @@ class Admission:
     Attributes:
         evicted: Residents that make room for more urgent trials; they are runnable again.
         admitted: Trials that become resident, in this order.
+        ranks: Where each of them goes; none with a single rank.
+        moved: Residents that go to another rank, which then has more to do and theirs less, with that rank.
     """
 
     evicted: tuple[int, ...] = ()
     admitted: tuple[int, ...] = ()
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    moved: Mapping[int, int] = field(default_factory=dict)
 
 
 def find_inadmissible(requests: Sequence[Request], *, capacity: Capacity) -> tuple[Problem, ...]:
@@ -116,10 +127,11 @@ def admit(
     admitted: list[Request] = []
     evicted: list[Request] = []
 
-    def take(request: Request) -> None:
+    def take(request: Request, rank: int) -> None:
         waiting.remove(request)
-        inside.append(request)
-        admitted.append(request)
+        placed = replace(request, rank=rank)
+        inside.append(placed)
+        admitted.append(placed)
 
     # First the slots that trials of a batch size left: steps of equal batch sizes keep a pack uniform (ALTO A.3).
     for batch_size in vacated_batch_sizes:
@@ -127,8 +139,8 @@ def admit(
             # Only among trials of the first task in order: uniform packs must not let a later task overtake.
             if (request.priority, request.arrival) != (waiting[0].priority, waiting[0].arrival):
                 break
-            if request.batch_size == batch_size and _fits(request, inside, capacity):
-                take(request)
+            if request.batch_size == batch_size and (rank := _rank_for(request, inside, capacity)) is not None:
+                take(request, rank)
                 break
     # Greedy, skipping what does not fit: a small trial behind a large one uses room that would stay empty.
     for request in list(waiting):
@@ -138,13 +150,62 @@ def admit(
         for victim in victims:
             inside.remove(victim)
             evicted.append(victim)
-        take(request)
+        rank = _rank_for(request, inside, capacity)
+        assert rank is not None, "there is room once the victims are gone"
+        take(request, rank)
+    has_ranks = capacity.num_ranks > 1
     return Admission(
-        evicted=tuple(request.trial_id for request in evicted), admitted=tuple(request.trial_id for request in admitted)
+        evicted=tuple(request.trial_id for request in evicted),
+        admitted=tuple(request.trial_id for request in admitted),
+        ranks={request.trial_id: request.rank for request in admitted} if has_ranks else {},
+        # where trials wait, the rank with room gets one of those
+        moved=_moves(inside, capacity, fresh=frozenset(admitted)) if has_ranks and not waiting else {},
     )
 
 
+def _moves(inside: Sequence[Request], capacity: Capacity, *, fresh: frozenset[Request]) -> dict[int, int]:
+    """Return the residents to move, and to which rank, so that the rank with the most tokens a step has fewer.
+
+    All ranks step together, so the busiest decides how long a step takes. Trials of ``fresh`` are where they belong.
+    """
+    where = {request.trial_id: request for request in inside}
+    moved: dict[int, int] = {}
+    while True:
+        loads = [0.0] * capacity.num_ranks
+        for request in where.values():
+            loads[request.rank] += request.tokens_per_step
+        busiest = max(range(capacity.num_ranks), key=lambda rank: (loads[rank], -rank))
+        best: tuple[float, Request, int] | None = None
+        for request in where.values():
+            if request.rank != busiest or request in fresh or request.trial_id in moved:
+                continue
+            others = [other for other in where.values() if other.trial_id != request.trial_id]
+            rank = _rank_for(request, others, capacity)
+            if rank is None or rank == busiest:
+                continue
+            after = max(loads[busiest] - request.tokens_per_step, loads[rank] + request.tokens_per_step)
+            if best is None or after < best[0]:
+                best = (after, request, rank)
+        # a move costs a copy of the state: a small gain is not worth it
+        if best is None or best[0] > (1 - LEAST_GAIN) * loads[busiest]:
+            return moved
+        _, request, rank = best
+        where[request.trial_id] = replace(request, rank=rank)
+        moved[request.trial_id] = rank
+
+
+def _rank_for(request: Request, inside: Sequence[Request], capacity: Capacity) -> int | None:
+    """Return the rank with the fewest tokens a step on which ``request`` fits; None if there is none."""
+    by_rank: list[list[Request]] = [[] for _ in range(capacity.num_ranks)]
+    for other in inside:
+        by_rank[other.rank].append(other)
+    loads = [sum(other.tokens_per_step for other in there) for there in by_rank]
+    ranks = sorted(range(capacity.num_ranks), key=lambda rank: (loads[rank], rank))
+    return next((rank for rank in ranks if _fits(request, by_rank[rank], capacity)), None)
+
+
 def _fits(request: Request, inside: Sequence[Request], capacity: Capacity) -> bool:
+    """Return whether ``request`` fits beside those inside one rank."""
     together = [*inside, request]
     # Slots and rank rows are room in the bank, hard limits; tokens are a target, for a step is split to fit memory.
     if len(together) > capacity.num_slots or sum(other.r for other in together) > capacity.rank_rows:
@@ -160,7 +221,7 @@ def _victims(request: Request, inside: Sequence[Request], capacity: Capacity) ->
     less_urgent = sorted(
         (other for other in reversed(inside) if other.priority < request.priority), key=lambda other: other.priority
     )
-    while not _fits(request, staying, capacity):
+    while _rank_for(request, staying, capacity) is None:
         if not less_urgent:
             return None
         victims.append(less_urgent.pop(0))

@@ -37,10 +37,6 @@ class NotBuilt:
         return (isinstance(value, str) and value in self.words) or self.asks_for(value)
 
 
-def _is_whole_above(limit: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value > limit
-
-
 NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
     NotBuilt(
         key="objective",
@@ -55,13 +51,6 @@ NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
         feature="training on preference pairs",
         allowed="auto | messages | sharegpt | alpaca | prompt_completion | text",
         hint="Use rows with a prompt and a completion.",
-    ),
-    NotBuilt(
-        key="num_gpus",
-        asks_for=_is_whole_above(1),
-        feature="training on several GPUs",
-        allowed="auto | 0 (CPU) | 1",
-        hint="Write num_gpus: auto.",
     ),
 )
 

@@ -139,7 +139,11 @@ class TaskFile(Section):
         Literal["auto"] | int,
         BeforeValidator(_num_gpus),
         WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 0}]}),
-    ] = setting("auto", allowed="auto, or a whole number of at least 0", description="GPUs to use; 0 trains on the CPU")
+    ] = setting(
+        "auto",
+        allowed="auto, or a whole number of at least 0",
+        description="GPUs to divide the trials over; auto is one, 0 the CPU",
+    )
     report_to: Annotated[
         tuple[str, ...],
         BeforeValidator(_report_to),

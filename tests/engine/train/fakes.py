@@ -75,7 +75,9 @@ class FakeExecutor:
     def fits(self, spec: TrialSpec) -> bool:
         return len(self._trials) < self._num_slots
 
-    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: object = None) -> int:
+    def load(
+        self, spec: TrialSpec, state: TrialState | None = None, *, rows: object = None, rank: int | None = None
+    ) -> int:
         weights = torch.zeros(spec.adapter.r, WIDTH) if state is None else state.adapter.weights.clone()
         self._trials[spec.trial_id] = (spec, weights, 0 if state is None else state.step)
         return len(self._trials) - 1
@@ -114,6 +116,9 @@ class FakeExecutor:
 
     def slot_of(self, key: int) -> int:
         return list(self._trials).index(key)
+
+    def rank_of(self, key: int) -> int:
+        return 0
 
     def steps_of(self, key: int) -> int:
         return self._trials[key][2]

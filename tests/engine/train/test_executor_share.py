@@ -16,9 +16,9 @@ class Remembering(FakeExecutor):
         super().__init__(ManualClock())
         self.rows: dict[int, object] = {}
 
-    def load(self, spec: Any, state: Any = None, *, rows: object = None) -> int:
+    def load(self, spec: Any, state: Any = None, *, rows: object = None, rank: int | None = None) -> int:
         self.rows[spec.trial_id] = rows
-        return super().load(spec, state, rows=rows)
+        return super().load(spec, state, rows=rows, rank=rank)
 
     def evaluate(self, keys: tuple[int, ...], *, rows: object, row_ids: object) -> dict[int, str]:
         return {key: f"loss of {key}" for key in keys}
@@ -53,19 +53,3 @@ def test_what_goes_in_and_out_is_translated() -> None:
     assert found == {2: f"loss of {share.key(2)}"}
     assert share.unload(2).step == 1
     assert share.resident == ()
-
-
-def test_room_is_made_by_the_first_that_has_something_to_give() -> None:
-    executor = Remembering()
-    asked: list[str] = []
-
-    def relief(name: str, *, has: bool) -> Any:
-        def give() -> bool:
-            asked.append(name)
-            return has
-
-        return give
-
-    executor.reliefs = [relief("nothing", has=False), relief("graphs", has=True), relief("states", has=True)]
-    assert shares(executor)[0].make_room()
-    assert asked == ["nothing", "graphs"]

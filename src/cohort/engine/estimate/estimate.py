@@ -101,7 +101,7 @@ def estimate_task(
         InputError: something is wrong with the task's inputs, or it fits no allowed number of GPUs.
     """
     # a plan must refuse what a run refuses
-    _refuse_other_device(task, hardware)
+    _refuse_other_device(task, hardware, most_gpus=most_gpus)
     found = inputs or read_inputs(task)
     measured = read_costs(cost_key(found, hardware), directory=cache_directory)
     sketch = TaskCosts(task, found, hardware, measured)
@@ -132,7 +132,7 @@ def estimate_task(
     )
 
 
-def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
+def _refuse_other_device(task: TaskFile, hardware: Hardware, *, most_gpus: int) -> None:
     """Refuse a task that asks for the CPU where it would get a GPU, and a task that asks for a GPU on a CPU."""
     if task.num_gpus == 0 and hardware.is_gpu:
         raise InputError(
@@ -141,6 +141,15 @@ def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
                 found="0: the task asks for the CPU",
                 allowed=f"auto | 1, on {hardware.name}",
                 hint="Write num_gpus: auto, or use --workers N instead of GPUs.",
+            )
+        )
+    if task.num_gpus != "auto" and task.num_gpus > 1 and hardware.is_gpu and task.num_gpus > most_gpus:
+        raise InputError(
+            Problem(
+                where=task.where("num_gpus"),
+                found=str(task.num_gpus),
+                allowed="auto | 1: a queue gives each task one GPU",
+                hint="Tune it by itself with `cohort tune`, which uses all of them.",
             )
         )
     if task.num_gpus != "auto" and task.num_gpus > 0 and not hardware.is_gpu:

@@ -21,9 +21,13 @@ from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
+from cohort.parallel.commands import RankSetup
+from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.replicas import ReplicaExecutor
+from cohort.parallel.training_executor import TrainingExecutor
 from cohort.runs.facts import Activity, PassFacts, RunFacts
 from cohort.tasks.task_file import TaskFile
-from cohort.training.executor import Executor
 from cohort.training.objectives import OBJECTIVES
 
 __all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare"]
@@ -115,9 +119,15 @@ class Preparation:
         assert model_hash is not None, "prepare() hashes the files of the model"
         return LoadedBackbone(decoder=self.decoder, model_hash=model_hash, memory=self.memory)
 
-    def build_executor(self) -> Executor:
-        """Allocate the bank."""
-        return Executor(
+    def build_executor(self) -> TrainingExecutor:
+        """Allocate the bank; with several ranks, start the processes of the others, which load the model as well.
+
+        Raises:
+            RankLostError: one of them ended.
+            Exception: one of them could not build its executor.
+        """
+        others = [RankProcess(self._rank_setup(rank)) for rank in range(1, self.sizes.capacity.num_ranks)]
+        local = RankExecutor(
             self.decoder,
             target_linears=self.inputs.layout.linears,
             train_rows=self.inputs.data.train,
@@ -126,6 +136,21 @@ class Preparation:
             compute_dtype=self.decoder.dtype,
             memory_limit_bytes=self.memory.limit_bytes,
             objective=OBJECTIVES[self.task.objective],
+        )
+        return ReplicaExecutor(local, others) if others else local
+
+    def _rank_setup(self, rank: int) -> RankSetup:
+        return RankSetup(
+            rank=rank,
+            model_directory=str(self.inputs.model_directory),
+            device=self.machine.device.type,
+            dtype=self.machine.dtype,
+            target_linears=self.inputs.layout.linears,
+            settings=self.sizes.executor,
+            memory_limit_bytes=self.memory.limit_bytes,
+            objective=self.task.objective,
+            train_rows=self.inputs.data.train,
+            threads=self.machine.threads,
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from cohort.core.durable_files import write_bytes
@@ -72,7 +73,7 @@ class TrialStateStore:
         Args:
             directory: The run's.
             memory_budget_bytes: Most host memory; beyond it the oldest move to files.
-            device_budget_bytes: Most memory of a GPU; beyond it the oldest move to the host.
+            device_budget_bytes: Most memory of each GPU; beyond it the oldest there move to the host.
             spares_on_host: Whether a trial's state may be carried to the host only in case that a person resumes it:
                 not from a GPU, where that takes longer than it is likely to save.
             optimizer: The trials'; it names the moments that a state file holds.
@@ -108,8 +109,8 @@ class TrialStateStore:
     def has_room_for_spares(self) -> bool:
         """Whether the state of a resident trial that is not needed any more may be kept where it is copied cheaply."""
         if self.keeps_on_device:
-            return self._num_bytes(on_device=True) < self._device_budget_bytes
-        return self._spares_on_host and self._num_bytes(on_device=False) < self._memory_budget_bytes
+            return all(self._num_bytes(gpu) < self._device_budget_bytes for gpu in self._gpus())
+        return self._spares_on_host and self._num_bytes(torch.device("cpu")) < self._memory_budget_bytes
 
     def put_spare(self, trial_id: int, state: TrialState) -> None:
         """Keep the state of a trial that a rule stopped, as long as there is room for it."""
@@ -279,20 +280,22 @@ class TrialStateStore:
 
     def _make_room(self) -> None:
         """Bring what is kept within the budgets: spares are dropped, then the oldest move on."""
-        while self._num_bytes(on_device=True) > self._device_budget_bytes:
-            oldest = self._first_to_leave(on_device=True)
-            if oldest.kind is StoredStateKind.SPARE:
-                del self._in_memory[oldest]
-            else:
-                self._in_memory[oldest] = _on_host(self._in_memory[oldest])
-        while self._num_bytes(on_device=False) > self._memory_budget_bytes:
-            oldest = self._first_to_leave(on_device=False)
+        for gpu in self._gpus():
+            while self._num_bytes(gpu) > self._device_budget_bytes:
+                oldest = self._first_to_leave(gpu)
+                if oldest.kind is StoredStateKind.SPARE:
+                    del self._in_memory[oldest]
+                else:
+                    self._in_memory[oldest] = _on_host(self._in_memory[oldest])
+        host = torch.device("cpu")
+        while self._num_bytes(host) > self._memory_budget_bytes:
+            oldest = self._first_to_leave(host)
             if oldest.kind is not StoredStateKind.SPARE:
                 self._write(oldest)
             del self._in_memory[oldest]
 
-    def _first_to_leave(self, *, on_device: bool) -> StoredState:
-        there = [name for name, kept in self._in_memory.items() if _is_on_device(kept) is on_device]
+    def _first_to_leave(self, device: torch.device) -> StoredState:
+        there = [name for name, kept in self._in_memory.items() if _device_of(kept) == device]
         return next((name for name in there if name.kind is StoredStateKind.SPARE), there[0])
 
     def _write(self, name: StoredState) -> None:
@@ -306,10 +309,14 @@ class TrialStateStore:
         write_bytes(path, content)
         self._checksums[name] = hashlib.sha256(content).hexdigest()
 
-    def _num_bytes(self, *, on_device: bool) -> int:
+    def _gpus(self) -> set[torch.device]:
+        """Return the GPUs that something is kept on."""
+        return {_device_of(kept) for kept in self._in_memory.values() if _is_on_device(kept)}
+
+    def _num_bytes(self, device: torch.device) -> int:
         # by address: weights that a state shares with a best checkpoint count once
         kept = [tensor for value in self._in_memory.values() for tensor in _tensors(value)]
-        own = {tensor.data_ptr(): tensor for tensor in kept if (tensor.device.type != "cpu") is on_device}
+        own = {tensor.data_ptr(): tensor for tensor in kept if tensor.device == device}
         return sum(tensor.numel() * tensor.element_size() for tensor in own.values())
 
     @staticmethod
@@ -325,8 +332,12 @@ def _tensors(value: TrialState | Tensor) -> tuple[Tensor, ...]:
     return tuple(value.adapter.tensors.values()) if isinstance(value, TrialState) else (value,)
 
 
+def _device_of(value: TrialState | Tensor) -> torch.device:
+    return _tensors(value)[0].device
+
+
 def _is_on_device(value: TrialState | Tensor) -> bool:
-    return _tensors(value)[0].device.type != "cpu"
+    return _device_of(value).type != "cpu"
 
 
 def _on_host(value: TrialState | Tensor) -> TrialState | Tensor:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank
 from cohort.data.tokenised import TokenisedRows
-from cohort.training.device_memory import DeviceMemory
+from cohort.parallel.rank_executor import Prompt
+from cohort.parallel.training_executor import TrainingExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
-from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["ExecutorShare"]
@@ -26,27 +25,13 @@ class ExecutorShare:
     Methods do what the executor's methods of the same name do, for the task's own trial ids.
     """
 
-    def __init__(self, executor: Executor, *, rows: TokenisedRows, place: int = 0) -> None:
+    def __init__(self, executor: TrainingExecutor, *, rows: TokenisedRows, place: int = 0) -> None:
         """Share ``executor``; ``place`` is the task's number among those that ever shared it, from 0."""
         self._executor, self._rows, self._place = executor, rows, place
 
-    @property
-    def bank(self) -> AdapterBank:
-        """The bank, of all tasks."""
-        return self._executor.bank
-
-    @property
-    def memory(self) -> DeviceMemory:
-        """The device's memory, of all tasks."""
-        return self._executor.memory
-
     def recomputed_passes(self) -> int:
         """Return how many training passes used gradient checkpointing, of all tasks."""
-        return self._executor.gradient_checkpointing.num_passes
-
-    def make_room(self) -> bool:
-        """Free the next of what the device keeps only to save time; return False if there was nothing."""
-        return any(relief() for relief in self._executor.reliefs)
+        return self._executor.num_recomputed
 
     def key(self, trial_id: int) -> int:
         """Return the number that a trial has in the executor."""
@@ -65,9 +50,10 @@ class ExecutorShare:
     def fits(self, spec: TrialSpec) -> bool:
         return self._executor.fits(spec)
 
-    def load(self, spec: TrialSpec, state: TrialState | None = None) -> int:
+    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rank: int | None = None) -> int:
         # safe, as draws are keyed by the trial's seed and not by its number
-        return self._executor.load(replace(spec, trial_id=self.key(spec.trial_id)), state, rows=self._rows)
+        own = replace(spec, trial_id=self.key(spec.trial_id))
+        return self._executor.load(own, state, rows=self._rows, rank=rank)
 
     def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         return self._executor.state(self.key(trial_id), on_device=on_device)
@@ -84,6 +70,9 @@ class ExecutorShare:
     def slot_of(self, trial_id: int) -> int:
         return self._executor.slot_of(self.key(trial_id))
 
+    def rank_of(self, trial_id: int) -> int:
+        return self._executor.rank_of(self.key(trial_id))
+
     def steps_of(self, trial_id: int) -> int:
         return self._executor.steps_of(self.key(trial_id))
 
@@ -96,3 +85,10 @@ class ExecutorShare:
 
     def evaluate_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> EvaluationLoss:
         return self._executor.evaluate_base(rows=rows, row_ids=row_ids)
+
+    def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
+        own = [
+            prompt if prompt.trial_id is None else replace(prompt, trial_id=self.key(prompt.trial_id))
+            for prompt in prompts
+        ]
+        return self._executor.generate(own, max_new_tokens=max_new_tokens, stop_ids=stop_ids)

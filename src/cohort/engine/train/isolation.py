@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from cohort.core.errors import StorageFullError
+from cohort.core.errors import RankLostError, StorageFullError
 from cohort.core.events import TrialFailed
 from cohort.metrics import MetricFailedError
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
@@ -30,7 +30,7 @@ E = TypeVar("E")
 
 def is_run_wide(error: Exception) -> bool:
     """Return True if no single trial caused the error, e.g. disk full or GPU unresponsive."""
-    if isinstance(error, StorageFullError) or (isinstance(error, OSError) and error.errno in _FULL):
+    if isinstance(error, StorageFullError | RankLostError) or (isinstance(error, OSError) and error.errno in _FULL):
         return True
     # the user's own function: it would fail for every trial, and must not end any
     if isinstance(error, MetricFailedError):

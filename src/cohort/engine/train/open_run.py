@@ -26,12 +26,15 @@ class RunOptions:
         host_memory_bytes: Most host memory for states of parked trials, the rest goes to files; None: half of what is
             free at the start.
         token_budget: Most tokens of a micro-batch; chosen by device when None.
+        num_ranks: Processes that train at the same time, each with the whole base model; one for each of the task's
+            GPUs when None. On a CPU each takes the threads of a run.
     """
 
     checkpoint_seconds: float = 60.0
     checkpoint_share: float = 0.015
     host_memory_bytes: int | None = None
     token_budget: int | None = None
+    num_ranks: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cohort.core.memory_records import PassKind
 from cohort.data.choices import ChoiceRows
 from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
@@ -13,15 +12,12 @@ from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.metrics import CHOICE_ACCURACY, MetricFailedError, score_texts
+from cohort.parallel.rank_executor import Prompt
 from cohort.runs.facts import Activity
-from cohort.serving.generate import GenerateRequest, end_of_answer_ids, generate
-from cohort.training.device_memory import is_out_of_memory, release_cached
+from cohort.serving.generate import end_of_answer_ids
 from cohort.training.objectives import OBJECTIVES
 
 __all__ = ["RowScores"]
-
-# one answer is always generated, however small the budget: below this it runs alone
-LEAST_GENERATION_TOKENS = 16
 
 Scores = tuple[dict[str, tuple[float, ...]], int]
 """The score of each row by metric, and how many tokens were read and generated for them."""
@@ -41,7 +37,6 @@ class RowScores:
         self._metrics = task_metrics(preparation.task)
         self._compares_choices = CHOICE_ACCURACY in preparation.task.evaluation.measured
         self._choices: dict[tuple[str, tuple[int, ...]], ChoiceRows] = {}
-        self._generation_tokens = 4 * preparation.sizes.executor.evaluation_token_budget
 
     def of(
         self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, row_ids: Sequence[int]
@@ -65,19 +60,18 @@ class RowScores:
     def _of_answers(
         self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, asked: Sequence[int]
     ) -> list[Scores]:
-        slots = [None if trial_id is None else self._executor.slot_of(trial_id) for trial_id in trial_ids]
         with self._time_spent.on(Activity.GENERATE):
-            answers = self._generate(slots, prompts=[rows.prompts[row_id] for row_id in asked])
+            answers = self._generate(trial_ids, prompts=[rows.prompts[row_id] for row_id in asked])
         references = [reference_row(rows, row_id) for row_id in asked]
         found = []
-        for of_slot in answers:
+        for of_trial in answers:
             try:
-                scores = score_texts(self._metrics, [text for text, _ in of_slot], references)
+                scores = score_texts(self._metrics, [text for text, _ in of_trial], references)
             except MetricFailedError as error:
                 raise MetricFailedError(
                     f"{error}; what was trained is saved: correct the function and resume the run"
                 ) from error
-            num_tokens = sum(count for _, count in of_slot)
+            num_tokens = sum(count for _, count in of_trial)
             found.append(({name: tuple(values) for name, values in scores.items()}, num_tokens))
         return found
 
@@ -113,53 +107,27 @@ class RowScores:
             )
         return self._choices[key]
 
-    def _generate(self, slots: Sequence[int | None], *, prompts: Sequence[str]) -> list[list[tuple[str, int]]]:
-        """Return, by slot and prompt, the generated text and the tokens read and written."""
+    def _generate(
+        self, trial_ids: Sequence[int] | Sequence[None], *, prompts: Sequence[str]
+    ) -> list[list[tuple[str, int]]]:
+        """Return, by trial and prompt, the generated text and the tokens read and written."""
         tokenizer = self._preparation.inputs.tokenizer
         room = self._preparation.decoder.config.max_position_embeddings
-        most = self._preparation.task.evaluation.max_new_tokens
         is_chat = self._preparation.inputs.data.report.is_chat
         # a prompt that leaves no room is cut: its answer is then wrong, as it would be in use
         encoded = [encode_prompt(prompt, tokenizer=tokenizer, is_chat=is_chat)[: room - 1] for prompt in prompts]
-        requests = [
-            GenerateRequest(prompt_tokens=tokens, max_new_tokens=most, slot=slot)
-            for slot in slots
-            for tokens in encoded
-        ]
-        continued = self._continue(
-            requests, end_of_answer_ids(tokenizer, self._preparation.decoder.config.eos_token_ids)
+        asked = [Prompt(trial_id=trial_id, tokens=tokens) for trial_id in trial_ids for tokens in encoded]
+        continued = self._executor.generate(
+            asked,
+            max_new_tokens=self._preparation.task.evaluation.max_new_tokens,
+            stop_ids=end_of_answer_ids(tokenizer, self._preparation.decoder.config.eos_token_ids),
         )
         texts = tokenizer.batch_decode(continued, skip_special_tokens=True)
         flat = [
-            (text, len(request.prompt_tokens) + len(tokens))
-            for text, request, tokens in zip(texts, requests, continued, strict=True)
+            (text, len(prompt.tokens) + len(tokens))
+            for text, prompt, tokens in zip(texts, asked, continued, strict=True)
         ]
-        return [flat[place * len(prompts) : (place + 1) * len(prompts)] for place in range(len(slots))]
-
-    def _continue(self, requests: Sequence[GenerateRequest], ends: frozenset[int]) -> list[list[int]]:
-        """Return the generated tokens; with fewer answers at a time if memory runs out, which changes none of them."""
-        bank = self._executor.bank
-        while True:
-            try:
-                with self._executor.memory.observe(PassKind.EVALUATE, None):
-                    return generate(
-                        self._preparation.decoder,
-                        requests,
-                        lora_for=bank.context,
-                        num_slots=bank.num_slots,
-                        stop_ids=ends,
-                        token_budget=self._generation_tokens,
-                    )
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                is_alone = self._generation_tokens < LEAST_GENERATION_TOKENS
-                # with one answer at a time only what saves time is left to give up
-                if is_alone and not self._executor.make_room():
-                    raise
-            release_cached(self._executor.memory.device)
-            if not is_alone:
-                self._generation_tokens //= 2
+        return [flat[place * len(prompts) : (place + 1) * len(prompts)] for place in range(len(trial_ids))]
 
 
 def _joined(first: Sequence[Scores], second: Sequence[Scores]) -> list[Scores]:

@@ -14,8 +14,8 @@ from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
 from cohort.engine.train.isolation import one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
+from cohort.parallel.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, admit
-from cohort.training.executor import Executor
 
 __all__ = ["Session", "StopRequestedError"]
 
@@ -29,7 +29,7 @@ class Session:
 
     def __init__(
         self,
-        executor: Executor,
+        executor: TrainingExecutor,
         *,
         capacity: Capacity,
         clock: Clock,
@@ -97,8 +97,11 @@ class Session:
         failures = []
         for key in admission.admitted:
             member, trial_id = self._owner(key)
-            if (failure := member.enter(trial_id)) is not None:
+            if (failure := member.enter(trial_id, rank=admission.ranks.get(key))) is not None:
                 failures.append((member, failure))
+        for key, rank in admission.moved.items():
+            member, trial_id = self._owner(key)
+            member.move(trial_id, rank=rank)
         assert self._executor.resident or failures, "an unfinished task always has a trial that can run"
         # only now: what follows from a failure may change which trials can run
         for member, failure in failures:

@@ -141,6 +141,7 @@ class Supervisor:
             mean_length=self._traits.mean_length,
             priority=self._traits.priority,
             arrival=self._traits.arrival,
+            rank=self.share.rank_of(trial_id) if trial_id in self.share.resident else 0,
         )
 
     def evict(self, trial_id: int) -> None:
@@ -148,14 +149,24 @@ class Supervisor:
         self._study.pause(trial_id)
         self._leave(trial_id, keep=_Keep.ALWAYS)
 
-    def enter(self, trial_id: int) -> TrialFailed | None:
-        """Make a trial resident where it stood; return its failure when its files are damaged once too often."""
+    def move(self, trial_id: int, *, rank: int) -> None:
+        """Take a resident trial to another rank, exactly as it stands."""
+        state = self.share.unload(trial_id, on_device=self._run.state_store.keeps_on_device)
+        self._run.store.trial_left(trial_id)
+        self._run.store.trial_entered(trial_id, slot=self.share.load(self._specs[trial_id], state, rank=rank))
+
+    def enter(self, trial_id: int, *, rank: int | None = None) -> TrialFailed | None:
+        """Make a trial resident where it stood; return its failure when its files are damaged once too often.
+
+        Args:
+            rank: Where; None for the one with the least to do.
+        """
         state, damages = self._state_to_load(trial_id)
         # an older state is no loss, since the same steps give the same bits, but damage must not go on for ever
         for damage in damages:
             if (failure := self._errors.count(trial_id, damage)) is not None:
                 return failure
-        slot = self.share.load(self._specs[trial_id], state)
+        slot = self.share.load(self._specs[trial_id], state, rank=rank)
         self._run.state_store.release_state(trial_id)
         # a restored trial is running already: the replayed log says so
         if self._study.state(trial_id) is not TrialPhase.RUNNING:

@@ -263,8 +263,9 @@ class TaskRun:
         finals.test(self._study, say=self._say)
         self.run.watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
-        # steps of several tasks, and steps with gradient checkpointing, take longer than a plan expects of the pack
-        if was_alone and not self._share.recomputed_passes():
+        # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack
+        has_one_rank = self._preparation.sizes.capacity.num_ranks == 1
+        if was_alone and has_one_rank and not self._share.recomputed_passes():
             self._steps.keep()
 
     def _finals(self, make_room: Callable[[], bool]) -> Finals:

@@ -144,6 +144,10 @@ class TaskSession:
             member.was_interrupted()
             raise
 
+    def close(self) -> None:
+        """End the processes of other ranks, where there are any."""
+        self._executor.close()
+
     def vacate(self) -> None:
         """Free the slots that a stop left taken; the states are saved."""
         for key in self._executor.resident:

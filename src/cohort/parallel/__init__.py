@@ -1,0 +1,1 @@
+"""One task on several GPUs: a process for each, which the user's process commands."""

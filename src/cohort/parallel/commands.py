@@ -1,0 +1,213 @@
+"""What rank 0 asks of the other ranks. A command says what the rank that receives it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cohort.core.memory_records import MemoryShortage, PassKind
+from cohort.data.tokenised import TokenisedRows
+from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.training.executor import ExecutorSettings
+from cohort.training.trial import TrialSpec, TrialState
+
+__all__ = [
+    "Command",
+    "Drop",
+    "Evaluate",
+    "Fits",
+    "Generate",
+    "Load",
+    "LowerBudgets",
+    "MakeRoom",
+    "RankSetup",
+    "Reply",
+    "Rows",
+    "State",
+    "Step",
+    "Weights",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSetup:
+    """Everything a rank needs to build its executor; all ranks build the same.
+
+    Attributes:
+        rank: Its number, which is also that of its GPU.
+        model_directory: Local files of the base model.
+        device: ``cpu`` or ``cuda``.
+        dtype: In what the frozen model computes, by torch's name.
+        target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
+        settings: The executor's.
+        memory_limit_bytes: As an executor's.
+        objective: Name of what trials minimise.
+        train_rows: Training rows of the first task; number 0 among the rows that the rank keeps.
+        threads: CPU threads of torch; another number would give other last bits.
+    """
+
+    rank: int
+    model_directory: str
+    device: str
+    dtype: str
+    target_linears: Mapping[str, tuple[int, int]]
+    settings: ExecutorSettings
+    memory_limit_bytes: int | None
+    objective: str
+    train_rows: TokenisedRows
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a rank answers.
+
+    Attributes:
+        value: What the command returned; None where it raised.
+        error, cause: What it raised, and what led to that.
+        shortages: The rank's memory shortages since its last answer.
+        token_budgets: Most tokens of a micro-batch of the rank now.
+        num_recomputed: Its training passes that used gradient checkpointing, up to now.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    cause: BaseException | None = None
+    shortages: tuple[MemoryShortage, ...] = ()
+    token_budgets: Mapping[PassKind, int] = field(default_factory=dict)
+    num_recomputed: int = 0
+
+
+@dataclass(kw_only=True)
+class Rank:
+    """A rank that serves: its executor, and the rows it was sent, by number."""
+
+    executor: RankExecutor
+    rows: dict[int, TokenisedRows] = field(default_factory=dict)
+
+
+class Command(Protocol):
+    """Something a rank can be asked to do."""
+
+    def run(self, rank: Rank) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Keep rows under a number, for commands to come."""
+
+    number: int
+    rows: TokenisedRows
+
+    def run(self, rank: Rank) -> None:
+        rank.rows[self.number] = self.rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Make a trial resident; return its slot."""
+
+    spec: TrialSpec
+    state: TrialState | None
+    rows: int
+
+    def run(self, rank: Rank) -> int:
+        return rank.executor.load(self.spec, self.state, rows=rank.rows[self.rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fits:
+    """Return whether there is room for a trial."""
+
+    spec: TrialSpec
+
+    def run(self, rank: Rank) -> bool:
+        return rank.executor.fits(self.spec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """Take a trial out of the bank."""
+
+    trial_id: int
+
+    def run(self, rank: Rank) -> None:
+        rank.executor.drop(self.trial_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Return a copy of a trial's state."""
+
+    trial_id: int
+    on_device: bool
+
+    def run(self, rank: Rank) -> TrialState:
+        return rank.executor.state(self.trial_id, on_device=self.on_device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Return a copy of a trial's weights."""
+
+    trial_id: int
+    on_device: bool
+
+    def run(self, rank: Rank) -> Any:
+        return rank.executor.weights(self.trial_id, on_device=self.on_device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Run one optimizer step of each of these residents; return their events."""
+
+    trial_ids: Sequence[int]
+
+    def run(self, rank: Rank) -> Any:
+        return rank.executor.step(self.trial_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Return the validation losses of residents."""
+
+    trial_ids: Sequence[int]
+    rows: int
+    row_ids: Sequence[int]
+
+    def run(self, rank: Rank) -> Any:
+        return rank.executor.evaluate(self.trial_ids, rows=rank.rows[self.rows], row_ids=self.row_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """Return what residents answer."""
+
+    prompts: Sequence[Prompt]
+    max_new_tokens: int
+    stop_ids: frozenset[int]
+
+    def run(self, rank: Rank) -> list[list[int]]:
+        return rank.executor.generate(self.prompts, max_new_tokens=self.max_new_tokens, stop_ids=self.stop_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowerBudgets:
+    """Lower what passes may take."""
+
+    token_budgets: Mapping[PassKind, int]
+    keep_tokens: int | None = None
+
+    def run(self, rank: Rank) -> None:
+        rank.executor.lower_token_budgets(self.token_budgets)
+        if self.keep_tokens is not None:
+            rank.executor.lower_kept_tokens(self.keep_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeRoom:
+    """Free the next of what the rank keeps only to save time; return whether there was anything."""
+
+    def run(self, rank: Rank) -> bool:
+        return rank.executor.make_room()

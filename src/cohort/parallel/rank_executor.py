@@ -1,0 +1,109 @@
+"""The executor of one rank: training, evaluation, and answers by its residents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.adapters.bank import AdapterBank
+from cohort.core.memory_records import PassKind
+from cohort.data.tokenised import TokenisedRows
+from cohort.serving.generate import GenerateRequest, generate
+from cohort.training.device_memory import is_out_of_memory, release_cached
+from cohort.training.executor import Executor
+from cohort.training.trial import TrialSpec, TrialState
+
+__all__ = ["LEAST_GENERATION_TOKENS", "Prompt", "RankExecutor"]
+
+# one answer is always generated, however small the budget: below this it runs alone
+LEAST_GENERATION_TOKENS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What one resident, or the frozen model alone (None), is to continue."""
+
+    trial_id: int | None
+    tokens: Sequence[int]
+
+
+class RankExecutor(Executor):
+    """Trains residents and lets them answer prompts; the only rank, or one of several."""
+
+    num_ranks = 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Allocate the bank; the arguments are those of :class:`Executor`."""
+        super().__init__(*args, **kwargs)
+        self._generation_tokens = 4 * self.settings.evaluation_token_budget
+
+    def load(
+        self,
+        spec: TrialSpec,
+        state: TrialState | None = None,
+        *,
+        rows: TokenisedRows | None = None,
+        rank: int | None = None,
+    ) -> int:
+        if rank not in (None, 0):
+            raise ValueError(f"rank {rank} of an executor of one rank")
+        return super().load(spec, state, rows=rows)
+
+    @property
+    def num_recomputed(self) -> int:
+        """Training passes that used gradient checkpointing."""
+        return self.gradient_checkpointing.num_passes
+
+    def lower_kept_tokens(self, keep_tokens: int) -> None:
+        """Recompute training passes of more than ``keep_tokens`` tokens as well."""
+        self.gradient_checkpointing.lower(keep_tokens)
+
+    def make_room(self) -> bool:
+        """Free the next of what the device keeps only to save time; return False if there was nothing."""
+        return any(relief() for relief in self.reliefs)
+
+    def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
+        """Return the likeliest continuation of each prompt, without the stop token.
+
+        With fewer answers at a time if memory runs out, which changes none of them.
+        """
+        bank: AdapterBank = self.bank
+        requests = [
+            GenerateRequest(
+                prompt_tokens=prompt.tokens,
+                max_new_tokens=max_new_tokens,
+                slot=None if prompt.trial_id is None else self.slot_of(prompt.trial_id),
+            )
+            for prompt in prompts
+        ]
+        budget = self._generation_tokens
+        while True:
+            try:
+                with self.memory.observe(PassKind.EVALUATE, None):
+                    return generate(
+                        self.decoder,
+                        requests,
+                        lora_for=bank.context,
+                        num_slots=bank.num_slots,
+                        stop_ids=stop_ids,
+                        token_budget=budget,
+                    )
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                is_alone = budget < LEAST_GENERATION_TOKENS
+                # with one answer at a time only what saves time is left to give up
+                if is_alone and not self.make_room():
+                    raise
+            release_cached(self.memory.device)
+            if not is_alone:
+                budget = self._generation_tokens = budget // 2
+
+    def rank_of(self, trial_id: int) -> int:
+        """Return the rank that a trial is on."""
+        del trial_id
+        return 0
+
+    def close(self) -> None:
+        """There is no other process to end."""

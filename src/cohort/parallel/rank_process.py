@@ -1,0 +1,94 @@
+"""Starts the process of a rank and talks to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from cohort.core.errors import RankLostError
+from cohort.parallel.commands import Command, RankSetup, Reply
+from cohort.parallel.transport import Channel
+
+__all__ = ["RankProcess"]
+
+# a rank that was told to end, or whose connection is closed, ends after the command it is at
+_PATIENCE_SECONDS = 5.0
+
+
+class RankProcess:
+    """One rank beside rank 0. Commands are sent and answered in order; several may be under way on several ranks."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready."""
+        self.rank = setup.rank
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cohort.parallel.rank_server", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # multicast hangs on some hosts, and nothing here needs it
+                env={**os.environ, "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"},
+                start_new_session=True,
+            )
+        self._channel = Channel(Connection(ours.detach()))
+        self.ask(setup)
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def ask(self, command: Command | RankSetup) -> None:
+        """Send a command; its answer is due.
+
+        Raises:
+            RankLostError: the process has ended.
+        """
+        try:
+            self._channel.send(command)
+        except OSError as error:
+            raise self._lost() from error
+
+    def answer(self) -> Reply:
+        """Wait for the answer to the oldest command without one.
+
+        Raises:
+            RankLostError: the process has ended.
+        """
+        try:
+            reply: Reply = self._channel.receive()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        return reply
+
+    def do(self, command: Command) -> Any:
+        """Send a command, wait, and return the whole answer."""
+        self.ask(command)
+        return self.answer()
+
+    def close(self) -> None:
+        """End the process."""
+        self._channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE_SECONDS)
+            return
+        self._process.kill()
+        self._process.wait()
+
+    def _lost(self) -> RankLostError:
+        try:
+            status = self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return RankLostError(f"rank {self.rank} (process {self.process_id}) no longer answers")
+        how = f"with exit code {status}"
+        if status < 0:
+            with contextlib.suppress(ValueError):
+                how = f"by {signal.Signals(-status).name}"
+        return RankLostError(f"rank {self.rank} (process {self.process_id}) ended {how}")

@@ -1,0 +1,101 @@
+"""The program of a rank: ``python -m cohort.parallel.rank_server DESCRIPTOR``.
+
+It builds its executor from what rank 0 sends and carries out commands until the connection closes. It decides nothing:
+rank 0 alone knows the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+import torch
+
+from cohort.core.errors import CohortError
+from cohort.models.weights import load_decoder
+from cohort.parallel.commands import Command, Rank, RankSetup, Reply
+from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.transport import Channel
+from cohort.training.objectives import OBJECTIVES
+
+__all__ = ["build_rank", "main", "serve"]
+
+
+def build_rank(setup: RankSetup) -> Rank:
+    """Load the frozen model and allocate the bank, exactly as rank 0 has them."""
+    device = torch.device(setup.device)
+    if device.type == "cuda":
+        # every GPU stays visible, so that each process can open the memory of the others; this one is the default
+        torch.cuda.set_device(setup.rank)
+    torch.set_num_threads(setup.threads)
+    decoder = load_decoder(setup.model_directory, dtype=setup.dtype, device=device)
+    executor = RankExecutor(
+        decoder,
+        target_linears=setup.target_linears,
+        train_rows=setup.train_rows,
+        settings=setup.settings,
+        device=device,
+        compute_dtype=decoder.dtype,
+        memory_limit_bytes=setup.memory_limit_bytes,
+        objective=OBJECTIVES[setup.objective],
+    )
+    return Rank(executor=executor, rows={0: setup.train_rows})
+
+
+def serve(channel: Channel, rank: Rank) -> None:
+    """Carry out commands until rank 0 closes the connection."""
+    # a closed connection is how rank 0 says that it is done, or that it is dead
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            command: Command = channel.receive()
+            channel.send(_reply(command, rank))
+
+
+def _reply(command: Command, rank: Rank) -> Reply:
+    value, error = None, None
+    try:
+        value = command.run(rank)
+    except Exception as raised:
+        error = raised
+    executor = rank.executor
+    return Reply(
+        value=value,
+        error=None if error is None else portable(error),
+        cause=None if error is None or error.__cause__ is None else portable(error.__cause__),
+        shortages=executor.take_shortages(),
+        token_budgets=executor.token_budgets,
+        num_recomputed=executor.num_recomputed,
+    )
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return ``error``, or its words where it cannot travel."""
+    try:
+        same = type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:
+        same = False
+    return error if same else RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Serve as a rank until rank 0 is gone."""
+    # the terminal's signals are for rank 0, which stops its ranks at a step boundary
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    channel = Channel(Connection(int(sys.argv[1])))
+    with contextlib.suppress(EOFError, OSError):
+        setup: RankSetup = channel.receive()
+        try:
+            rank = build_rank(setup)
+        except (CohortError, torch.OutOfMemoryError, RuntimeError, OSError) as error:
+            channel.send(Reply(error=portable(error)))
+            return
+        channel.send(Reply())
+        serve(channel, rank)
+
+
+if __name__ == "__main__":
+    main()

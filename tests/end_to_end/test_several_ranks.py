@@ -1,0 +1,92 @@
+"""One task in several processes gives the bits of one process, whatever stops it and wherever it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cohort.core.errors import RankLostError
+from cohort.engine.train.progress import RunProgress
+from cohort.engine.tune import RunOptions, resume, tune
+from cohort.parallel.rank_process import RankProcess
+from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
+
+OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
+TWO = replace(OPTIONS, num_ranks=2)
+SECTIONS = {"evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> Outcome:
+    tune(tiny_task(folder, **SECTIONS), folder / "one", options=OPTIONS)
+    return result_of(folder / "one")
+
+
+def result_of(run: Path) -> Outcome:
+    """Everything but the order of decisions: with twice the room, other trials warm up first."""
+    outcome = outcome_of(run)
+    return {**outcome, "decisions": sorted(outcome["decisions"])}
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[RankProcess]:
+    """The ranks beside rank 0, as they are started."""
+    started: list[RankProcess] = []
+    begin = RankProcess.__init__
+
+    def noted(self: RankProcess, *args: object) -> None:
+        begin(self, *args)  # type: ignore[arg-type]
+        started.append(self)
+
+    monkeypatch.setattr(RankProcess, "__init__", noted)
+    return started
+
+
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_several_ranks_give_the_bits_of_one(
+    folder: Path, tmp_path: Path, expected: Outcome, processes: list[RankProcess], num_ranks: int
+) -> None:
+    tune(tiny_task(folder, **SECTIONS), tmp_path / "run", options=replace(OPTIONS, num_ranks=num_ranks))
+    assert result_of(tmp_path / "run") == expected
+    assert len(processes) == num_ranks - 1
+    assert all(process._process.poll() is not None for process in processes), "the other ranks end with the run"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_ranks(
+    folder: Path, tmp_path: Path, expected: Outcome, before: int, after: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tune(
+            tiny_task(folder, **SECTIONS),
+            tmp_path / "run",
+            options=replace(OPTIONS, num_ranks=before),
+            watcher=Interrupting(4),
+        )
+    resume(tmp_path / "run", options=replace(OPTIONS, num_ranks=after))
+    assert result_of(tmp_path / "run") == expected
+
+
+def test_a_killed_rank_ends_the_run_and_a_resume_gives_the_same_bits(
+    folder: Path, tmp_path: Path, expected: Outcome, processes: list[RankProcess]
+) -> None:
+    class Killing(Interrupting):
+        def update(self, progress: RunProgress) -> None:
+            done = sum(trial.steps_done for trial in progress.trials)
+            if done >= 9 and processes[0]._process.poll() is None:
+                os.kill(processes[0].process_id, signal.SIGKILL)
+
+    with pytest.raises(RankLostError, match=r"rank 1 \(process \d+\) ended by SIGKILL"):
+        tune(tiny_task(folder, **SECTIONS), tmp_path / "run", options=TWO, watcher=Killing())
+    resume(tmp_path / "run", options=OPTIONS)
+    assert result_of(tmp_path / "run") == expected
