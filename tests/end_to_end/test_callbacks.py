@@ -175,3 +175,36 @@ def test_an_optuna_study_is_written_and_continued(folder: Path, tmp_path: Path) 
     # the cell again: nothing is added twice, and the run keeps the results that it began with
     cohort.run(second, run_directory=tmp_path / "two", study=study)
     assert len(study.trials) == 4
+
+
+def test_callbacks_keep_resume_clone_and_add_trials(folder: Path, tmp_path: Path) -> None:
+    def on_evaluation(report: cohort.EvaluationReport) -> None:
+        # weaker than the others, and stopped at the selection unless it is kept
+        if (report.trial_id, report.step) == (0, 1):
+            report.keep_trial("a baseline")
+        if (report.trial_id, report.step) == (2, 6):
+            report.clone_trial({"learning_rate": 5e-3}, warm_start=True, why="once more, slower")
+            report.add_trial({"r": 4})
+            report.add_trial({"r": -4})
+
+    def on_trial_end(report: cohort.TrialEndReport) -> None:
+        if report.reason == "underperforming" and report.trial_id == 1:
+            report.resume_trial("let it end")
+
+    warmup = {"warmup_fraction": 0.17, "select_fraction": 0.34}
+    result = cohort.run(
+        task_of(folder, early_exit=warmup),
+        run_directory=tmp_path / "run",
+        on_evaluation=on_evaluation,
+        on_trial_end=on_trial_end,
+    )
+    decided = {(trial, reason): message for trial, _, reason, message in decisions_of(tmp_path / "run")}
+    assert decided == {
+        (0, "kept by user"): "on_evaluation: a baseline",
+        (1, "resumed by user"): "on_trial_end: let it end",
+        (3, "added by user"): "on_evaluation: once more, slower",
+        (4, "added by user"): "on_evaluation",
+    }
+    rows = {row["trial"]: row for row in result.trials}
+    assert [rows[trial]["status"] for trial in (0, 1, 2)] == ["completed"] * 3
+    assert (rows[3]["parameters"]["learning_rate"], rows[4]["parameters"]["r"]) == (5e-3, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.open_run import OpenRun
@@ -29,9 +30,11 @@ class CallbackRequests:
         if trial_id in self._asked or self._study.state(trial_id).is_final:
             return
         self._asked.add(trial_id)
+        self.ask(TrialRequest(kind=RequestKind.STOP, trial_id=trial_id, who=who))
+
+    def ask(self, request: TrialRequest) -> None:
         now = self._run.clock.now()
-        at = f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d} UTC"
-        self._submit(TrialRequest(kind=RequestKind.STOP, trial_id=trial_id, who=who, at=at))
+        self._submit(replace(request, at=f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d} UTC"))
 
     def stop_run(self, *, who: str) -> None:
         self._end = self._end or f"the search ended with {len(self._study.trial_ids)} trials: stopped by {who}"

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.runs.records import JsonValue, LoggedDecision, LoggedEvent
+from cohort.runs.trial_requests import RequestKind, TrialRequest
 from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind
 
 __all__ = [
@@ -39,6 +40,8 @@ class RunControl(Protocol):
     """What a callback may do to its run, and what a report says of a trial."""
 
     def stop_trial(self, trial_id: int, *, who: str) -> None: ...
+
+    def ask(self, request: TrialRequest) -> None: ...
 
     def stop_run(self, *, who: str) -> None: ...
 
@@ -80,6 +83,52 @@ class _Report:
             why: Recorded with the decisions.
         """
         self._run.stop_run(who=self._who(why))
+
+    def keep_trial(self, why: str = "") -> None:
+        """Let no exit rule stop this trial.
+
+        Args:
+            why: Recorded with the decision.
+        """
+        self._ask(RequestKind.KEEP, why)
+
+    def resume_trial(self, why: str = "") -> None:
+        """Let this trial go on that was stopped; no exit rule stops it again.
+
+        Args:
+            why: Recorded with the decision.
+        """
+        self._ask(RequestKind.RESUME, why)
+
+    def clone_trial(
+        self, values: Mapping[str, object] | None = None, *, warm_start: bool = False, why: str = ""
+    ) -> None:
+        """Train a copy of this trial with other hyperparameters.
+
+        Args:
+            values: Those that differ, by the names of the task file.
+            warm_start: Whether the copy begins with the weights of this trial's best checkpoint.
+            why: Recorded with the decision.
+        """
+        self._ask(RequestKind.CLONE, why, values=values or {}, warm_start=warm_start)
+
+    def add_trial(self, values: Mapping[str, object], *, why: str = "") -> None:
+        """Train a new configuration: the task's defaults but for ``values``.
+
+        Args:
+            values: Hyperparameters by the names of the task file.
+            why: Recorded with the decision.
+        """
+        self._run.ask(TrialRequest(kind=RequestKind.ADD, values=dict(values), who=self._who(why)))
+
+    def _ask(
+        self, kind: RequestKind, why: str, *, values: Mapping[str, object] | None = None, warm_start: bool = False
+    ) -> None:
+        self._run.ask(
+            TrialRequest(
+                kind=kind, trial_id=self.trial_id, values=dict(values or {}), warm_start=warm_start, who=self._who(why)
+            )
+        )
 
     def _who(self, why: str) -> str:
         return f"{self._callback}: {why}" if why else self._callback
