@@ -55,11 +55,11 @@ def test_a_hub_test_split_used_for_validation_is_reported(
         data = load(tokenizer, cache=tmp_path / "cache", train="org/sums", validation="org/sums")
         assert data.cache_status == status
         assert "validated on test split: 1 (org/sums)" in data.report.summary()
-        (note,) = split_notes(data.report)
+        (note,) = split_notes(data.report, max_length=1024)
         assert "no validation split, so trials are compared on its test split" in note
     splits["validation"] = pairs(3, start=6)
     renamed = load(tokenizer, train="org/sums", validation="org/sums")
-    assert split_notes(renamed.report) == ()
+    assert split_notes(renamed.report, max_length=1024) == ()
 
 
 def test_a_share_splits_all_rows(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:

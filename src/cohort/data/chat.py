@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.data.chat_templates import known_templates, template_text
 from cohort.data.examples import Conversation, Message
 from cohort.data.masking import RenderedRow
 from cohort.data.problems import BadRowError, ProblemKind
@@ -23,10 +24,16 @@ from cohort.data.problems import BadRowError, ProblemKind
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ChatRenderer", "RENDERING_DATE", "require_chat_template"]
+__all__ = ["ChatRenderer", "RENDERING_DATE", "require_chat_template", "use_chat_template"]
 
 RENDERING_DATE = datetime(2024, 7, 26)
 """The date that templates get (Llama 3.1's own default): tokens must not depend on the day they are made."""
+
+
+def use_chat_template(tokenizer: PreTrainedTokenizerBase, choice: str | None) -> None:
+    """Give the tokenizer the template that ``dataset.chat_template`` chooses; None leaves it its own."""
+    if choice is not None:
+        tokenizer.chat_template = template_text(choice)
 
 
 def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: str, where: Place) -> None:
@@ -42,7 +49,8 @@ def require_chat_template(tokenizer: PreTrainedTokenizerBase, *, found_format: s
                 where=where,
                 found=f"chat rows ({found_format}) and a tokenizer without a chat template ({name})",
                 allowed="a tokenizer with a chat template, or prompt and completion as text",
-                hint="Use the instruction-tuned model's directory, or write the rows as prompt and completion.",
+                hint="Use the instruction-tuned model's directory, choose a template (dataset.chat_template: "
+                f"{' | '.join(known_templates())}), or write the rows as prompt and completion.",
             )
         )
 
@@ -54,10 +62,12 @@ class ChatRenderer:
     Attributes:
         tokenizer: Gives the template and its special tokens.
         completion_only_loss: False trains every character, so no prefix needs to hold.
+        last_turn_only: Of the answers that are trained, only the last one is.
     """
 
     tokenizer: PreTrainedTokenizerBase
     completion_only_loss: bool = True
+    last_turn_only: bool = False
 
     def render(self, conversation: Conversation) -> RenderedRow:
         """Return the conversation's text, its trained characters, and the prompt and reference of its last answer.
@@ -72,6 +82,8 @@ class ChatRenderer:
         messages, tools = conversation.messages, conversation.tools
         full = self._text(messages, tools=tools, generation_prompt=False)
         places = [place for place, message in enumerate(messages) if message.trained]
+        if self.last_turn_only:
+            places = places[-1:]
         asked = max(
             (p for p, message in enumerate(messages) if message.role == "assistant" and p > 0),
             key=lambda p: (messages[p].trained, p),

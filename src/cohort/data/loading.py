@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cohort.core.errors import InputError, StorageFullError
-from cohort.core.setting_fields import setting_fields
 from cohort.data.cache import CachedData, default_cache_directory, read_cache, write_cache
 from cohort.data.chat import require_chat_template
 from cohort.data.formats import DataFormat, ParsedRow
@@ -45,6 +44,12 @@ class LoadedDataset(CachedData):
     """
 
     cache_status: str
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row that is used."""
+        read = [self.train, self.all_validation, *([] if self.test is None else [self.test])]
+        return int(max(rows.lengths.max() for rows in read))
 
 
 def load_dataset(
@@ -184,11 +189,25 @@ def _tokenised(
             require_chat_template(tokenizer, found_format=parsed.format.value, where=settings.key("train"))
         except InputError as error:
             log.add_input(error)
+    if settings.on_long_rows == "split" and parsed.format is not None and parsed.format is not DataFormat.TEXT:
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key("on_long_rows"),
+            found=f"split with rows in the {parsed.format.value} format",
+            allowed="split with text rows: a prompt and its answer belong together",
+            hint="Write on_long_rows: drop or truncate.",
+        )
     if log.of(ProblemKind.INPUT):
         return [], [], [], np.empty(0, dtype=np.int64)
 
     def tokenise(rows: Sequence[ParsedRow]) -> tuple[list[TokenRow], NDArray[np.int64]]:
-        rendered = render_rows(rows, tokenizer=tokenizer, completion_only_loss=settings.completion_only_loss, log=log)
+        rendered = render_rows(
+            rows,
+            tokenizer=tokenizer,
+            completion_only_loss=settings.completion_only_loss,
+            last_turn_only=settings.trained_turns == "last",
+            log=log,
+        )
         return tokenise_rows(rendered, tokenizer=tokenizer, settings=settings, log=log)
 
     train, train_lengths = tokenise(parsed.train)
@@ -239,14 +258,15 @@ def _with_share(
     share = settings.validation
     if not isinstance(share, int | float) or not train:
         return train, validation
-    kept, aside = split_off_share([row.content for row in train], share=share, seed=settings.seed)
+    kept, aside = split_off_share([row.whole or row.content for row in train], share=share, seed=settings.seed)
     if not aside or not kept:
         what = "no row for validation" if not aside else "no row to train on"
         log.add(
             ProblemKind.INPUT,
             where=settings.key("validation"),
             found=f"a share of {share:g} of {len(train)} usable rows, which leaves {what}",
-            allowed="a share that leaves at least one row on each side (rows of equal content stay together)",
+            allowed="a share that leaves at least one row on each side (rows of equal content stay together, and so do "
+            "the pieces of one row)",
             hint="Change the share, add rows, or name a validation file.",
         )
     return [train[index] for index in kept], [train[index] for index in aside]
@@ -291,7 +311,7 @@ def _identity(
         {
             "files": [(entry.split, entry.digest) for entry in sources],
             **_tokenizer_parts(tokenizer),
-            **{name: getattr(settings, name) for name in setting_fields(settings)},
+            **settings.shaping(),
             "columns": dict(settings.columns),
             "seed": settings.seed,
             "share": share,

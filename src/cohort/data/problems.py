@@ -26,6 +26,7 @@ class ProblemKind(StrEnum):
     TEMPLATE = "template"
     TOO_LONG = "too_long"
     TRUNCATED = "truncated"
+    SPLIT = "split"
     EMPTY_AFTER_MASKING = "empty_after_masking"
     DUPLICATE = "duplicate"
     IN_TRAIN_AND_VALIDATION = "in_train_and_validation"

@@ -6,12 +6,14 @@ import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from cohort.core.errors import InputError
 from cohort.core.place import Place
-from cohort.core.setting_fields import Refusal, checked, choice, flag, problems_of, setting_fields, whole
+from cohort.core.setting_fields import Refusal, checked, choice, flag, number, problems_of, setting_fields, whole
+from cohort.data.chat_templates import is_template_text, known_templates
 from cohort.data.given_rows import GivenRows
 
 __all__ = [
@@ -27,7 +29,8 @@ __all__ = [
 ]
 
 FormatChoice = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference"]
-LongRowRule = Literal["drop", "truncate", "error"]
+LongRowRule = Literal["drop", "truncate", "split", "error"]
+TrainedTurns = Literal["all", "last"]
 BadRowRule = Literal["error", "skip"]
 
 CANONICAL_COLUMNS = (
@@ -102,6 +105,19 @@ def _template_refusals(value: object) -> Iterator[Refusal]:
     yield Refusal(found=f"{value!r}{why}", allowed=allowed, hint=hint)
 
 
+def _chat_template_refusals(value: object) -> Iterator[Refusal]:
+    known = known_templates()
+    if value is None or (isinstance(value, str) and (value in known or is_template_text(value))):
+        return
+    near = get_close_matches(str(value).lower(), known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else "Name a file that there is, or one of these."
+    yield Refusal(found=repr(value), allowed=f"a file, or one of {', '.join(known)}", hint=hint)
+
+
+# keys of later versions: a fingerprint of rows must stay the same where a task does not use them
+_LATER_KEYS = ("split_overlap", "chat_template", "trained_turns")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
     """Where the rows come from and how they become tokens.
@@ -142,12 +158,27 @@ class DatasetSettings:
         allowed="text with {column} fields",
         check=_template_refusals,
     )
-    on_long_rows: LongRowRule = choice("drop", "rows of more than max_length tokens", options=get_args(LongRowRule))
+    on_long_rows: LongRowRule = choice(
+        "drop", "rows of more than max_length tokens; split: text in pieces", options=get_args(LongRowRule)
+    )
     on_bad_rows: BadRowRule = choice("error", "malformed rows", options=get_args(BadRowRule))
     completion_only_loss: bool = flag(True, "loss on the answer only")
     max_length: int = whole(1024, "most tokens of a row, special tokens included", minimum=2)
     max_train_samples: int | None = whole(
         None, "most rows to train on, chosen from the usable ones by training.seed", null="for all"
+    )
+    split_overlap: float = number(
+        0.1, "on_long_rows: split: share of max_length that a piece repeats of the one before, untrained", below=0.9
+    )
+    chat_template: str | None = checked(
+        None,
+        "replaces the tokenizer's chat template",
+        kind=str | None,
+        allowed=f"a file, the text of a template, or one of {', '.join(known_templates())}",
+        check=_chat_template_refusals,
+    )
+    trained_turns: TrainedTurns = choice(
+        "all", "answers of a conversation that the loss counts", options=get_args(TrainedTurns)
     )
     seed: int = 0
     base_directory: Path | None = None
@@ -160,6 +191,15 @@ class DatasetSettings:
         problems += [refusal.problem(self.where) for refusal in self._refusals()]
         if problems:
             raise InputError(problems)
+
+    def shaping(self) -> dict[str, Any]:
+        """Return the settings that rows depend on, without those of later versions that a task does not use."""
+        fields = setting_fields(self)
+        return {
+            name: getattr(self, name)
+            for name, found in fields.items()
+            if name not in _LATER_KEYS or getattr(self, name) != found.default
+        }
 
     def key(self, *names: str) -> Place:
         return self.where.below(*names)

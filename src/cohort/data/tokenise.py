@@ -17,6 +17,7 @@ from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Example, PlainText, PromptCompletion
 from cohort.data.formats import ParsedRow
 from cohort.data.masking import RenderedRow, border_is_inside_token, tokens_in_spans
+from cohort.data.pieces import split_tokens
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings
 from cohort.data.tokenised import TokenisedRows
@@ -40,6 +41,7 @@ class TokenRow:
         prompt: What generation starts from, or an empty string.
         reference: The expected text.
         columns: The row as its file has it, for metrics.
+        whole: The tokens of the row that it is a piece of; empty where it is no piece.
     """
 
     where: Place
@@ -48,6 +50,7 @@ class TokenRow:
     prompt: str
     reference: str
     columns: Mapping[str, Any] = field(default_factory=dict)
+    whole: bytes = b""
 
     @property
     def content(self) -> bytes:
@@ -86,10 +89,19 @@ def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: Place
 
 
 def render_rows(
-    rows: Sequence[ParsedRow], *, tokenizer: PreTrainedTokenizerBase, completion_only_loss: bool, log: ProblemLog
+    rows: Sequence[ParsedRow],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    completion_only_loss: bool,
+    last_turn_only: bool = False,
+    log: ProblemLog,
 ) -> list[tuple[Place, RenderedRow]]:
     """Return (place, rendered row) of every row that can be rendered; the others are noted in ``log``."""
-    chat = ChatRenderer(tokenizer=tokenizer, completion_only_loss=completion_only_loss)
+    chat = ChatRenderer(
+        tokenizer=tokenizer,
+        completion_only_loss=completion_only_loss,
+        last_turn_only=last_turn_only,
+    )
     rendered = []
     for row in rows:
         try:
@@ -134,6 +146,9 @@ def tokenise_rows(
             lengths.append(len(tokens))
             if straddles and settings.completion_only_loss:
                 _note_straddling(where, log=log)
+            if len(tokens) > settings.max_length and settings.on_long_rows == "split":
+                kept += _in_pieces(where, tokens, trained, tokenizer=tokenizer, settings=settings, log=log)
+                continue
             cut = _num_kept(where, num_tokens=len(tokens), settings=settings, log=log)
             if cut is None:
                 continue
@@ -223,6 +238,36 @@ def _num_kept(where: Place, *, num_tokens: int, settings: DatasetSettings, log: 
         hint="Raise max_length, shorten the row, or set on_long_rows to drop or truncate.",
     )
     return None
+
+
+def _in_pieces(
+    where: Place,
+    tokens: NDArray[np.int32],
+    trained: NDArray[np.bool_],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    settings: DatasetSettings,
+    log: ProblemLog,
+) -> list[TokenRow]:
+    """Return a long row of text as rows of at most ``max_length`` tokens."""
+    most = settings.max_length
+    # a beginning of sequence and one new token always fit
+    overlap = max(0, min(int(settings.split_overlap * most), most - 2))
+    pieces = split_tokens(tokens, trained, most=most, overlap=overlap, first=tokenizer.bos_token_id)
+    whole = tokens.tobytes()
+    rows = [
+        TokenRow(where=where, tokens=piece, trained=mask, prompt="", reference="", whole=whole)
+        for piece, mask in pieces
+        if mask.any()
+    ]
+    log.add(
+        ProblemKind.SPLIT,
+        where=where,
+        found=f"{len(tokens)} tokens, split into {len(rows)} pieces",
+        allowed=f"{most}",
+        hint="Raise max_length for longer pieces.",
+    )
+    return rows
 
 
 def _note_empty(where: Place, *, num_tokens: int, log: ProblemLog) -> None:

@@ -120,7 +120,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         *_constraint_notes(task),
         *_condition_notes(task),
         *_budget_notes(task),
-        *split_notes(inputs.data.report),
+        *split_notes(inputs.data.report, max_length=task.dataset.max_length),
     )
     return CheckReport(
         architecture=inputs.config.architecture,

@@ -75,7 +75,7 @@ class FirstTaskFile:
             ),
             *([_line("  columns", f"{{{names}}}", "our name: the file's name")] if self.columns else []),
             _line("  max_length", str(self.max_length), f"in tokens; {self.length_note}"),
-            _line("  on_long_rows", "drop", "rows above max_length: drop | truncate | error"),
+            _line("  on_long_rows", "drop", "rows above max_length: drop | truncate | split | error"),
             "lora:",
             _line("  target_modules", "all-linear", "or a list such as [q_proj, v_proj]"),
             _line("  lora_dropout", "0.0"),

@@ -33,6 +33,7 @@ OTHER_WORDS = {
     "sequence_len": "dataset.max_length",
     "max_seq_length": "dataset.max_length",
     "cutoff_len": "dataset.max_length",
+    "mask_history": "dataset.trained_turns",
     "train_on_inputs": "dataset.completion_only_loss",
     "lora_r": "lora.r",
     "rank": "lora.r",

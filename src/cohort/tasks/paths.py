@@ -11,6 +11,7 @@ from typing import Any
 from cohort.core.errors import Problem
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import KeyPath
+from cohort.data.chat_templates import is_template_text, known_templates
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import quoted_share
 from cohort.data.sources import SPLITS, HubSource, resolve_sources
@@ -50,7 +51,7 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: 
     if not isinstance(section, Mapping):
         return []
     section = data["dataset"] = dict(section)
-    problems: list[Problem] = []
+    problems = _read_chat_template(section, base, origin)
     for split in (split for split in SPLITS if split not in given):
         value = section.get(split)
         # a share in quotes is no path; validation says how to write it
@@ -70,6 +71,24 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: 
         section[split] = absolute if isinstance(value, list) else absolute[0]
         problems += log.of(ProblemKind.INPUT)
     return problems
+
+
+def _read_chat_template(section: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
+    """Put a template's text in the place of its file, so that the run does not depend on where the file lies."""
+    written = section.get("chat_template")
+    if not isinstance(written, str) or written in known_templates() or is_template_text(written):
+        return []
+    path = base / Path(written).expanduser()
+    if not path.is_file():
+        # validation says that it is neither a name nor a file
+        return []
+    try:
+        section["chat_template"] = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        where, found = origin.where("dataset.chat_template"), f"a file that cannot be read ({error})"
+        hint = "Check its permissions, and save it as UTF-8."
+        return [Problem(where=where, found=found, allowed="a text file with a Jinja template", hint=hint)]
+    return []
 
 
 PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), *(("dataset", split) for split in SPLITS))

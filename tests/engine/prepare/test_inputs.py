@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError, Problem
+from cohort.engine.check import check_task
 from cohort.engine.prepare.inputs import load_fitting_task, read_inputs, read_inputs_and_machine
 from cohort.machine.machine import Machine
+from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_data, tiny_task, write_inputs
 
@@ -100,3 +102,27 @@ def test_a_wrong_file_is_reported_with_its_inputs_and_a_right_one_is_not_read(fo
     (tmp_path / "train.jsonl").touch()
     (tmp_path / "task.yaml").write_text(json.dumps(tiny_data()))
     assert load_fitting_task(tmp_path / "task.yaml").priority == 0
+
+
+def test_the_default_length_falls_to_the_models_context(tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path / "short")
+    with (folder / "train.jsonl").open("a") as stream:
+        stream.write('{"prompt": "' + "1+" * 100 + '", "completion": "2"}\n')
+    data = tiny_data()
+    del data["dataset"]["max_length"]
+    report = check_task(task_from_mapping(data, base_directory=folder))
+    assert report.data.max_length == 128
+    assert report.data.counts == {"too_long": 1}
+    assert any("at most 128 tokens, the model's context" in note for note in report.notes)
+    # a length that was chosen is not changed
+    data["dataset"]["max_length"] = 2048
+    with pytest.raises(InputError, match=r"Write max_length: 128"):
+        check_task(task_from_mapping(data, base_directory=folder))
+
+
+def test_a_chat_template_is_taken_into_the_task(tmp_path: Path) -> None:
+    folder = write_inputs(tmp_path / "chat")
+    (folder / "short.jinja").write_text("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+    task = task_from_mapping(tiny_data(dataset={"chat_template": "short.jinja"}), base_directory=folder)
+    assert str(task.dataset.chat_template).startswith("{% for m in messages %}")
+    assert read_inputs(task).tokenizer.chat_template == task.dataset.chat_template

@@ -13,6 +13,7 @@ from typing import Any
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
+from cohort.data.chat import use_chat_template
 from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.model_card import render_model_card
 from cohort.engine.adapter_files.write import AdapterContent, write_adapter_files
@@ -218,6 +219,8 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
                 hint="Give its path with --model_name_or_path PATH.",
             )
         )
+    tokenizer = load_tokenizer(base.directory)
+    use_chat_template(tokenizer, base.task.dataset.chat_template)
     return AdapterContent(
         weights_rD=weights_rD,
         layout=layout,
@@ -230,5 +233,5 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
         base_model=base.name,
         linears=tuple(linears),
         card=render_model_card(results, trial_id=trial.trial_id),
-        tokenizer=load_tokenizer(base.directory),
+        tokenizer=tokenizer,
     )

@@ -11,6 +11,7 @@ import torch
 from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
+from cohort.data.chat import use_chat_template
 from cohort.engine.adapter_files.base_model import RunBase
 from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.machine.machine import Machine, choose_machine
@@ -78,6 +79,7 @@ class RunModel:
         self.base = base
         self.machine: Machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
         self.tokenizer: Any = load_tokenizer(base.directory)
+        use_chat_template(self.tokenizer, task.dataset.chat_template)
         self.decoder: Decoder = load_decoder(base.directory, dtype=self.machine.dtype, device=self.machine.device)
         self.bank: AdapterBank | None = None
         self.slots: tuple[int, ...] = ()

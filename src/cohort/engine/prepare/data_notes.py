@@ -18,6 +18,7 @@ _TEXTS = {
     ProblemKind.TEMPLATE: ("refused by the chat template; skipped", "roles the template knows", "Fix the messages."),
     ProblemKind.TOO_LONG: ("too long; dropped", "at most max_length tokens", "Raise max_length, or shorten them."),
     ProblemKind.TRUNCATED: ("cut to max_length", "at most max_length tokens", "Raise max_length, or shorten them."),
+    ProblemKind.SPLIT: ("split into pieces", "at most max_length tokens", "Raise max_length for longer pieces."),
     ProblemKind.EMPTY_AFTER_MASKING: (
         "without a token to train on; dropped",
         "an answer within max_length",
@@ -51,9 +52,16 @@ _TEXTS = {
 _OF_SOURCES = (ProblemKind.VALIDATED_ON_TEST_SPLIT,)
 
 
-def split_notes(report: DataReport) -> tuple[str, ...]:
-    # shown before training: a result chosen on the test split is no result to publish
-    return report.samples.get(ProblemKind.VALIDATED_ON_TEST_SPLIT, ())
+def split_notes(report: DataReport, *, max_length: int) -> tuple[str, ...]:
+    """Return what to know about the rows before training; ``max_length`` is the task's."""
+    # a result chosen on the test split is no result to publish
+    notes = report.samples.get(ProblemKind.VALIDATED_ON_TEST_SPLIT, ())
+    if report.max_length < max_length:
+        shorter = (
+            f"rows have at most {report.max_length} tokens, the model's context, instead of the default {max_length}"
+        )
+        return (*notes, f"{shorter}; write dataset.max_length to choose another length")
+    return notes
 
 
 def data_counts(report: DataReport) -> dict[str, int]:

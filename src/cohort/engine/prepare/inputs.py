@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
+from cohort.core.setting_fields import setting_fields
+from cohort.data.chat import use_chat_template
 from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.settings import DatasetSettings
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.metrics import function_identities, metric_problems
 from cohort.engine.prepare.proposals import TrialProposals
@@ -28,6 +32,7 @@ from cohort.tuning.samplers import count_configurations
 __all__ = ["TaskInputs", "load_fitting_task", "read_inputs", "read_inputs_and_machine"]
 
 _LISTED_PROBLEMS = 20
+_DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +121,8 @@ def read_inputs(
     model = _read_model(task, problems)
     target_modules = None if model is None else _select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
-    tokenised = _read_data(task, problems, max_problems=max_problems) if reads_rows else None
+    context = None if model is None else model[1].max_position_embeddings
+    tokenised = _read_data(task, problems, context=context, max_problems=max_problems) if reads_rows else None
     # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
@@ -224,16 +230,23 @@ def _unmet(task: TaskFile) -> Problem:
 
 
 def _read_data(
-    task: TaskFile, problems: list[Problem], *, max_problems: int | None
+    task: TaskFile, problems: list[Problem], *, context: int | None, max_problems: int | None
 ) -> tuple[Any, LoadedDataset] | None:
     try:
         tokenizer = load_tokenizer(task.model_name_or_path)
-        loaded = load_dataset(
-            task.dataset_settings(),
+        use_chat_template(tokenizer, task.dataset.chat_template)
+        load = partial(
+            load_dataset,
             tokenizer=tokenizer,
             evaluation_max_examples=task.evaluation.max_examples,
             max_problems=max_problems,
         )
+        settings = task.dataset_settings()
+        loaded = load(settings)
+        # The default was not chosen for this model. Rows are read again only where some are longer than its context, so
+        # that runs that have begun keep theirs.
+        if context is not None and settings.max_length == _DEFAULT_LENGTH and loaded.longest > context:
+            loaded = load(replace(settings, max_length=context))
     except InputError as error:
         # a model that cannot be found has no tokenizer either: say it once
         problems.extend(task.located(problem) for problem in error.problems if problem not in problems)
@@ -244,8 +257,7 @@ def _read_data(
 def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
     """Return the problems of inputs that are correct alone but not together."""
     problems = []
-    read = [data.train, data.all_validation, *([] if data.test is None else [data.test])]
-    longest = int(max(rows.lengths.max() for rows in read))
+    longest = data.longest
     # the model was never trained on positions beyond its context
     limit = config.max_position_embeddings
     if longest > limit:

@@ -217,7 +217,10 @@ def prepare(
         sizes=sizes,
         facts=facts,
         memory=memory,
-        notes=(*split_notes(data.report), *(note for note in notes if note is not None)),
+        notes=(
+            *split_notes(data.report, max_length=task.dataset.max_length),
+            *(note for note in notes if note is not None),
+        ),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
 
