@@ -133,7 +133,7 @@ def _print_facts(found: HeldOutEvaluation) -> None:
         for name in found.metrics:
             gap = entry.winner_minus[name]
             within = "" if gap.low is None else f" (95 %: {gap.low:+.4g} to {gap.high:+.4g})"
-            noise = "" if gap.excludes_zero else ", within noise"
+            noise = "" if gap.excludes_zero or gap.low is None else ", within noise"
             lines.append(f"{name} {estimate_text(entry.values[name])}")
             lines.append(f"  {_name(first)} minus {_name(entry)} {gap.value:+.4g}{within}{noise}")
         facts[_name(entry)] = "\n".join(lines)

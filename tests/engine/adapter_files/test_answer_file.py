@@ -128,6 +128,11 @@ def test_wrong_files_are_named_before_the_model_is_loaded(run: Path, prompts: Pa
         answered(run, prompts, output=tmp_path / "there.jsonl")
     with pytest.raises(InputError, match="which is no directory"):
         answered(run, prompts, output=tmp_path / "nowhere" / "new.jsonl")
+    with pytest.raises(InputError, match="found a directory"):
+        answered(run, prompts, output=tmp_path)
+    # root may write everywhere but there
+    with pytest.raises(InputError, match=r"/proc/new\.jsonl: found a (path where|file in /proc)"):
+        answered(run, prompts, output=Path("/proc/new.jsonl"))
     assert not (tmp_path / "new.jsonl.partial").exists()
 
 

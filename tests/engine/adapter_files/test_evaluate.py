@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from cohort.core.errors import InputError
 from cohort.engine.adapter_files import evaluate as evaluate_module
 from cohort.engine.adapter_files.evaluate import HeldOutEvaluation, evaluate_run
 from cohort.engine.tune import tune
+from cohort.metrics import MetricFailedError
 from cohort.runs.reader import RunReader
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.test_formats import ROWS, TEMPLATE
@@ -83,6 +86,9 @@ def test_metrics_of_users_and_choices(run: Path, tmp_path: Path, monkeypatch: py
     values = found.contenders[0].values
     assert 50 <= values["length"].value <= 60
     assert values["choice_accuracy"].value in (0.0, 1.0)
+    (tmp_path / "failing.py").write_text("def strict(prediction, row):\n    return float(prediction)\n")
+    with pytest.raises(MetricFailedError, match=r"strict.* raised ValueError.*row .*rows.jsonl:1"):
+        measured(run, data=Path("rows.jsonl"), metrics=["failing:strict"])
     with pytest.raises(InputError, match="no 'choices' in the row"):
         measured(run, metrics=["choice_accuracy"])
 
@@ -117,6 +123,17 @@ def test_wrong_names_and_rows_are_refused(run: Path, tmp_path: Path) -> None:
     for settings, found in cases:
         with pytest.raises(InputError, match=found):
             measured(run, **settings)
+
+
+def test_a_run_without_an_adapter_says_what_is_missing(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    shutil.rmtree(copy / "best")
+    for path in copy.glob("trials/*/best-*"):
+        path.unlink()
+    with sqlite3.connect(copy / "run.db") as database:
+        database.execute("DELETE FROM facts WHERE key = 'best_trial_id'")
+    with pytest.raises(InputError, match="a run with neither a best adapter nor a checkpoint"):
+        measured(copy, data=run.parent / "validation.jsonl")
 
 
 def test_conversations_are_measured_with_their_template(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -128,16 +129,22 @@ def _answer(loaded: RunModel, answer: Answer) -> dict[str, Any]:
 
 
 def _require_new(output: Path) -> None:
-    if output.exists() or not output.parent.is_dir():
-        found = "a file that exists" if output.exists() else f"a file in {output.parent}, which is no directory"
-        raise InputError(
-            Problem(
-                where=f"--output {output}",
-                found=found,
-                allowed="a new file in a directory that exists",
-                hint="Choose another file, or delete this one." if output.exists() else "Make the directory first.",
-            )
-        )
+    folder = output.parent
+    if output.exists():
+        found = "a directory" if output.is_dir() else "a file that exists"
+        hint = "Choose another file, or delete this one." if output.is_file() else "Name a new file."
+    elif not folder.is_dir():
+        found, hint = f"a file in {folder}, which is no directory", "Make the directory first."
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        found, hint = f"a file in {folder}, which is not writable", "Choose another directory."
+    else:
+        return
+    raise InputError(_output_problem(output, found, hint=hint))
+
+
+def _output_problem(output: Path, found: str, *, hint: str) -> Problem:
+    where = Place(option="command line --output", text=str(output))
+    return Problem(where=where, found=found, allowed="a new file in a directory that you may write to", hint=hint)
 
 
 def _require_free_keys(rows: Sequence[RawRow], *, source: str) -> None:
@@ -208,7 +215,12 @@ def _journal(
     """
     path = _journal_path(output)
     with storage_full_named(path):
-        stream = path.open("a+b")
+        try:
+            stream = path.open("a+b")
+        except OSError as error:
+            # some file systems refuse only when asked
+            found = f"a path where no file can be made ({error.strerror})"
+            raise InputError(_output_problem(output, found, hint="Choose another directory.")) from error
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,6 +15,7 @@ from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, trials_with_adapters
 from cohort.engine.adapter_files.held_out_rows import HeldOutRows, read_held_out
 from cohort.engine.adapter_files.held_out_scores import HeldOutScores
+from cohort.engine.adapter_files.input_rows import find_source
 from cohort.engine.adapter_files.pace import BatchProgress
 from cohort.engine.adapter_files.run_model import RunModel, read_chosen
 from cohort.machine.machine import free_memory_bytes
@@ -85,11 +86,13 @@ def evaluate_run(
     """
     clock = clock or SystemClock()
     directory = RunDirectory.open(run_directory)
+    # a slip in the name is no reason to wait for the model
+    find_source(data, option="--data")
     so_far = best_so_far(directory)
     wanted = _wanted(trials, directory=directory)
     base = open_base(directory, model=model)
     best_id = base.facts.best_trial_id
-    if so_far is None and None in wanted and best_id in wanted:
+    if best_id is not None and None in wanted and best_id in wanted:
         # the best has a number as well: measured once
         wanted.remove(best_id)
     spelled = _spelled(metrics, base=base)
@@ -100,10 +103,12 @@ def evaluate_run(
     first, _ = read_chosen(directory, trial_id=wanted[0], base=base)
     so_far = so_far if None in wanted else None
     loaded = RunModel(base)
-    held = read_held_out(data, base=base, tokenizer=loaded.tokenizer)
+    held = read_held_out(
+        data, base=base, tokenizer=loaded.tokenizer, context=loaded.decoder.config.max_position_embeddings
+    )
     scores = HeldOutScores(
         loaded,
-        held.rows,
+        held,
         metrics=scoring,
         spelled=spelled,
         max_new_tokens=max_new_tokens or base.task.evaluation.max_new_tokens,

@@ -36,16 +36,18 @@ class HeldOutRows:
         num_read: Rows of the file.
         note: Which were left out or cut, and why; None for none.
         file_hash: SHA-256 of the file.
+        settings: What shaped them.
     """
 
     rows: TokenisedRows
+    settings: DatasetSettings
     num_read: int
     note: str | None
     file_hash: str
 
 
-def read_held_out(path: Path, *, base: RunBase, tokenizer: Any) -> HeldOutRows:
-    """Return the rows of ``path`` as the run's own settings make them.
+def read_held_out(path: Path, *, base: RunBase, tokenizer: Any, context: int) -> HeldOutRows:
+    """Return the rows of ``path`` as the run's own settings make them; none is longer than the model's ``context``.
 
     Raises:
         InputError: rows that the settings do not allow, rows of another format than the run's, or none that is usable.
@@ -53,6 +55,8 @@ def read_held_out(path: Path, *, base: RunBase, tokenizer: Any) -> HeldOutRows:
     source = find_source(path, option="--data")
     raw = read_rows(source, option="--data")
     settings, log = base.task.dataset_settings(), ProblemLog()
+    # the run may have had no row as long as its max_length
+    settings = replace(settings, max_length=min(settings.max_length, context))
     recorded: Any = base.facts.inputs.data_format
     if recorded is not None:
         # a file of its own might be taken for another format, which would ask other questions
@@ -74,7 +78,11 @@ def read_held_out(path: Path, *, base: RunBase, tokenizer: Any) -> HeldOutRows:
         )
     file_hash = hashlib.sha256(source.path.read_bytes()).hexdigest()
     return HeldOutRows(
-        rows=flattened(kept, identity=file_hash), num_read=len(raw), note=_note(log), file_hash=file_hash
+        rows=flattened(kept, identity=file_hash),
+        settings=settings,
+        num_read=len(raw),
+        note=_note(log),
+        file_hash=file_hash,
     )
 
 

@@ -14,6 +14,7 @@ from cohort.data.choices import ChoiceRows, choice_rows
 from cohort.data.packing import SlotSample
 from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
+from cohort.engine.adapter_files.held_out_rows import HeldOutRows
 from cohort.engine.adapter_files.pace import BatchProgress, Pace
 from cohort.engine.adapter_files.run_model import RunModel
 from cohort.engine.prepare.metrics import reference_row
@@ -38,7 +39,7 @@ class HeldOutScores:
     def __init__(
         self,
         loaded: RunModel,
-        rows: TokenisedRows,
+        held: HeldOutRows,
         *,
         metrics: Sequence[Metric],
         spelled: Sequence[str],
@@ -46,7 +47,7 @@ class HeldOutScores:
         watcher: Callable[[BatchProgress], None],
         clock: Clock,
     ) -> None:
-        """Prepare the rows.
+        """Prepare the rows of ``held``.
 
         Args:
             metrics: Those of generated text among ``spelled``.
@@ -55,10 +56,15 @@ class HeldOutScores:
 
         Raises:
             InputError: choices are asked for, and a row has none.
+            MetricFailedError: a metric function fails on the expected answer of the first row, or on an empty one.
         """
-        self._loaded, self._rows, self._metrics = loaded, rows, metrics
+        self._loaded, self._held, self._rows, self._metrics = loaded, held, held.rows, metrics
         self._max_new_tokens, self._watcher, self._clock = max_new_tokens, watcher, clock
-        self._asked = tuple(row_id for row_id, prompt in enumerate(rows.prompts) if prompt)
+        self._asked = tuple(row_id for row_id, prompt in enumerate(held.rows.prompts) if prompt)
+        if self._asked:
+            # before minutes of generation, which a function that fails would waste
+            first = reference_row(held.rows, self._asked[0])
+            score_texts(metrics, [first.reference, ""], [first, first])
         self._choices = self._read_choices() if CHOICE_ACCURACY in spelled else None
 
     def of(self, slots: Sequence[int | None]) -> list[Mapping[str, RowValues]]:
@@ -80,7 +86,7 @@ class HeldOutScores:
         return choice_rows(
             self._rows,
             self._asked,
-            settings=base.task.dataset_settings(),
+            settings=self._held.settings,
             data_format=base.facts.inputs.data_format or "auto",
             tokenizer=self._loaded.tokenizer,
         )
