@@ -9,7 +9,7 @@ import gzip
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from cohort.tuning import (
     plan_candidate,
     replay_curves,
 )
+from cohort.tuning.evaluation_times import EvaluationTimes
 from cohort.tuning.shares import ceil_share
 
 __all__ = ["Grid", "RecordedTrial", "read_grid", "read_grids"]
@@ -34,7 +35,10 @@ USUAL_EPOCHS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedTrial:
-    """One trial trained to its end; ``points`` are (step, smoothed train loss, validation loss)."""
+    """One trial trained to its end; ``points`` are (step, smoothed train loss, validation loss).
+
+    ``row_losses`` are, by step, the sums over the tokens of each validation row, where they were kept.
+    """
 
     trial_id: int
     learning_rate: float
@@ -42,6 +46,7 @@ class RecordedTrial:
     batch_size: int
     planned_steps: int
     points: tuple[tuple[int, float, float], ...]
+    row_losses: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     @property
     def best(self) -> float:
@@ -87,7 +92,9 @@ class Grid:
         bests = sorted(trial.best for trial in self.trials)
         return bests[0], bests[len(bests) // 2], bests[-1]
 
-    def replay(self, settings: EarlyExitSettings, *, coarse: bool = False) -> ReplayReport:
+    def replay(
+        self, settings: EarlyExitSettings, *, coarse: bool = False, times: EvaluationTimes | None = None
+    ) -> ReplayReport:
         """Return what early exit would have made of this grid, evaluated as by default.
 
         Args:
@@ -95,11 +102,12 @@ class Grid:
             coarse: Replay every trial in ``COARSE_STEPS`` steps, evaluation by evaluation: many times faster, and the
                 same decisions by all rules that look at one trial or wait for all. Rules that depend on who comes
                 first (ASHA, median) then see trials of all batch sizes come together.
+            times: When trials are evaluated, if not as by default.
 
         Raises:
             ValueError: an evaluation that ``settings`` need was not recorded.
         """
-        curves = [_curve(trial, settings, coarse=coarse) for trial in self.trials]
+        curves = [_curve(trial, settings, coarse=coarse, times=times) for trial in self.trials]
         return replay_curves(curves, settings)
 
     def curve(self, trial: RecordedTrial, settings: EarlyExitSettings) -> RecordedCurve:
@@ -107,13 +115,16 @@ class Grid:
         return _curve(trial, settings, coarse=True)
 
 
-def _curve(trial: RecordedTrial, settings: EarlyExitSettings, *, coarse: bool) -> RecordedCurve:
+def _curve(
+    trial: RecordedTrial, settings: EarlyExitSettings, *, coarse: bool, times: EvaluationTimes | None = None
+) -> RecordedCurve:
     def planned(steps: int) -> Candidate:
         return plan_candidate(
             trial.trial_id,
             planned_steps=steps,
             warmup_fraction=settings.warmup_fraction,
             settings=EvaluationSettings(),
+            times=times,
         )
 
     candidate = planned(trial.planned_steps)
@@ -139,6 +150,7 @@ def read_grid(path: Path) -> Grid:
             batch_size=trial["batch_size"],
             planned_steps=trial["planned_steps"],
             points=tuple((int(step), train, validation) for step, train, validation in trial["points"]),
+            row_losses={int(step): losses for step, losses in trial.get("row_losses", {}).items()},
         )
         for trial in content["trials"]
     )

@@ -96,7 +96,8 @@ def test_a_simulation_ends_trials_early(
     alone = planned(capsys, folder / "exits.yaml", "--dry-run", "2xH200", "--simulate")["simulation"]
     both = planned(capsys, folder / "exits.yaml", folder / "gpu.yaml", "--dry-run", "2xH200", "--simulate")
     assert both["simulation"]["mean_exit_share"] == pytest.approx((alone["mean_exit_share"] + 1) / 2)
-    assert both["simulation"]["makespan_seconds"] == pytest.approx(both["makespan_seconds"])
+    # the task without exits ends last; the other one's few evaluations are planned on other rows, a millisecond apart
+    assert both["simulation"]["makespan_seconds"] == pytest.approx(both["makespan_seconds"], rel=1e-3)
     code, out, _ = cohort(capsys, "plan", *words, "-o", tmp_path / "page.html")
     assert code == 0
     assert "simulated" in out

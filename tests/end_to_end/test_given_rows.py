@@ -17,7 +17,7 @@ from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, write_inputs
 KEYS: dict[str, Any] = {
     "training": {"max_steps": 4, "batch_size": 2},
     "lora": {"target_modules": ["q_proj"], "lora_alpha": "2r"},
-    "evaluation": {"max_examples": 4},
+    "evaluation": {"max_examples": 4, "max_cost_fraction": 1000.0},
     "search_space": {"learning_rate": [1e-3, 1e-2]},
     "name": "given",
 }

@@ -22,7 +22,7 @@ from tests.task_queue.inline_pool import InlinePool
 QUICK = {
     "training": {"max_steps": 4, "batch_size": 2},
     "lora": {"target_modules": ["q_proj"], "lora_alpha": "2r"},
-    "evaluation": {"max_examples": 4},
+    "evaluation": {"max_examples": 4, "max_cost_fraction": 1000.0},
 }
 
 

@@ -239,6 +239,32 @@ def test_a_run_of_a_version_without_the_divergence_key_keeps_the_form_it_had(sto
     assert outcome_of(stopped) == expected
 
 
+def test_a_run_that_recorded_no_evaluation_times_is_evaluated_as_often_as_before(
+    stopped: Path, expected: Outcome
+) -> None:
+    # today this share would leave out most times; earlier versions only thinned the rows
+    text = (stopped / "task.yaml").read_text()
+    (stopped / "task.yaml").write_text(text.replace("max_cost_fraction: 1000.0", "max_cost_fraction: 0.1"))
+    with contextlib.closing(RunStore.resume(stopped / "run.db")) as store:
+        task = store.reader.facts().task
+        document = dict(task.document or {})
+        document["evaluation"] = {**document["evaluation"], "max_cost_fraction": 0.1}
+        store.set_facts(task=replace(task, document=document))
+    go_on(stopped)
+    assert outcome_of(stopped) == expected
+
+
+def test_a_run_with_fewer_evaluation_times_goes_on_bit_for_bit(folder: Path, tmp_path: Path) -> None:
+    task = tiny_task(folder, evaluation={"max_cost_fraction": 0.1})
+    tune(task, tmp_path / "undisturbed", options=OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, tmp_path / "run", options=OPTIONS, watcher=Interrupting(21), clock=TickingClock())
+    go_on(tmp_path / "run")
+    outcome = outcome_of(tmp_path / "run")
+    assert outcome == outcome_of(tmp_path / "undisturbed")
+    assert {step for _, step in outcome["evaluations"]} == {2, 8}
+
+
 def _files(run: Path) -> dict[str, str]:
     return {
         path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

@@ -120,6 +120,14 @@ def test_exits_are_recorded_with_their_numbers(run: Path) -> None:
         assert {"validation_loss", "rank"} & set(decision.numbers), decision.numbers
 
 
+def test_the_winner_has_the_bits_that_it_has_in_the_full_grid(folder: Path, run: Path, tmp_path: Path) -> None:
+    with_exits, full = outcome_of(run), outcome_of(run_of(folder, tmp_path, early_exit="none"))
+    for part in ("steps", "evaluations"):
+        own = {key: bits for key, bits in with_exits[part].items() if key[0] == with_exits["best"]}
+        assert own
+        assert own.items() <= full[part].items()
+
+
 @pytest.mark.parametrize("rule", ["patterns", "patience", "halving", "asha", "hyperband", "median", "none"])
 def test_every_rule_runs_through(folder: Path, tmp_path: Path, rule: str) -> None:
     section = "none" if rule == "none" else {"rule": rule, "warmup_fraction": 0.25, "startup_trials": 2}

@@ -37,7 +37,8 @@ def tiny_data(**sections: Any) -> dict[str, Any]:
         "dataset": {"train": "train.jsonl", "validation": 0.25, "max_length": 64},
         "lora": {"target_modules": ["q_proj", "v_proj", "down_proj"], "lora_alpha": "2r", "lora_dropout": 0.1},
         "training": {"max_steps": 8, "batch_size": 2},
-        "evaluation": {"max_examples": 4},
+        # so small a task would be evaluated at its comparisons alone
+        "evaluation": {"max_examples": 4, "max_cost_fraction": 1000.0},
         "search": {"space": {"learning_rate": [1e-3, 1e-2, 3e-2], "r": [2, 4]}},
         "early_exit": {"warmup_fraction": 0.25, "select_fraction": 0.5},
         "num_gpus": 0,

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cohort.core.errors import InputError
 from cohort.tuning.candidate import Candidate
+from cohort.tuning.early_exit import EarlyExitSettings
 from cohort.tuning.evaluation_times import (
     EVALUATION_TOKEN_COST,
+    EvaluationPlan,
     EvaluationSettings,
+    EvaluationTimes,
     Workload,
-    evaluation_steps,
     plan_candidate,
     plan_evaluation_rows,
     warmup_steps,
 )
 
 SETTINGS = EvaluationSettings()
+FULL = EvaluationTimes.of(SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -30,23 +37,23 @@ def test_warmup_steps(planned: int, fraction: float, expected: int) -> None:
 
 
 def test_three_within_warmup_then_every_twentieth_and_the_last() -> None:
-    steps = evaluation_steps(200, warmup=10, settings=SETTINGS)
+    steps = FULL.steps(200, warmup=10)
     # thirds of 10 rounded up: 4, 7, 10; then every 10 steps
     assert steps == (4, 7, *range(10, 201, 10))
 
 
 @pytest.mark.parametrize(("warmup", "within"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (2, 3, 4))])
 def test_a_short_warmup_is_evaluated_at_each_distinct_step(warmup: int, within: tuple[int, ...]) -> None:
-    steps = evaluation_steps(100, warmup=warmup, settings=SETTINGS)
+    steps = FULL.steps(100, warmup=warmup)
     assert tuple(step for step in steps if step <= warmup) == within
 
 
 def test_training_of_one_step() -> None:
-    assert evaluation_steps(1, warmup=1, settings=SETTINGS) == (1,)
+    assert FULL.steps(1, warmup=1) == (1,)
 
 
 def test_distances_that_do_not_divide_end_with_the_last_step() -> None:
-    steps = evaluation_steps(10, warmup=1, settings=EvaluationSettings(every_fraction=0.3))
+    steps = EvaluationTimes.of(EvaluationSettings(every_fraction=0.3)).steps(10, warmup=1)
     assert steps == (1, 3, 6, 9, 10)
 
 
@@ -108,6 +115,63 @@ def test_a_floor_of_rows_is_kept_and_its_cost_told() -> None:
     plan = plan_evaluation_rows(work, num_available=500, mean_tokens_per_row=50, settings=SETTINGS, min_rows=16)
     assert plan.num_rows == 16
     assert plan.cost_fraction > SETTINGS.max_cost_fraction
+
+
+def test_fewer_times_keep_the_milestones() -> None:
+    found = [times.steps(40, warmup=2) for times in FULL.thinner([Fraction(1, 5), Fraction(1, 3)])]
+    # a third of 40 steps is 13.3: the first step at or past it
+    assert found == [
+        (2, *range(4, 14, 2), 14, *range(16, 41, 2)),
+        (2, 4, 8, 12, 14, 16, 20, 24, 28, 32, 36, 40),
+        (2, 8, 14, 16, 24, 32, 40),
+        (2, 8, 14, 20, 40),
+        (2, 8, 14, 40),
+    ]
+
+
+def short_sweep() -> list[Workload]:
+    """60 trials on 320 rows of 40 tokens: 15 of each batch size 1, 2, 4 and 8."""
+    sizes = [1, 2, 4, 8] * 15
+    return [workload(i, planned=320 // size, tokens_per_step=40.0 * size) for i, size in enumerate(sizes)]
+
+
+def planned(work: list[Workload], **keys: Any) -> EvaluationPlan:
+    early_exit = EarlyExitSettings()
+    return plan_evaluation_rows(
+        work,
+        num_available=80,
+        mean_tokens_per_row=40,
+        settings=SETTINGS,
+        kept_share=early_exit.kept_share,
+        kept_at=early_exit.kept_at,
+        enough_rows=16,
+        **{"milestones": early_exit.milestones, **keys},
+    )
+
+
+def test_a_short_sweep_keeps_its_share_by_fewer_times_and_then_fewer_rows() -> None:
+    plan = planned(short_sweep(), min_rows=8)
+    assert plan.cost_fraction <= SETTINGS.max_cost_fraction
+    # the warm-up's end, the second comparison and the last step, of 22 times
+    assert (plan.num_rows, plan.num_evaluations, plan.num_wanted) == (9, 3, 22)
+    assert plan.times is not None
+    # by hand: all are evaluated once, half of them at 20 %, 15 % at the end; 24.5 % of the rows are trained on
+    expected = 0.5 * 9 * (1 + 0.5 + 0.15) / (320 * 0.245)
+    assert plan.cost_fraction == pytest.approx(expected, rel=0.03)
+
+
+def test_times_are_left_out_before_rows() -> None:
+    # four times the rows: 16 rows are affordable where trials are evaluated less often
+    longer = [replace(work, tokens_per_step=4 * work.tokens_per_step) for work in short_sweep()]
+    plan = planned(longer)
+    assert plan.num_rows >= 16
+    assert 3 < plan.num_evaluations < plan.num_wanted
+    assert plan.cost_fraction <= SETTINGS.max_cost_fraction
+
+
+def test_a_rule_that_needs_every_evaluation_keeps_them() -> None:
+    plan = planned(short_sweep(), min_rows=8, milestones=None)
+    assert (plan.times, plan.num_rows) == (None, 8)
 
 
 @given(

@@ -114,6 +114,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     require_room_for_an_adapter(task, needs, base_bytes=weight_bytes(inputs.config, machine))
     examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
     plan = plan_evaluation(task, trials.first, validation=inputs.data.validation)
+    trials.evaluate_at(plan.times)
     evaluation = evaluation_note(plan, task=task, num_available=len(inputs.data.validation))
     notes = (
         *task.notes(),

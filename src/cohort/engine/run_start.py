@@ -25,7 +25,7 @@ from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
 from cohort.memory.sizes import SizeRequest
 from cohort.runs.directory import RunDirectory
-from cohort.runs.facts import RunState
+from cohort.runs.facts import InputFacts, RunState
 from cohort.runs.store import RunStore
 from cohort.tasks.task_file import TaskFile
 
@@ -41,6 +41,7 @@ def prepare_task(
     also: Sequence[Problem] = (),
     backbone: LoadedBackbone | None = None,
     threads: int | None = None,
+    recorded: InputFacts | None = None,
 ) -> Preparation:
     """Prepare a task and note what it will run on.
 
@@ -64,6 +65,7 @@ def prepare_task(
         request=request,
         also=also,
         backbone=backbone,
+        recorded=recorded,
     )
     machine, proposals = preparation.facts.machine, preparation.proposals
     count = f"{counted(len(proposals.first), 'trial')}{'' if proposals.is_complete else ' at first'}"

@@ -194,7 +194,9 @@ def _continue(
     task = load_run_task(directory, facts=facts, places=places)
     require_same_task(with_added_keys(facts.task.document or {}), task, path=directory.task_file)
     request = SizeRequest.recorded(facts.sizes, num_ranks=options.num_ranks)
-    preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, threads=facts.machine.threads)
+    preparation = prepare_task(
+        task, watcher=watcher, clock=clock, request=request, threads=facts.machine.threads, recorded=facts.inputs
+    )
     require_same_inputs(facts, preparation)
     # nothing is written before all checks: a refused resume leaves the run as it was
     write_text(directory.task_file, task.resolved_yaml())

@@ -17,6 +17,7 @@ from cohort.core.memory_records import GradientCheckpointing, ObservedPass, Pass
 from cohort.data.report import SplitInput
 from cohort.runs.comparison import Comparison
 from cohort.runs.records import DataProblem, JsonValue
+from cohort.tuning.evaluation_times import EvaluationTimes
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 
 __all__ = [
@@ -127,6 +128,7 @@ class InputFacts:
         all_validation_input: The same for every validation row, where the best trials are compared on all of them.
         test_input: The same for the test rows.
         evaluation_rows: Validation rows that every evaluation uses.
+        evaluation_times: When trials are evaluated, where it is less often than the task says.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
         metric_functions: SHA-256 of the code of the user's metric functions, by the name of the metric.
     """
@@ -147,6 +149,7 @@ class InputFacts:
     target_modules: tuple[str, ...] | None = None
     num_train_rows: int | None = None
     evaluation_rows: int | None = None
+    evaluation_times: EvaluationTimes | None = None
     evaluation_cost_fraction: float | None = None
     metric_functions: Mapping[str, str] | None = None
 
@@ -334,6 +337,7 @@ def _data_problem(stored: Mapping[str, str]) -> DataProblem:
 # JSON has no tuples, enumerations and records: these keys need a conversion
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "metric_ties": TieRule,
+    "evaluation_times": lambda entry: EvaluationTimes(**{**entry, "milestones": tuple(entry["milestones"])}),
     "state": RunState,
     "database_file": tuple,
     "tiles": tuple,

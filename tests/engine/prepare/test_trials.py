@@ -37,20 +37,29 @@ class Listening:
         self.notes.append(text)
 
 
-def test_a_small_task_is_judged_on_sixteen_rows_and_told_what_that_costs(folder: Path, tmp_path: Path) -> None:
-    # 8 steps of 2 rows against 20 evaluations: within 10 % not even one row would be affordable
-    task = tiny_task(folder, dataset={"train": "train.jsonl", "validation": 0.5}, evaluation={"max_examples": 128})
+def test_a_small_task_is_judged_at_its_comparisons_on_few_rows_and_told_what_that_costs(
+    folder: Path, tmp_path: Path
+) -> None:
+    # 8 steps of 2 rows against 3 evaluations: within 10 % not even one row would be affordable
+    evaluation = {"max_examples": 128, "max_cost_fraction": 0.1}
+    task = tiny_task(folder, dataset={"train": "train.jsonl", "validation": 0.5}, evaluation=evaluation)
     watcher = Listening()
     tune(task, tmp_path / "run", watcher=watcher)
     with RunReader.open(tmp_path / "run" / "run.db") as reader:
         facts = reader.facts()
-    assert facts.inputs.evaluation_rows == 16
+        steps = {found.step for found in reader.log.evaluations(facts.best_trial_id or 0)}
+    assert facts.inputs.evaluation_rows == 8
+    # the warm-up's end and the last; at 20 %, before the warm-up's end, nothing is compared
+    assert steps == {2, 8}
     share = facts.inputs.evaluation_cost_fraction
     assert share is not None
     assert share > 0.1
-    note = f"evaluations use 16 of 40 validation rows, {100 * share:.3g} % of the training compute, above"
-    assert [text for text in watcher.notes if text.startswith("evaluations")] == [f"{note} max_cost_fraction 0.1"]
-    assert any(text.startswith(note) for text in check_task(task).notes)
+    note = (
+        f"evaluations use 8 of 40 validation rows at 2 instead of 8 times in a trial, {100 * share:.3g} % of the "
+        "training compute, above max_cost_fraction 0.1"
+    )
+    assert [text for text in watcher.notes if text.startswith("evaluations")] == [note]
+    assert note in check_task(task).notes
 
 
 def test_a_plan_within_the_bound_is_not_worth_a_note(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.tuning.early_exit import EarlyExitSettings, build_rules
 from cohort.tuning.early_exit.rules import EXIT_RULES
+from cohort.tuning.evaluation_times import EvaluationSettings, EvaluationTimes, plan_candidate
 
 
 def test_the_defaults_of_the_paper() -> None:
@@ -130,3 +132,31 @@ def test_misspelt_rules_and_keys_are_input_errors(args: tuple[Any, ...], keys: d
 def test_numbers_of_numpy_are_numbers() -> None:
     settings = EarlyExitSettings(select_fraction=np.float64(0.25), window=np.int64(3))  # type: ignore[arg-type]
     assert settings == EarlyExitSettings(select_fraction=0.25, window=3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [("patterns", (50, 200)), ("halving", (50, 150, 450)), ("asha", (50, 150, 450)), ("median", (50,))],
+)
+def test_where_trials_are_compared_is_always_evaluated(rule: str, steps: tuple[int, ...]) -> None:
+    settings, evaluation = EarlyExitSettings(rule=rule), EvaluationSettings()
+    *_, fewest = EvaluationTimes.of(evaluation).thinner(settings.milestones or ())
+    candidate = plan_candidate(0, planned_steps=1000, warmup_fraction=0.05, settings=evaluation, times=fewest)
+    assert candidate.evaluation_steps == (*steps, 1000)
+
+
+def test_hyperband_is_evaluated_at_the_rungs_of_all_its_brackets() -> None:
+    settings = EarlyExitSettings(rule="hyperband", warmup_fraction=0.1)
+    assert settings.milestones == (Fraction(1, 3), Fraction(1, 9))
+
+
+def test_patience_counts_evaluations_and_needs_them_all() -> None:
+    assert EarlyExitSettings(rule="patience").milestones is None
+
+
+def test_how_many_trials_reach_a_share_of_their_steps() -> None:
+    settings = EarlyExitSettings()
+    assert [settings.kept_at(share) for share in (0.0, 0.05, 0.1, 0.2, 0.21, 1.0)] == [1, 1, 0.5, 0.5, 0.15, 0.15]
+    once = EarlyExitSettings(select_fraction=0.25, reselect_fraction=1.0)
+    assert [once.kept_at(share) for share in (0.05, 0.2, 1.0)] == [1, 0.25, 0.25]
+    assert EarlyExitSettings(rule="none").kept_at(1.0) == 1.0

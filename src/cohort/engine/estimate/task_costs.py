@@ -93,6 +93,8 @@ class TaskCosts:
         )
         train = inputs.data.train
         self.proposals = TrialProposals(task, train)
+        self._evaluation = plan_evaluation(task, self.proposals.first, validation=inputs.data.validation)
+        self.proposals.evaluate_at(self._evaluation.times)
         self.trials = self._all_trials()
         self.mean_square = float((train.lengths.astype(float) ** 2).mean())
         self.works = {trial_id: self._work(trial) for trial_id, trial in enumerate(self.trials)}
@@ -265,7 +267,7 @@ class TaskCosts:
     def _evaluation_seconds(self, cost: StepCost, sizes: Sizes) -> float:
         """Return the seconds of all trials' evaluations, generation included."""
         validation = self.inputs.data.validation
-        plan = plan_evaluation(self.task, self.proposals.first, validation=validation)
+        plan = self._evaluation
         extra = metric_tokens(self.task, validation)
         generates = self.task.evaluation.generates
         generated = plan.num_rows * self.task.evaluation.max_new_tokens if generates else 0

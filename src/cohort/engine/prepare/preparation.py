@@ -14,7 +14,7 @@ from cohort.engine.prepare.data_notes import split_notes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals
 from cohort.engine.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
-from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
+from cohort.engine.prepare.trials import evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.engine.prepare.warnings import task_warnings
 from cohort.machine.machine import Machine
 from cohort.memory.plan import MemoryPlan, plan_memory
@@ -26,7 +26,7 @@ from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.training_executor import TrainingExecutor
-from cohort.runs.facts import Activity, PassFacts, RunFacts
+from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives import OBJECTIVES
 
@@ -162,12 +162,14 @@ def prepare(
     request: SizeRequest | None = None,
     also: Sequence[Problem] = (),
     backbone: LoadedBackbone | None = None,
+    recorded: InputFacts | None = None,
 ) -> Preparation:
     """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
 
     Args:
         also: Known problems, to be listed with the others.
         backbone: The same base model, where it is loaded already.
+        recorded: What a run that goes on began with: it keeps its evaluations.
 
     Raises:
         InputError: every problem of the data, the model and the search space.
@@ -194,8 +196,10 @@ def prepare(
         task, specs=specs, layout=layout, rows=data.train, request=request
     )
     # by the first trials: evaluations must be the same for those that a sampler proposes later
-    plan = plan_evaluation(task, proposals.first, validation=data.validation)
-    evaluation = evaluation_note(plan, task=task, num_available=len(data.validation))
+    kept = None if recorded is None else recorded_evaluation(recorded)
+    plan = kept or plan_evaluation(task, proposals.first, validation=data.validation)
+    proposals.evaluate_at(plan.times)
+    evaluation = evaluation_note(plan, task=task, num_available=len(data.validation)) if kept is None else None
     notes = (evaluation, memory.note(), recomputed_note(sizes, data.train.lengths))
     facts = RunFacts(
         task=task_facts(task, proposals.first),

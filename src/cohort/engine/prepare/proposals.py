@@ -9,6 +9,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.trials import PlannedTrial, objective_metric, plan_trial
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
+from cohort.tuning.evaluation_times import EvaluationTimes, evaluated_at
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 from cohort.tuning.samplers import build_sampler, sampler_kind
 from cohort.tuning.search_feedback import SearchFeedback
@@ -42,6 +43,7 @@ class TrialProposals:
 
     Attributes:
         first: The trials proposed before any has ended.
+        times: When trials are evaluated; None as the task says.
         ended_by_time: A note that the budget of time, or a callback, has ended the search; None while none has.
     """
 
@@ -55,6 +57,7 @@ class TrialProposals:
             InputError: the search space cannot be listed or sampled.
         """
         self._task, self._rows = task, rows
+        self.times: EvaluationTimes | None = None
         self._num_proposed = 0
         self._sampler = build_sampler(
             task.search.sampler,
@@ -70,6 +73,12 @@ class TrialProposals:
         at_first = num_first_trials(task)
         # 2**31: more than any space holds, so that a sampler that lists its space gives all of it
         self.first: tuple[PlannedTrial, ...] = self._propose(2**31 if at_first is None else at_first)
+
+    def evaluate_at(self, times: EvaluationTimes | None) -> None:
+        """Let all trials, those to come as well, be evaluated at ``times``."""
+        if times is not None:
+            self.times = times
+            self.first = tuple(replace(t, candidate=evaluated_at(t.candidate, times)) for t in self.first)
 
     def after(self, study: Study, *, gpu_seconds: float = 0.0) -> tuple[PlannedTrial, ...]:
         """Return a new trial for each that has ended since the last call, as far as the budgets go.
@@ -114,7 +123,10 @@ class TrialProposals:
         return tuple(replace(spec, adapter=replace(spec.adapter, r=rank)) for spec in specs)
 
     def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
-        trials = tuple(plan_trial(self._task, proposal, rows=self._rows) for proposal in self._sampler.propose(num))
+        trials = tuple(
+            plan_trial(self._task, proposal, rows=self._rows, times=self.times)
+            for proposal in self._sampler.propose(num)
+        )
         self._num_proposed += len(trials)
         search = self._task.search
         is_whole = sampler_kind(search.sampler).takes_whole_space

@@ -94,6 +94,7 @@ def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> 
         model_hash=model_fingerprint(inputs.model_directory),
         target_modules=tuple(inputs.target_modules),
         evaluation_rows=plan.num_rows,
+        evaluation_times=plan.times,
         evaluation_cost_fraction=plan.cost_fraction,
         metric_functions=inputs.metric_functions or None,
     )

@@ -10,6 +10,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.choices import num_choices
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY
+from cohort.runs.facts import InputFacts
 from cohort.runs.records import NewTrial
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import ALWAYS_SHOWN, default_values
@@ -17,7 +18,13 @@ from cohort.training.objectives import OBJECTIVES
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.evaluation_times import EvaluationPlan, Workload, plan_candidate, plan_evaluation_rows
+from cohort.tuning.evaluation_times import (
+    EvaluationPlan,
+    EvaluationTimes,
+    Workload,
+    plan_candidate,
+    plan_evaluation_rows,
+)
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.parameters import Value
 from cohort.tuning.samplers import Proposal
@@ -30,11 +37,14 @@ __all__ = [
     "plan_added_trial",
     "plan_evaluation",
     "plan_trial",
+    "recorded_evaluation",
     "tokens_per_row",
 ]
 
-# the mean over fewer rows is too noisy to select by: a small task keeps this many even above its share of the compute
-_FEWEST_ROWS = 16
+# the mean over fewer rows is noisy to select by: trials are evaluated less often before there are fewer
+_ENOUGH_ROWS = 16
+# a small task keeps this many even above its share of the compute: with fewer, a selection would be drawn by lot
+_FEWEST_ROWS = 8
 # rows whose choices are counted for a prediction of cost
 _SAMPLED_ROWS = 64
 
@@ -64,8 +74,13 @@ class PlannedTrial:
         )
 
 
-def plan_trial(task: TaskFile, proposal: Proposal, *, rows: TokenisedRows) -> PlannedTrial:
-    """Return the trial of a proposed configuration, which sets every hyperparameter, on training ``rows``."""
+def plan_trial(
+    task: TaskFile, proposal: Proposal, *, rows: TokenisedRows, times: EvaluationTimes | None = None
+) -> PlannedTrial:
+    """Return the trial of a proposed configuration, which sets every hyperparameter, on training ``rows``.
+
+    ``times`` are when it is evaluated, as the task says by default.
+    """
     # a sample is a group of rows where the objective compares rows
     configuration, num_rows = proposal.configuration, len(rows) // OBJECTIVES[task.objective].group_size
     spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
@@ -74,6 +89,7 @@ def plan_trial(task: TaskFile, proposal: Proposal, *, rows: TokenisedRows) -> Pl
         planned_steps=spec.num_steps,
         warmup_fraction=task.early_exit_settings().warmup_fraction,
         settings=task.evaluation_settings(),
+        times=times,
     )
     names = (*task.search.space, *ALWAYS_SHOWN)
     return PlannedTrial(
@@ -85,16 +101,26 @@ def plan_trial(task: TaskFile, proposal: Proposal, *, rows: TokenisedRows) -> Pl
 
 
 def plan_added_trial(
-    task: TaskFile, trial_id: int, parameters: Mapping[str, Value], *, rows: TokenisedRows
+    task: TaskFile,
+    trial_id: int,
+    parameters: Mapping[str, Value],
+    *,
+    rows: TokenisedRows,
+    times: EvaluationTimes | None = None,
 ) -> PlannedTrial:
     """Return the trial that a person adds, from the hyperparameters that its record shows."""
     proposal = Proposal(trial_id=trial_id, configuration={**default_values(task), **parameters})
     # all that was given is shown, searched or not
-    return replace(plan_trial(task, proposal, rows=rows), configuration=dict(parameters))
+    return replace(plan_trial(task, proposal, rows=rows, times=times), configuration=dict(parameters))
 
 
 def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validation: TokenisedRows) -> EvaluationPlan:
-    """Return how many validation rows every evaluation uses, within the task's share of the training compute."""
+    """Return how many rows every evaluation uses, and when, within the task's share of the training compute.
+
+    Args:
+        trials: The first trials, evaluated as often as the task says.
+    """
+    early_exit = task.early_exit_settings()
     group_size = OBJECTIVES[task.objective].group_size
     num_available = len(validation) // group_size
     return plan_evaluation_rows(
@@ -105,8 +131,24 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
         num_available=num_available,
         mean_tokens_per_row=tokens_per_row(task, validation),
         settings=task.evaluation_settings(),
-        kept_share=task.early_exit_settings().kept_share,
+        kept_share=early_exit.kept_share,
+        kept_at=early_exit.kept_at,
+        milestones=early_exit.milestones,
+        enough_rows=min(_ENOUGH_ROWS, num_available),
         min_rows=min(_FEWEST_ROWS, num_available),
+    )
+
+
+def recorded_evaluation(inputs: InputFacts) -> EvaluationPlan | None:
+    """Return the plan that a run recorded when it began; None where an old record has none."""
+    if inputs.evaluation_rows is None:
+        return None
+    # a run of a version that left out no times has none recorded
+    return EvaluationPlan(
+        num_rows=inputs.evaluation_rows,
+        cost_fraction=inputs.evaluation_cost_fraction or 0.0,
+        thinned=False,
+        times=inputs.evaluation_times,
     )
 
 
@@ -129,13 +171,14 @@ def tokens_per_row(task: TaskFile, validation: TokenisedRows) -> float:
 
 
 def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int) -> str | None:
-    """Return a note about a plan that leaves out rows or costs more than the task allows; else None."""
+    """Return a note about a plan that leaves out rows or times, or costs more than the task allows; else None."""
     most = task.evaluation.max_cost_fraction
-    if not plan.thinned and plan.cost_fraction <= most:
+    if not plan.thinned and plan.times is None and plan.cost_fraction <= most:
         return None
+    often = "" if plan.times is None else f" at {plan.num_evaluations} instead of {plan.num_wanted} times in a trial"
     above = f", above max_cost_fraction {most:g}" if plan.cost_fraction > most else ""
     return (
-        f"evaluations use {plan.num_rows} of {num_available} validation rows, "
+        f"evaluations use {plan.num_rows} of {num_available} validation rows{often}, "
         f"{100 * plan.cost_fraction:.3g} % of the training compute{above}"
     )
 

@@ -188,7 +188,13 @@ class TaskRun:
 
     def _planned(self, trial_id: int, parameters: Mapping[str, Value]) -> PlannedTrial:
         preparation = self._preparation
-        return plan_added_trial(preparation.task, trial_id, parameters, rows=preparation.inputs.data.train)
+        return plan_added_trial(
+            preparation.task,
+            trial_id,
+            parameters,
+            rows=preparation.inputs.data.train,
+            times=preparation.proposals.times,
+        )
 
     def _carry_out(self, request: TrialRequest) -> Answer:
         """Do what a person asks of a trial, and record it.

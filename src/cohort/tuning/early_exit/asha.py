@@ -66,5 +66,6 @@ EXIT_RULE = ExitRule(
     build=lambda settings, common: (
         AshaRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
     ),
+    milestones=lambda settings, common: rung_shares(common.warmup_fraction, reduction_factor=settings.reduction_factor),
     reasons=(SELECTED, UNDERPERFORMING),
 )

@@ -33,5 +33,6 @@ EXIT_RULE = ExitRule(
     build=lambda settings, common: (
         HalvingRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
     ),
+    milestones=lambda settings, common: rung_shares(common.warmup_fraction, reduction_factor=settings.reduction_factor),
     reasons=(RUNG_REACHED, SELECTED, UNDERPERFORMING),
 )

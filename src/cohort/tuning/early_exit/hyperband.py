@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from fractions import Fraction
 
 from cohort.core.seeds import derive_seed
 from cohort.tuning.candidate import Candidate
 from cohort.tuning.early_exit.barrier import BarrierRule
-from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, ExitRule
+from cohort.tuning.early_exit.rule import RUNG_REACHED, SELECTED, UNDERPERFORMING, CommonSettings, ExitRule
 from cohort.tuning.early_exit.rungs import RungSettings, rung_steps_at
 from cohort.tuning.shares import exact_fraction
 
@@ -51,6 +53,12 @@ class HyperbandRule(BarrierRule):
         return rung_steps_at(candidate, shares)
 
 
+def _milestones(settings: RungSettings, common: CommonSettings) -> tuple[Fraction, ...]:
+    # the last bracket meets at all powers that any other one meets at
+    shares = itertools.accumulate(itertools.repeat(Fraction(1, settings.reduction_factor)), operator.mul)
+    return tuple(itertools.takewhile(lambda share: share >= exact_fraction(common.warmup_fraction), shares))
+
+
 EXIT_RULE = ExitRule(
     name="hyperband",
     summary="Brackets of synchronous halving that begin at different rungs.",
@@ -58,5 +66,6 @@ EXIT_RULE = ExitRule(
     build=lambda settings, common: (
         HyperbandRule(first_share=common.warmup_fraction, reduction_factor=settings.reduction_factor),
     ),
+    milestones=_milestones,
     reasons=(RUNG_REACHED, SELECTED, UNDERPERFORMING),
 )

@@ -86,5 +86,7 @@ EXIT_RULE = ExitRule(
     settings=MedianSettings,
     # warm-up comes with the candidates, whose first judged evaluation it is
     build=lambda settings, common: (MedianRule(startup_trials=settings.startup_trials),),  # noqa: ARG005
+    # it judges at whatever evaluations there are
+    milestones=lambda settings, common: (),  # noqa: ARG005
     reasons=(UNDERPERFORMING,),
 )

@@ -6,4 +6,9 @@ from cohort.tuning.early_exit.rule import ExitRule
 
 __all__ = ["EXIT_RULE"]
 
-EXIT_RULE = ExitRule(name="none", summary="All trials train to the end.", build=lambda settings, common: ())  # noqa: ARG005
+EXIT_RULE = ExitRule(
+    name="none",
+    summary="All trials train to the end.",
+    build=lambda settings, common: (),  # noqa: ARG005
+    milestones=lambda settings, common: (),  # noqa: ARG005
+)

@@ -7,6 +7,7 @@ paper, see docs/decisions/0011-selection-in-two-rounds.md, and divergence, see 0
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from cohort.core.setting_fields import choice, flag, number, share, whole
 from cohort.tuning.early_exit.divergence import DIVERGING, DivergenceRule, RiseRule
@@ -21,6 +22,7 @@ from cohort.tuning.early_exit.rule import (
     RuleSettings,
 )
 from cohort.tuning.early_exit.warmup_selection import WARMED_UP, WarmupSelectionRule
+from cohort.tuning.shares import exact_fraction
 
 __all__ = ["EXIT_RULE", "PatternsSettings"]
 
@@ -111,6 +113,18 @@ def _kept_share(settings: PatternsSettings, common: CommonSettings) -> float:
     return settings.select_fraction * (between + settings.reselect_fraction * after) / (between + after)
 
 
+def _kept_at(settings: PatternsSettings, common: CommonSettings, share_of_steps: float) -> float:
+    # a trial is evaluated before it is compared: at a selection all that reach it are still there
+    if share_of_steps <= common.warmup_fraction:
+        return 1.0
+    is_last = settings.reselects(common) and share_of_steps > settings.reselect_at
+    return settings.select_fraction * (settings.reselect_fraction if is_last else 1.0)
+
+
+def _milestones(settings: PatternsSettings, common: CommonSettings) -> tuple[Fraction, ...]:
+    return (exact_fraction(settings.reselect_at),) if settings.reselects(common) else ()
+
+
 EXIT_RULE = ExitRule(
     name="patterns",
     summary="Trials that diverge or overfit, and at two comparisons all but the best.",
@@ -118,4 +132,6 @@ EXIT_RULE = ExitRule(
     build=_build,
     reasons=(DIVERGING, OVERFITTING, WARMED_UP, RUNG_REACHED, SELECTED, UNDERPERFORMING),
     kept_share=_kept_share,
+    kept_at=_kept_at,
+    milestones=_milestones,
 )

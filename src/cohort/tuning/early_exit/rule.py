@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from cohort.core.events import Evaluated, StepDone
@@ -145,6 +146,10 @@ class ExitRule:
         reasons: Why it parks, keeps or stops trials.
         kept_share: Returns the share of the work after warm-up that it leaves, as far as that is known beforehand; for
             predictions of cost and time. 1.0 predicts no early exit.
+        kept_at: Returns the share of the trials that reach a share of their training, likewise; by default all reach
+            the warm-up's end and ``kept_share`` of them what comes later.
+        milestones: Returns the shares of training, between the warm-up's end and the last step, at which it needs an
+            evaluation. The others are left out where evaluating would cost too much. None: it needs them all.
     """
 
     name: str
@@ -154,3 +159,5 @@ class ExitRule:
     settings: type[RuleSettings] = RuleSettings
     reasons: tuple[Reason, ...] = ()
     kept_share: Callable[[Any, CommonSettings], float] = lambda settings, common: 1.0  # noqa: ARG005
+    kept_at: Callable[[Any, CommonSettings, float], float] | None = None
+    milestones: Callable[[Any, CommonSettings], tuple[Fraction, ...]] | None = None

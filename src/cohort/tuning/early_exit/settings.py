@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from cohort.core.call_arguments import checks_arguments
@@ -76,6 +77,19 @@ class EarlyExitSettings:
     def kept_share(self) -> float:
         """Share of the work after warm-up that the rule leaves, for predictions of cost and time."""
         return _entry(self.rule).kept_share(self.options, self.common)
+
+    @property
+    def milestones(self) -> tuple[Fraction, ...] | None:
+        """Shares of training at which the rule needs an evaluation (:attr:`ExitRule.milestones`); None for all."""
+        found = _entry(self.rule).milestones
+        return None if found is None else found(self.options, self.common)
+
+    def kept_at(self, share: float) -> float:
+        """Return the share of the trials that is expected to reach ``share`` of the planned steps."""
+        found = _entry(self.rule).kept_at
+        if found is not None:
+            return found(self.options, self.common, share)
+        return 1.0 if share <= self.common.warmup_fraction else self.kept_share
 
 
 def build_rules(settings: EarlyExitSettings) -> tuple[Rule, ...]:
