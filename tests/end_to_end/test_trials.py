@@ -105,6 +105,21 @@ def test_a_trial_that_a_rule_stopped_is_resumed_and_a_kept_one_is_not_stopped(fo
             assert (after[number].status, after[number].steps_done) == (trial.status, trial.steps_done)
 
 
+@pytest.mark.parametrize("host_memory_bytes", [1 << 20, 0])
+def test_a_trial_that_a_rule_stopped_goes_on_to_the_same_bits_with_and_without_its_state(
+    folder: Path, tmp_path: Path, untouched: Outcome, host_memory_bytes: int
+) -> None:
+    early_exit = {"warmup_fraction": 0.25, "select_fraction": 0.34}
+    # four of six end at the selection after two steps each; without room their states are gone, and trained again
+    asking = Asking(tmp_path / "run", [(16, {"kind": "resume", "trial_id": 0})])
+    options = RunOptions(token_budget=40, host_memory_bytes=host_memory_bytes)
+    task = tiny_task(folder, early_exit=early_exit)
+    tune(task, tmp_path / "run", watcher=asking, options=options, clock=TickingClock())
+    assert [kind for _, kind in asking.asked] == ["resume"]
+    assert sum(trial.status is TrialStatus.COMPLETED for trial in trials_of(tmp_path / "run").values()) < 6
+    assert steps_of(outcome_of(tmp_path / "run"), 0) == steps_of(untouched, 0)
+
+
 def test_a_warm_start_begins_with_the_best_weights(folder: Path, tmp_path: Path) -> None:
     cold = (30, {"kind": "clone", "trial_id": 0, "values": {"seed": 1}})
     warm = (30, {"kind": "clone", "trial_id": 0, "values": {"seed": 1}, "warm_start": True})

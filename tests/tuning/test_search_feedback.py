@@ -8,6 +8,7 @@ import pytest
 
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.early_exit.rule import UNDERPERFORMING
+from cohort.tuning.interventions import ADDED_BY_USER, RESUMED_BY_USER, STOPPED_BY_USER
 from cohort.tuning.objective_metric import ObjectiveMetric
 from cohort.tuning.samplers import Proposal, Sampler, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
@@ -107,3 +108,20 @@ def test_a_later_word_on_a_trial_takes_the_place_of_the_earlier() -> None:
         return list(sampler.propose(5))
 
     assert proposed(twice=True) == proposed(twice=False)
+
+
+def test_trials_of_people_are_none_of_the_samplers_and_a_second_end_makes_no_room() -> None:
+    feedback = SearchFeedback(ear := Ear())
+    log = (
+        best(0, 2.0),
+        decision(0, DecisionKind.STOP, STOPPED_BY_USER),
+        decision(7, DecisionKind.ADD, ADDED_BY_USER),
+        best(7, 1.0),
+        decision(7, DecisionKind.FINISH, Reason("completed")),
+        decision(0, DecisionKind.RESUME, RESUMED_BY_USER),
+        best(0, 1.5),
+        decision(0, DecisionKind.FINISH, Reason("completed")),
+    )
+    assert feedback.take_in(log) == 1
+    # the later report takes the place of the earlier
+    assert ear.told == [(0, 2.0, 0), (0, 1.5, 1)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from cohort.runs.facts import InputFacts, RunFacts, TaskFacts
-from cohort.runs.records import DataProblem
+from cohort.runs.records import DataProblem, LoggedDecision
 from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.results import read_results
+from cohort.tuning.decisions import Decision, DecisionKind
+from cohort.tuning.interventions import STOPPED_BY_USER, USER
 from tests.runs.small_run import SmallRun
 
 
@@ -51,3 +53,20 @@ def test_a_hyperparameter_that_is_the_same_in_all_trials_needs_no_column(run: Sm
     table = trial_table(read_results(run[1].reader))
     assert "r" not in [column["label"] for column in table["columns"]]
     assert "r 24" in table["same"]
+
+
+def test_what_a_person_decided_is_listed_with_who_and_when() -> None:
+    message = "ada on host, 2026-01-02 10:00:00.000 UTC"
+    decision = Decision(
+        trial_id=7,
+        step=40,
+        kind=DecisionKind.STOP,
+        reason=STOPPED_BY_USER,
+        rule=USER,
+        numbers={"number": 1},
+        message=message,
+    )
+    (row,), note = decision_rows([LoggedDecision(position=1, seconds=3.0, decision=decision)])
+    assert (row["rule"], row["kind"], row["reason"]) == ("user", "stop", "stopped by user")
+    assert row["numbers"] == f"{message}; number 1"
+    assert note == "1 stopped by user."

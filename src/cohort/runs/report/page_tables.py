@@ -15,6 +15,7 @@ from cohort.runs.report.labels import is_number, percent_label, value_label
 from cohort.runs.results import RankedTrial, RunResults
 from cohort.runs.results_table import Column, Medium, shown_columns
 from cohort.tuning.decisions import DecisionKind
+from cohort.tuning.interventions import STOPPED_BY_USER
 
 __all__ = ["compute_rows", "data_notes", "decision_rows", "trial_table"]
 
@@ -86,7 +87,10 @@ def decision_rows(decisions: Sequence[LoggedDecision]) -> tuple[list[dict[str, A
     ]
     stops = Counter(str(e.decision.reason) for e in decisions if e.decision.kind is DecisionKind.STOP)
     new_bests = len(decisions) - len(rows)
-    parts = [f"{count} stopped as {reason}" for reason, count in stops.most_common()]
+    parts = [
+        f"{count} {reason}" if reason == STOPPED_BY_USER else f"{count} stopped as {reason}"
+        for reason, count in stops.most_common()
+    ]
     if new_bests:
         parts.append(f"{new_bests} new bests of a trial (not listed)")
     return rows, (", ".join(parts) + "." if parts else "No trial was stopped.")
