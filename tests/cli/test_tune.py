@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ def test_tune_leaves_what_it_promises(folder: Path) -> None:
     run = folder / "run"
     for name in ("task.yaml", "run.db", "report.html", "results.csv", "metrics.jsonl", "best/adapter_config.json"):
         assert (run / name).is_file(), name
+
+
+def test_the_rows_that_the_seed_put_aside_are_kept(folder: Path) -> None:
+    kept = (folder / "run" / "validation.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    assert len(kept) == 6
+    assert all(json.loads(line) in rows for line in kept)
 
 
 def test_a_directory_with_another_run_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,39 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
         ("num_gpus: 0", "objective: stf", "objective", "Did you mean objective: sft?"),
         ("[1e-3, 1e-2]", ".inf", "search.space.learning_rate", "Write a finite number"),
         ("batch_size: 2", "weight_decay: .nan", "training.weight_decay", "Write a finite number"),
+        ("base_model: model", "base_model: ./modle", "model_name_or_path", "Did you mean 'model'?"),
+        ("base_model: model", "model: model", "model", "Did you mean model_name_or_path?"),
+        ("train: train.jsonl", "train: []", "dataset.train", "Name at least one file."),
+        ("train: train.jsonl", "train: [train.jsonl, 5]", "dataset.train[1]", "Write a path"),
+        ("train: train.jsonl", "train: trian.jsonl", "dataset.train", "Did you mean 'train.jsonl'?"),
+        ("max_length: 64", 'max_length: "64"', "dataset.max_length", "Remove the quotes: 64."),
+        ("max_length: 64", "on_long_rows: splt", "dataset.on_long_rows", "Did you mean on_long_rows: split?"),
+        ("max_length: 64", "on_long_rows: split", "dataset.on_long_rows", "Write on_long_rows: drop or truncate."),
+        ("max_length: 64", "split_overlap: 1", "dataset.split_overlap", "0.1, the default"),
+        ("max_length: 64", "chat_template: chatmll", "dataset.chat_template", "Did you mean chatml?"),
+        ("max_length: 64", "trained_turns: first", "dataset.trained_turns", "Choose one of these."),
+        ("max_length: 64", "test: nope.jsonl", "dataset.test", "Did you mean 'train.jsonl'?"),
+        ("max_length: 64", "sequence_len: 64", "dataset.sequence_len", "Did you mean dataset.max_length?"),
+        ("max_length: 64", "packing: true", "dataset.packing", "rows are always packed"),
+        ("max_length: 64", "columns: {prompt: nope}", "dataset.columns.prompt", "Name a column of the file."),
+        ("lora_alpha: 2r", "lora_alpha: r2", "lora.lora_alpha", "Write for example 2r."),
+        ("lora_alpha: 2r", "use_dora: true", "lora.use_dora", "DoRA is not supported yet"),
+        ("lora_alpha: 2r", "bias: none", "lora.bias", "adapters have no biases"),
+        ("max_steps: 6", "num_train_epochs: three", "training.num_train_epochs", "3.0, the default"),
+        ("max_steps: 6", "lr_scheduler_type: cosin", "training.lr_scheduler_type", "lr_scheduler_type: cosine?"),
+        ("max_steps: 6", "warmup_steps: 10", "training.warmup_steps", "Did you mean training.warmup_ratio?"),
+        ("max_steps: 6", "bf16: true", "training.bf16", "the precision follows the model's files"),
+        ("max_examples: 4", "metric: rouge", "evaluation.metric", "Did you mean rouge_l?"),
+        ("max_examples: 4", "eval_steps: 10", "evaluation.eval_steps", "Did you mean evaluation.every_fraction?"),
+        ("[1e-3, 1e-2]", "{min: 1}", "search.space.learning_rate", "Add max"),
+        ("[1e-3, 1e-2]", "[1e-3, 1e-3]", "search.space.learning_rate[1]", "Remove one of the two"),
+        ("r: [2, 4]", "rank: [2]", "search.space.rank", "Did you mean search.space.r?"),
+        ("early_exit: none", "early_exit: {rule: asha, patience: 0}", "early_exit.patience", "3, the default"),
+        ("num_gpus: 0", "num_gpus: all", "num_gpus", "Write num_gpus: auto."),
+        ("num_gpus: 0", "device: cuda", "device", "Did you mean num_gpus?"),
+        ("num_gpus: 0", "memory: {limit: 24}", "memory.limit", "Write a unit, such as 24GiB."),
+        ("  space:", '  constraints: ["r >"]\n  space:', "search.constraints[0]", "Write it as in Python"),
+        ("  space:", '  constraints: ["r > 100"]\n  space:', "search.constraints", "Loosen one of them"),
     ],
 )
 def test_a_task_file(
@@ -73,6 +106,15 @@ def test_what_is_allowed_for_an_objective_is_built(inputs: Path, capsys: pytest.
             "Save the file as UTF-8",
         ),
         ("empty.jsonl", '{"prompt": "a", "completion": ""}\n' * 30, ":1-30", "Fill it in, or remove the row."),
+        ("nulls.jsonl", '{"prompt": "a", "completion": null}\n' * 9, ":1", "Map the file's columns"),
+        ("commas.jsonl", '{"prompt": "a", "completion": "b"},\n' * 9, ":1-9", "Remove the comma after the object"),
+        ("python.jsonl", "{'prompt': 'a', 'completion': 'b'}\n" * 9, ":1-9", "one whole JSON object"),
+        ("object.json", '{"a": [{"prompt": "a"}]}', ":1", "Put the rows into a list."),
+        ("quote.csv", 'prompt,completion\n"a,b\n', ":2", "Close the quotation mark"),
+        ("fields.csv", "prompt,completion\na,b,c\n", ":2", "Quote fields that contain a comma"),
+        ("roles.jsonl", '{"messages": [{"role": "bot", "content": "x"}]}\n' * 9, ":1-9", "Use one of these roles."),
+        ("number.jsonl", '{"prompt": 1, "completion": "b"}\n' * 9, ":1-9", "Put the value in quotes."),
+        ("none.jsonl", "", "", "Put one JSON object on each line"),
     ],
 )
 def test_a_file_of_rows(
@@ -97,3 +139,27 @@ def test_an_output_is_refused_before_rows_are_read(inputs: Path, capsys: pytest.
         )
         assert "1 problem in the input" in said
         assert found in said
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--lr", "1"), "Did you mean training.learning_rate?"),
+        (("--lora_r", "3"), "Did you mean lora.r?"),
+        (("--search.space.lr", "1"), "Did you mean search.space.learning_rate?"),
+        (("--training.seed",), "Write --training.seed VALUE."),
+        (("--seed", "x"), "0, the default"),
+        (("--search.space.r", "[2,"), "look for a missing colon"),
+        (("--early_exit", "hyperband"), "Write early_exit: {rule: hyperband}."),
+        (("--dataset.train", "gone.jsonl"), "which does not exist"),
+    ],
+)
+def test_an_option(inputs: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], hint: str) -> None:
+    assert hint in refused(capsys, "check", inputs / "task.yaml", *words)
+
+
+def test_a_link_to_no_file_is_named_as_such(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (inputs / "link.jsonl").symlink_to(inputs / "away.jsonl")
+    said = refused(capsys, "check", inputs / "task.yaml", "--dataset.train", inputs / "link.jsonl")
+    assert f"a link to {inputs / 'away.jsonl'}, which does not exist" in said
+    assert "Did you mean 'link.jsonl'" not in said

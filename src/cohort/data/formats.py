@@ -172,7 +172,8 @@ def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) ->
     log.add(
         ProblemKind.INPUT,
         where=row.where,
-        found=f"the keys {', '.join(row.values) or '(none)'}",
+        # a null counts as absent, so its name alone would look right
+        found=f"the keys {', '.join(k if v is not None else f'{k} (null)' for k, v in row.values.items()) or '(none)'}",
         allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _KEYS),
         hint=f"Map the file's columns, e.g. {settings.key('columns')}: {{prompt: question, completion: answer}}.",
     )

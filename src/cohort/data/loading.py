@@ -283,10 +283,10 @@ def _note_nothing_left(
     if log.of(ProblemKind.INPUT):
         return
     is_share = isinstance(settings.validation, int | float)
+    counts = ", ".join(f"{kind.replace('_', ' ')}: {count}" for kind, count in log.counts().items())
     for name, rows in (("train", train), ("validation", validation), ("test", test)):
         if rows or (name == "validation" and is_share) or (name == "test" and settings.test is None):
             continue
-        counts = ", ".join(f"{kind.replace('_', ' ')}: {count}" for kind, count in log.counts().items())
         log.add(
             ProblemKind.INPUT,
             where=settings.key(name),

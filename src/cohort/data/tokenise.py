@@ -147,7 +147,7 @@ def tokenise_rows(
             if straddles and settings.completion_only_loss:
                 _note_straddling(where, log=log)
             if len(tokens) > settings.max_length and settings.on_long_rows == "split":
-                kept += _in_pieces(where, tokens, trained, tokenizer=tokenizer, settings=settings, log=log)
+                kept += _in_pieces(where, row, tokens, trained, tokenizer=tokenizer, settings=settings, log=log)
                 continue
             cut = _num_kept(where, num_tokens=len(tokens), settings=settings, log=log)
             if cut is None:
@@ -242,6 +242,7 @@ def _num_kept(where: Place, *, num_tokens: int, settings: DatasetSettings, log: 
 
 def _in_pieces(
     where: Place,
+    row: RenderedRow,
     tokens: NDArray[np.int32],
     trained: NDArray[np.bool_],
     *,
@@ -256,7 +257,7 @@ def _in_pieces(
     pieces = split_tokens(tokens, trained, most=most, overlap=overlap, first=tokenizer.bos_token_id)
     whole = tokens.tobytes()
     rows = [
-        TokenRow(where=where, tokens=piece, trained=mask, prompt="", reference="", whole=whole)
+        TokenRow(where=where, tokens=piece, trained=mask, prompt="", reference="", columns=row.columns, whole=whole)
         for piece, mask in pieces
         if mask.any()
     ]

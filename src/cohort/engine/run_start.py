@@ -139,6 +139,7 @@ def begun_run(
             memory=facts.memory,
             passes=facts.passes,
         )
+        _write_share(preparation, directory)
         save_checkpoint(store, states, directory=directory, resident=())
         # last: a run that is killed before this has trained nothing and begins again
         store.set_facts(has_begun=True)
@@ -151,6 +152,15 @@ def begun_run(
             options=options,
             callbacks=callbacks or Callbacks(),
         )
+
+
+def _write_share(preparation: Preparation, directory: RunDirectory) -> None:
+    """Write the rows that the seed put aside for validation, so that they can be seen and used elsewhere."""
+    if isinstance(preparation.task.dataset.validation, tuple):
+        return
+    # the pieces of a long text have one row
+    rows = dict.fromkeys(preparation.inputs.data.all_validation.columns)
+    write_text(directory.validation_rows, "".join(f"{row}\n" for row in rows))
 
 
 def open_state_store(

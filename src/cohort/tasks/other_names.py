@@ -60,6 +60,9 @@ OTHER_WORDS = {
     "search_space": "search.space",
     "activation_checkpointing": "memory.gradient_checkpointing",
     "gpus": "num_gpus",
+    "device": "num_gpus",
+    "eval_steps": "evaluation.every_fraction",
+    "warmup_steps": "training.warmup_ratio",
 }
 """Names of other tools, with our key. They are not accepted, because there the value may mean something else."""
 
@@ -73,6 +76,10 @@ NOT_NEEDED = {
     "attn_implementation": "the attention is chosen for the machine; `cohort doctor` shows it",
     "bf16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
     "fp16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
+    "use_dora": "DoRA is not supported yet",
+    "bias": "adapters have no biases, and those of the base model stay frozen",
+    "logging_steps": "every step is recorded",
+    "save_steps": "the state is saved by time, and whenever a run is interrupted",
     "optim": "the optimizer is AdamW",
     "optimizer": "the optimizer is AdamW",
     **dict.fromkeys(

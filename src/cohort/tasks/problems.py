@@ -61,16 +61,20 @@ def unknown_key_hint(model: type[BaseModel], path: KeyPath, *, elsewhere: str = 
     keys = known_keys(model)
     prefix = f"{section}." if section else ""
     siblings = [name.removeprefix(prefix) for name in keys if name.startswith(prefix)]
-    # strict, because a name of another tool (tried next) must not lose to a vague likeness
+    # tried after the names of other tools, which must not lose to a vague likeness
     near = get_close_matches(word, [name for name in siblings if "." not in name], n=1, cutoff=0.75)
     of_others = [name for name in keys if name.rsplit(".", 1)[-1] == word]
     # the right name in the wrong section is likelier than a misspelt name of the right section
     if of_others:
         return f"Did you mean {of_others[0]}? {elsewhere}"
+    if word in OTHER_WORDS:
+        own = OTHER_WORDS[word]
+        # a searched key has its place in the space
+        if section == "search.space":
+            own = f"{section}.{own.rpartition('.')[2]}"
+        return f"Did you mean {own}? Rename it."
     if near:
         return f"Did you mean {prefix}{near[0]}? Rename it."
-    if word in OTHER_WORDS:
-        return f"Did you mean {OTHER_WORDS[word]}? Rename it."
     by_leaf = {name.rsplit(".", 1)[-1]: name for name in keys}
     far = get_close_matches(word, by_leaf, n=1, cutoff=0.6)
     return f"Did you mean {by_leaf[far[0]]}? Rename it." if far else "Remove it."
