@@ -9,8 +9,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cohort.api import Engine, load, run, tune
+from cohort.api import Engine, load, resume, run, tune
+from cohort.api.task_checks import require_conduct
 from cohort.core.errors import InputError
+from cohort.tasks.loading import load_task
 from cohort.tasks.task import Task
 
 
@@ -75,6 +77,13 @@ def test_one_task_on_more_gpus_than_there_are_is_refused(tmp_path: Path, monkeyp
         (lambda: run([], on_existing="replace"), "on_existing: found 'replace'"),  # type: ignore[call-overload]
         (lambda: run([], early_exit="none"), "early_exit: found 'none'; allowed: a cohort.EarlyExit"),  # type: ignore[call-overload]
         (lambda: load(), "load: run_directory: found nothing"),  # type: ignore[call-arg]
+        (lambda: load(5), "load: run_directory: found a value of type int; allowed: a path"),  # type: ignore[arg-type]
+        (lambda: resume("\0"), "resume: run_directory: found"),
+        (lambda: load_task(5), "load_task: path: found 5"),  # type: ignore[arg-type]
+        (
+            lambda: require_conduct(progress="yes", watcher=5, options=None),
+            r"progress: found a value of type str; allowed: True, False or None(.|\n)*watcher: found",
+        ),
         (lambda: tune(5, "runs"), "what cohort.load_task returns"),  # type: ignore[arg-type]
     ],
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from cohort.api.watchers import LoggingWatcher, ProgressBar, watching
+from cohort.api.watchers import LoggingWatcher, ProgressBar, is_interactive, watching
 from cohort.engine.train.progress import RunProgress, TrialProgress
 from cohort.runs.records import TrialStatus
 
@@ -63,3 +65,12 @@ def test_the_bar_counts_steps_and_has_no_escape_sequences() -> None:
     assert "10/14" in shown
     assert "best validation loss 1.25, trial 1" in shown
     assert "\x1b" not in shown
+
+
+def test_a_notebook_is_known_by_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_interactive(), "pytest's stderr is no terminal"
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert is_interactive()
+    del shell.kernel
+    assert not is_interactive(), "IPython in a terminal's pipe"

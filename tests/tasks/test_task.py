@@ -79,11 +79,14 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"search": 4, "search_space": 5}, "Task: search: found 4"),
         ({"report_to": 5}, "Task: report_to: found 5"),
         ({"name": 5}, "Task: name: found 5"),
+        ({"training": {"learning_rate": 10**400}}, r"training\.learning_rate: found 1000"),
+        ({"memory": {"limit": 10**400}}, r"memory\.limit: found 1000"),
+        ({"dataset": "a\0b"}, r"dataset\.train: found 'a\\x00b'"),
     ],
 )
 def test_wrong_arguments_and_types_are_input_errors(keys: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        Task(model="model", dataset="train.jsonl", **keys)
+        Task(**{"model": "model", "dataset": "train.jsonl", **keys})
 
 
 def test_given_rows_have_a_place_in_a_run_directory(folder: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from cohort.api.execution import Conduct, results_of, run_as_queue, run_in_turn
 from cohort.api.study import KeptStudy
-from cohort.api.task_checks import existing_runs, require_tasks
+from cohort.api.task_checks import existing_runs, path_of, require_conduct, require_tasks
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
@@ -62,7 +62,7 @@ class Engine:
             problems.append(_removed("Engine: strategy", strategy, hint="Leave strategy out: each task uses one GPU."))
         # True is an int in Python, and no number of GPUs
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
-        if not is_count and total_gpus != "auto":
+        if not is_count and not (isinstance(total_gpus, str) and total_gpus == "auto"):
             problems.append(
                 Problem(
                     where="Engine: total_gpus",
@@ -171,9 +171,10 @@ class Engine:
             raise InputError(_removed("Engine.run: schedule", schedule, hint=_RUN_TASKS))
         listed = [tasks] if isinstance(tasks, Task) else tasks
         require_tasks(listed, early_exit=early_exit, on_existing=on_existing)
+        require_conduct(progress=progress, watcher=watcher, options=options)
         # the name is also the run directory's, so that two of one name would write into each other's run
         files = {task.name: self._file_of(task, early_exit) for task in listed}
-        parent = Path("runs") if run_directory is None else Path(run_directory)
+        parent = Path("runs") if run_directory is None else path_of(run_directory, where="run_directory")
         alone = len(files) == 1 and run_directory is not None
         directories = {name: parent if alone else parent / name for name in files}
         if len(files) == 1 and self._has_several_gpus:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, overload
 
 from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd
+from cohort.api.task_checks import path_of, require_conduct
 from cohort.api.watchers import watching
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
@@ -151,9 +151,11 @@ def tune(
         shown = f"a value of type {type(task).__name__}"
         hint = "Write cohort.run(task) for a cohort.Task, or cohort.load_task(PATH) for a file."
         raise InputError(Problem(where="tune: task", found=shown, allowed="what cohort.load_task returns", hint=hint))
+    require_conduct(progress=progress, watcher=watcher, options=options)
+    directory = path_of(run_directory, where="tune: run_directory")
     with watching(progress=progress, watcher=watcher) as shown_by:
-        engine_tune.tune(task, Path(run_directory), watcher=shown_by, options=options, clock=clock)
-    return read_task_result(Path(run_directory))
+        engine_tune.tune(task, directory, watcher=shown_by, options=options, clock=clock)
+    return read_task_result(directory)
 
 
 @checks_arguments("resume")
@@ -195,11 +197,11 @@ def resume(
         ```
     """
     callbacks = Callbacks(on_step=on_step, on_evaluation=on_evaluation, on_trial_end=on_trial_end)
+    require_conduct(progress=progress, watcher=watcher, options=options)
+    directory = path_of(run_directory, where="resume: run_directory")
     with watching(progress=progress, watcher=watcher) as shown:
-        engine_tune.resume(
-            Path(run_directory), watcher=shown, options=options, clock=clock, places=places, callbacks=callbacks
-        )
-    return read_task_result(Path(run_directory))
+        engine_tune.resume(directory, watcher=shown, options=options, clock=clock, places=places, callbacks=callbacks)
+    return read_task_result(directory)
 
 
 @checks_arguments("load")
@@ -219,4 +221,4 @@ def load(run_directory: str | os.PathLike[str]) -> TaskResult:
         print(result.trials_frame()[["trial", "learning_rate", "eval_loss"]])
         ```
     """
-    return read_task_result(Path(run_directory))
+    return read_task_result(path_of(run_directory, where="load: run_directory"))

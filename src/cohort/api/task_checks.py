@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.engine.existing_run import same_run_problems
 from cohort.engine.prepare.inputs import read_inputs
+from cohort.engine.tune import RunOptions
 from cohort.runs.directory import RunDirectory
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["existing_runs", "require_tasks"]
+__all__ = ["existing_runs", "path_of", "require_conduct", "require_tasks"]
 
 _CHOICES = ("resume", "overwrite", "error")
 
@@ -51,10 +54,48 @@ def require_tasks(tasks: object, *, early_exit: object, on_existing: object) -> 
     if early_exit is not None and not isinstance(early_exit, EarlyExitSettings):
         hint = "Write early_exit=cohort.EarlyExit(rule=...)."
         problems.append(Problem(where="early_exit", found=repr(early_exit), allowed="a cohort.EarlyExit", hint=hint))
-    if on_existing not in _CHOICES:
+    if not isinstance(on_existing, str) or on_existing not in _CHOICES:
         hint = "Write on_existing='resume', which is the default."
         allowed = " | ".join(_CHOICES)
         problems.append(Problem(where="on_existing", found=repr(on_existing), allowed=allowed, hint=hint))
+    if problems:
+        raise InputError(problems)
+
+
+def path_of(value: object, *, where: str) -> Path:
+    """Return a path that a caller gave.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(value, str | os.PathLike) and "\0" not in os.fspath(value):
+        return Path(value)
+    shown = repr(value) if isinstance(value, str) else f"a value of type {type(value).__name__}"
+    hint = "Write for example 'runs/mine'."
+    raise InputError(Problem(where=where, found=shown, allowed="a path, as text or as a pathlib.Path", hint=hint))
+
+
+def require_conduct(*, progress: object, watcher: object, options: object) -> None:
+    """Refuse values that say nothing about how a run is carried out or shown.
+
+    Raises:
+        InputError: all problems.
+    """
+    wrong = {
+        "progress": (progress, progress is None or isinstance(progress, bool), "True, False or None"),
+        "watcher": (
+            watcher,
+            watcher is None
+            or (callable(getattr(watcher, "update", None)) and callable(getattr(watcher, "note", None))),
+            "an object with update(progress) and note(text)",
+        ),
+        "options": (options, options is None or isinstance(options, RunOptions), "cohort.engine.tune.RunOptions"),
+    }
+    problems = [
+        Problem(where=name, found=f"a value of type {type(value).__name__}", allowed=allowed, hint=f"Leave {name} out.")
+        for name, (value, is_right, allowed) in wrong.items()
+        if not is_right
+    ]
     if problems:
         raise InputError(problems)
 
@@ -73,6 +114,9 @@ def existing_runs(
         directory = RunDirectory(directories[name])
         is_taken = directory.holds_run() and on_existing != "error"
         occupied = None if is_taken else RunDirectory.find_problem(directory.root)
+        if occupied is not None and directory.holds_run():
+            hint = f"Continue with cohort.resume({str(directory.root)!r}), or give another directory or name."
+            occupied = replace(occupied, where=Place(text=f"run_directory {directory.root}"), hint=hint)
         found = list[Problem]()
         # rows and configurations only: weights are loaded when the task starts
         try:

@@ -7,8 +7,8 @@ docs are made from the same fields, so that a bound or a description is written 
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -98,7 +98,10 @@ class SettingField:
             return isinstance(value, bool)
         types = (int,) if self.kind is int else (int, float)
         # bool is an int to isinstance, but `patience: true` is a mistake
-        if isinstance(value, bool) or not isinstance(value, types) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, types):
+            return False
+        # compared and not asked: a whole number may be larger than any float
+        if types != (int,) and not abs(value) <= sys.float_info.max:
             return False
         return all(_KEEPS[name](value, bound) for name, bound in self.bounds.items())
 

@@ -27,7 +27,7 @@ def _files(value: object) -> object:
             at=(index,) if isinstance(value, list) else (),
         )
         for index, entry in enumerate(entries)
-        if not isinstance(entry, str) or not entry.strip()
+        if not isinstance(entry, str) or not entry.strip() or "\0" in entry
     ]
     if not entries:
         bad = [Refusal(found="an empty list", allowed=_FILES_ALLOWED, hint="Name at least one file.")]

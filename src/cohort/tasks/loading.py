@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -191,6 +192,9 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
     Raises:
         InputError: every problem there is.
     """
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        found, hint = repr(path)[:60], "Write for example load_task('task.yaml')."
+        raise InputError(Problem(where="load_task: path", found=found, allowed="the path of a task file", hint=hint))
     path = Path(path)
     text = _read_text(path)
     file = Place(file=str(path))

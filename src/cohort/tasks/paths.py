@@ -58,7 +58,7 @@ def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: 
         if split == "validation" and quoted_share(value) is not None:
             continue
         entries: list[Any] = value if isinstance(value, list) else [value]
-        if not entries or not all(isinstance(entry, str) and entry.strip() for entry in entries):
+        if not entries or not all(isinstance(entry, str) and entry.strip() and "\0" not in entry for entry in entries):
             continue
         log = ProblemLog()
         absolute = []

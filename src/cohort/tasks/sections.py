@@ -84,7 +84,7 @@ def _memory_limit(value: object) -> object:
         return None
     num_bytes = None
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             # 2e10 is a number of bytes too, but parse_bytes reads no exponent
             num_bytes = parse_bytes(f"{value:f}" if isinstance(value, float) else str(value))
     if num_bytes is None:
