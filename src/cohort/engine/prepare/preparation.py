@@ -29,6 +29,7 @@ from cohort.parallel.training_executor import TrainingExecutor
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives import OBJECTIVES
+from cohort.tuning.evaluation_times import EvaluationPlan
 
 __all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare"]
 
@@ -195,11 +196,7 @@ def prepare(
     sizes = (backbone.sizes if backbone else None) or memory.sizes(
         task, specs=specs, layout=layout, rows=data.train, request=request
     )
-    # by the first trials: evaluations must be the same for those that a sampler proposes later
-    kept = None if recorded is None else recorded_evaluation(recorded)
-    plan = kept or plan_evaluation(task, proposals.first, validation=data.validation)
-    proposals.evaluate_at(plan.times)
-    evaluation = evaluation_note(plan, task=task, num_available=len(data.validation)) if kept is None else None
+    plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
     notes = (evaluation, memory.note(), recomputed_note(sizes, data.train.lengths))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
@@ -227,6 +224,18 @@ def prepare(
         ),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
+
+
+def _settle_evaluation(
+    task: TaskFile, proposals: TrialProposals, *, validation: TokenisedRows, recorded: InputFacts | None
+) -> tuple[EvaluationPlan, str | None]:
+    """Plan how trials are evaluated, as they are to be from now on; return the plan and a note for the user."""
+    # a run that goes on was told when it began
+    kept = None if recorded is None else recorded_evaluation(recorded)
+    # by the first trials: evaluations must be the same for those that a sampler proposes later
+    plan = kept or plan_evaluation(task, proposals.first, validation=validation)
+    proposals.evaluate_at(plan.times)
+    return plan, evaluation_note(plan, task=task, num_available=len(validation)) if kept is None else None
 
 
 def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
