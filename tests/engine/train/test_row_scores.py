@@ -1,0 +1,29 @@
+"""Scores of rows by the task's metrics."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cohort.engine.train.row_scores import RowScores
+from cohort.metrics import Metric
+from cohort.training.objectives import OBJECTIVES
+
+
+def test_a_group_is_scored_by_its_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OBJECTIVES, "pairs", SimpleNamespace(group_size=2))  # type: ignore[arg-type]
+    scores: Any = object.__new__(RowScores)
+    scores._preparation = SimpleNamespace(task=SimpleNamespace(objective="pairs"))
+    scores._executor = SimpleNamespace(slot_of=lambda trial_id: trial_id)
+    scores._time_spent = SimpleNamespace(on=lambda _: contextlib.nullcontext())
+    scores._metrics = (Metric(name="row", score=lambda _, row: float(row["completion"])),)
+    scores._compares_choices = False
+    scores._generate = lambda slots, *, prompts: [[(prompt, 1) for prompt in prompts] for _ in slots]
+    rows: Any = SimpleNamespace(
+        prompts=("a", "a", "b", "b", "", ""), references=tuple("012345"), sources=("r",) * 6, columns=()
+    )
+    # ids are those of groups; the third has no prompt, and so no score
+    assert scores.of([7], rows=rows, row_ids=[0, 1, 2]) == [({"row": (0.0, 2.0)}, 2)]
