@@ -14,7 +14,7 @@ from cohort.training.objectives import OBJECTIVES
 
 
 def test_a_group_is_scored_by_its_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OBJECTIVES, "pairs", SimpleNamespace(group_size=2))  # type: ignore[arg-type]
+    monkeypatch.setitem(OBJECTIVES, "pairs", SimpleNamespace(group_size=2))
     scores: Any = object.__new__(RowScores)
     scores._preparation = SimpleNamespace(task=SimpleNamespace(objective="pairs"))
     scores._executor = SimpleNamespace(slot_of=lambda trial_id: trial_id)
