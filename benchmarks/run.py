@@ -19,6 +19,7 @@ from benchmarks.measure import REPOSITORY
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("steps.packed_vs_alone_cpu", "cpu", ("--threads", "1")),
     ("steps.token_budget_cpu", "cpu", ("--threads", "1")),
+    ("command.verb_seconds", "cpu", ()),
     ("planning.plan_placement", "cpu", ()),
     ("planning.plan_packing", "cpu", ()),
     ("kernels.packed_linear", "cuda", ()),

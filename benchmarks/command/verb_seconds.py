@@ -1,0 +1,63 @@
+"""How soon do the verbs answer that only look: help, schema and the status of a run?
+
+Each command runs in a process of its own; caches of the file system are warm, as they are for a user's second call.
+The status is that of a run of 60 trials with 12,000 steps in its record.
+
+    python -m benchmarks.command.verb_seconds    # CPU, a minute
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measure import RESULTS, print_table, write_result
+from cohort.runs.directory import RunDirectory
+from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
+
+COMMANDS = {"help": "--help", "check_help": "check --help", "schema": "check --schema", "status": "status RUN"}
+
+
+def main() -> int:
+    """Measure, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9, metavar="N", help="times each command is run")
+    parser.add_argument("--output", type=Path, default=RESULTS / "verb_seconds.json", metavar="FILE")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        directory = RunDirectory.create(Path(folder) / "run")
+        write_synthetic_run(directory.database, SyntheticRun(trials=60, steps=800))
+        times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+        # in turn, so that a busy moment of the machine falls on all of them
+        for _ in range(arguments.repeats + 1):
+            for name, words in COMMANDS.items():
+                times[name].append(_seconds(words.replace("RUN", str(directory.root)).split()))
+    rows = [
+        {
+            "command": f"cohort {words}",
+            # without the first, which fills caches
+            "median_seconds": round(statistics.median(times[name][1:]), 3),
+            "slowest_seconds": round(max(times[name][1:]), 3),
+        }
+        for name, words in COMMANDS.items()
+    ]
+    print_table(rows, columns=list(rows[0]))
+    headline = {f"{name}_seconds": float(row["median_seconds"]) for name, row in zip(COMMANDS, rows, strict=True)}
+    question = "How soon do the verbs answer that only look: help, schema and the status of a run?"
+    write_result(arguments.output, question=question, headline=headline, rows=rows)
+    return 0
+
+
+def _seconds(words: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "cohort", *words], check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())
