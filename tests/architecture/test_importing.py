@@ -51,7 +51,8 @@ print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas")
 STATUS_IMPORT = """
 import sys
 import cohort.cli.queue_table, cohort.cli.run_results, cohort.task_queue.status
-print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas") if name in sys.modules])
+heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "jinja2", "scipy", "pydantic")
+print([name for name in heavy if name in sys.modules])
 """
 
 # what a verb imports decides how soon it answers; torch alone takes seconds
@@ -62,7 +63,7 @@ try:
     cohort.cli.main.main(sys.argv[1:])
 except SystemExit as caught:
     assert not caught.code, caught.code
-heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "scipy", "jinja2", "datasets", "sklearn")
+heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "scipy", "jinja2", "datasets", "sklearn", "numpy")
 print([name for name in heavy if name in sys.modules], file=sys.stderr)
 """
 

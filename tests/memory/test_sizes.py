@@ -11,6 +11,7 @@ from cohort.adapters.bank import aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
+from cohort.core.memory_records import MARGIN_SHARE
 from cohort.machine.machine import Machine
 from cohort.memory.sizes import (
     GPU_TOKENS,
@@ -22,7 +23,7 @@ from cohort.memory.sizes import (
     estimated_needs,
     rank_row_bytes,
 )
-from cohort.scheduling.pass_sizes import MARGIN_SHARE, MemoryNeeds
+from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.training.trial import TrialSpec
 
 GIB = 1 << 30

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["GradientCheckpointing", "MemoryShortage", "ObservedPass", "PassKind", "PassPeak", "PassSize"]
+__all__ = [
+    "MARGIN_SHARE",
+    "GradientCheckpointing",
+    "MemoryShortage",
+    "ObservedPass",
+    "PassKind",
+    "PassPeak",
+    "PassSize",
+]
+
+# the default of memory.margin: it stays free for fragments, and for predictions that are a little low
+MARGIN_SHARE = 0.05
 
 
 class PassKind(StrEnum):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
+from cohort.core.memory_records import MARGIN_SHARE
 from cohort.core.units import format_bytes
 from cohort.data.cache import default_cache_directory
 from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import describe_kernels
 from cohort.machine.machine import Machine, choose_machine, cpu_name, host_memory_bytes, package_versions
-from cohort.scheduling.pass_sizes import MARGIN_SHARE
 
 __all__ = ["DiskSpace", "Gpu", "MachineReport", "examine_machine"]
 

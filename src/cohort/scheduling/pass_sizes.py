@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cohort.core.errors import Problem
-from cohort.core.memory_records import GradientCheckpointing
+from cohort.core.memory_records import MARGIN_SHARE, GradientCheckpointing
 from cohort.core.place import Place
 from cohort.core.units import format_bytes
 from cohort.scheduling.pass_memory import largest_that_fits
 
 __all__ = [
     "LEAST_TOKENS",
-    "MARGIN_SHARE",
     "MemoryNeeds",
     "PassSizes",
     "choose_pass_sizes",
@@ -26,8 +25,6 @@ __all__ = [
 ]
 
 LEAST_TOKENS = 64
-# the default of memory.margin: it stays free for fragments, and for predictions that are a little low
-MARGIN_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

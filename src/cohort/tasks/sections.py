@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_validator
 
+from cohort.core.memory_records import MARGIN_SHARE
 from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
-from cohort.scheduling.pass_sizes import MARGIN_SHARE
 from cohort.tasks.earlier_results import parse_earlier_results, plain_earlier_results
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha

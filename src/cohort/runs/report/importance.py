@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 from cohort.core.units import counted
+from cohort.runs.report.followed_parameters import followed_parameters
 from cohort.runs.report.hyperparameter_effects import varied_parameters
 from cohort.runs.report.labels import percent_label
-from cohort.runs.report.searched_parameters import followed_parameters, searched_ranges
 from cohort.runs.results import RunResults
+from cohort.runs.searched_parameters import searched_ranges
 from cohort.tuning.samplers.importance import hyperparameter_importances, is_importance_available
 
 __all__ = ["importance_bars"]

@@ -12,6 +12,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.units import counted
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
+from cohort.runs.report.followed_parameters import followed_parameters
 from cohort.runs.report.headline_bars import headline_bars
 from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.runs.report.importance import importance_bars
@@ -20,9 +21,9 @@ from cohort.runs.report.loss_curves import loss_curves
 from cohort.runs.report.outcomes import outcome_key, outcome_styles
 from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.report.parallel_coordinates import parallel_coordinates
-from cohort.runs.report.searched_parameters import followed_parameters, searched_ranges
 from cohort.runs.report.slot_timeline import slot_timeline
 from cohort.runs.results import RunResults, read_results
+from cohort.runs.searched_parameters import searched_ranges
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.version import __version__
 

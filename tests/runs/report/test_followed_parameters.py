@@ -1,4 +1,4 @@
-"""Which hyperparameters a run searched, and which follow another: as its task says, not as its trials look."""
+"""Which hyperparameters follow another: as the run's task says, not as its trials look."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from cohort.runs.facts import RunFacts, TaskFacts
 from cohort.runs.records import JsonValue
-from cohort.runs.report.searched_parameters import followed_parameters, searched_names
+from cohort.runs.report.followed_parameters import followed_parameters
 from cohort.tasks.task_file import TaskFile
 
 
@@ -18,17 +18,6 @@ def _facts(*, lora: dict[str, JsonValue] | None = None, space: dict[str, JsonVal
         "search": {"space": space or {}},
     }
     return RunFacts(task=TaskFacts(document=TaskFile.model_validate(task).model_dump(mode="json")))
-
-
-def test_the_searched_are_those_of_the_space_in_its_order() -> None:
-    space: dict[str, JsonValue] = {
-        "warmup_ratio": [0.0, 0.1],
-        "r": 16,
-        "learning_rate": {"min": 1e-5, "max": 1e-3, "num": 3},
-    }
-    assert searched_names(_facts(space=space)) == ("warmup_ratio", "r", "learning_rate")
-    assert searched_names(RunFacts()) == ()
-    assert searched_names(RunFacts(task=TaskFacts(document={"search": None}))) == ()
 
 
 @pytest.mark.parametrize(
