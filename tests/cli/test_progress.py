@@ -145,7 +145,7 @@ def test_a_narrow_terminal_keeps_every_number(width: int, count: int) -> None:
         replace(trial(n, statuses[n % 6], reason="underperforming", value=0.123456 + n), train_loss=1.23456)
         for n in range(count)
     )
-    parts = RUN_VIEW.tables(RunProgress(phase="training", trials=trials), width)
+    parts = RUN_VIEW.tables(RunProgress(phase="training", trials=trials), width, 50)
     for part in parts:
         console.print(part)
     lines = console.export_text().splitlines()
@@ -159,7 +159,7 @@ def test_a_narrow_terminal_keeps_every_number(width: int, count: int) -> None:
 def test_bars_say_how_trials_stand_without_colour() -> None:
     one_each = tuple(trial(n, status) for n, status in enumerate(TrialStatus))
     console = Console(width=160, record=True, file=io.StringIO(), color_system=None)
-    console.print(RUN_VIEW.tables(RunProgress(phase="training", trials=one_each), 160)[0])
+    console.print(RUN_VIEW.tables(RunProgress(phase="training", trials=one_each), 160, 50)[0])
     bars = [line.split()[1] for line in console.export_text().splitlines() if line[1:2].isdigit()]
     assert len({bar.strip("━·") for bar in bars}) == len(TrialStatus)
     assert {bar.count("·") for bar in bars} == {8}
@@ -170,8 +170,19 @@ def test_a_metric_is_shown_with_the_loss_it_rides_on() -> None:
     progress = replace(PROGRESS, trials=tuple(scored), metric_label="exact match")
     assert "best exact match 1.25, loss 4.25 (trial 3)" in progress_line(progress)
     console = Console(width=80, record=True, file=io.StringIO())
-    for part in RUN_VIEW.tables(progress, 80):
+    for part in RUN_VIEW.tables(progress, 80, 50):
         console.print(part)
     shown = console.export_text()
     assert "eval" in shown
     assert "4.25" in shown
+
+
+def test_a_screen_of_24_lines_shows_the_lines_below_the_table() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, height=24)
+    many = replace(PROGRESS, trials=tuple(trial(i, TrialStatus.RUNNING, value=1.0 + i) for i in range(60)))
+    with Live(console=console, auto_refresh=False) as live:
+        LiveWatcher(RUN_VIEW, live).update(many)
+        live.refresh()
+    assert "and 47 more" in stream.getvalue()
+    assert "in every trial r 8" in stream.getvalue()

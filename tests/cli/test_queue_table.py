@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cohort.cli.queue_table import queue_line, task_table
+from cohort.cli.queue_table import QUEUE_VIEW, queue_line, task_table
 from cohort.runs.lock import RunLock
 from cohort.task_queue.progress import QueueProgress, SlotView, TaskView
 from cohort.task_queue.records import RunStretch, TaskDecision, TaskState
@@ -108,3 +108,13 @@ def test_a_narrow_table_keeps_names_states_and_numbers(width: int) -> None:
     _, _, rows = shown.partition("─ ")
     assert "".join(line[: line.find("  ", 2)].strip() for line in rows.splitlines()) == "aa-rather-long-name-of-a-task"
     assert ("first planned" in left_out) == (width == 60)
+
+
+def test_a_low_screen_shows_the_tasks_that_have_not_ended() -> None:
+    done = tuple(replace(PROGRESS.tasks[0], name=f"done{n}") for n in range(30))
+    console = Console(width=120, record=True, file=io.StringIO())
+    for part in QUEUE_VIEW.tables(replace(PROGRESS, tasks=(*done, *PROGRESS.tasks[1:])), 120, 14):
+        console.print(part)
+    shown = console.export_text()
+    assert [name for name in ("b", "c") if f"\n {name} " in shown] == ["b", "c"]
+    assert "and 27 more: cohort status shows all" in shown

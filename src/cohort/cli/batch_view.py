@@ -22,7 +22,7 @@ def _line(progress: BatchProgress) -> str:
 
 BATCH_VIEW: View[BatchProgress] = View(
     line=_line,
-    tables=lambda _progress, _width: (),
+    tables=lambda _progress, _width, _height: (),
     phase=lambda progress: progress.phase,
     interval_seconds=10.0,
 )

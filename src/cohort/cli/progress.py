@@ -33,7 +33,9 @@ _BAR_ENDS = {
     TrialStatus.STOPPED: "×",
     TrialStatus.FAILED: "!",
 }
-_SHOWN_TRIALS = 16
+_SHOWN_TRIALS, _LEAST_SHOWN = 16, 3
+# the line above a table, which may wrap twice, its heading and rule, and the lines below it
+_OTHER_LINES = 11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +44,13 @@ class View(Generic[P]):
 
     Attributes:
         line: Everything in one line.
-        tables: What a terminal of so many columns shows below that line.
+        tables: What a terminal of so many columns and lines shows below that line.
         phase: A change of it is printed at once.
         interval_seconds: Time between plain lines.
     """
 
     line: Callable[[P], str]
-    tables: Callable[[P, int], Sequence[Text | Table]]
+    tables: Callable[[P, int, int], Sequence[Text | Table]]
     phase: Callable[[P], str]
     interval_seconds: float
 
@@ -78,7 +80,8 @@ class LiveWatcher(Generic[P]):
         self._view, self._live = view, live
 
     def update(self, progress: P) -> None:
-        tables = self._view.tables(progress, self._live.console.width)
+        size = self._live.console.size
+        tables = self._view.tables(progress, size.width, size.height)
         self._live.update(Group(Text(self._view.line(progress)), *tables))
 
     def note(self, text: str) -> None:
@@ -133,7 +136,7 @@ def _bar(trial: TrialProgress, *, width: int) -> Text:
     return Text.assemble((done, STYLES[trial.status]), ("·" * (width - len(done)), "dim"))
 
 
-def _tables(progress: RunProgress, width: int) -> list[Text | Table]:
+def _tables(progress: RunProgress, width: int, height: int) -> list[Text | Table]:
     if not progress.trials:
         return []
     parameters = [trial.parameters for trial in progress.trials]
@@ -142,7 +145,8 @@ def _tables(progress: RunProgress, width: int) -> list[Text | Table]:
         progress.trials,
         key=lambda trial: (order.index(trial.status), trial.best_order or (float("inf"), trial.trial_id)),
     )
-    shown = ordered[:_SHOWN_TRIALS]
+    # what does not fit would push the lines below the table off the screen
+    shown = ordered[: min(_SHOWN_TRIALS, max(_LEAST_SHOWN, height - _OTHER_LINES))]
     table, left_out = _trial_table(shown, progress, names=names, is_named=True, width=width)
     below = [f"and {len(ordered) - len(shown)} more"] if len(ordered) > len(shown) else []
     # the names of hyperparameters once below the table, where each row has no room for them

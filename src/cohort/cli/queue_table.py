@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -101,10 +102,18 @@ _COLUMNS = {
 }
 
 
-def _live_tables(progress: QueueProgress, width: int) -> list[Text | Table]:
-    table, left_out = task_table(progress, width=width)
-    hidden = left_out_text(left_out, elsewhere="cohort status --json has all")
-    return [table, Text(f"hidden: {hidden}", style="dim")] if left_out else [table]
+def _live_tables(progress: QueueProgress, width: int, height: int) -> list[Text | Table]:
+    room = max(3, height - 9)
+    # those that ended scroll by as notes
+    open_first = sorted(progress.tasks, key=lambda task: task.state.is_final)[:room]
+    shown = tuple(task for task in progress.tasks if task in open_first)
+    table, left_out = task_table(replace(progress, tasks=shown), width=width)
+    below = []
+    if len(shown) < len(progress.tasks):
+        below.append(f"and {len(progress.tasks) - len(shown)} more: cohort status shows all")
+    if left_out:
+        below.append(f"hidden: {left_out_text(left_out, elsewhere='cohort status --json has all')}")
+    return [table, *(Text(line, style="dim") for line in below)]
 
 
 # 30 seconds: several workers write their own logs as well
