@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from cohort.core.units import format_duration
+from cohort.core.units import counted, format_duration
 from cohort.runs.facts import RunFacts
 from cohort.runs.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 from cohort.runs.records import LoggedDecision
@@ -92,7 +92,7 @@ def decision_rows(decisions: Sequence[LoggedDecision]) -> tuple[list[dict[str, A
         for reason, count in stops.most_common()
     ]
     if new_bests:
-        parts.append(f"{new_bests} new bests of a trial (not listed)")
+        parts.append(f"{counted(new_bests, 'new best')} of a trial (not listed)")
     return rows, (", ".join(parts) + "." if parts else "No trial was stopped.")
 
 
