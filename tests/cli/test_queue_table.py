@@ -118,3 +118,13 @@ def test_a_low_screen_shows_the_tasks_that_have_not_ended() -> None:
     shown = console.export_text()
     assert [name for name in ("b", "c") if f"\n {name} " in shown] == ["b", "c"]
     assert "and 27 more: cohort status shows all" in shown
+
+
+def test_the_best_value_is_named_by_its_metric() -> None:
+    tasks = (PROGRESS.tasks[0], replace(PROGRESS.tasks[1], best_value=0.5))
+    progress = replace(PROGRESS, tasks=tasks)
+    one, _ = task_table(progress, width=200, metric_labels={"a": "validation loss", "b": "validation loss"})
+    assert "best validation loss" in [column.header for column in one.columns]
+    several, _ = task_table(progress, width=200, metric_labels={"a": "validation loss", "b": "exact match"})
+    (best,) = [column for column in several.columns if column.header == "best"]
+    assert list(best.cells) == ["validation loss 1.25", "exact match 0.5"]

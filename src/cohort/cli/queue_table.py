@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -60,8 +60,16 @@ def _trials(task: TaskView) -> str:
     return f"{task.num_ended}/{task.num_trials} ended{early}"
 
 
-def task_table(progress: QueueProgress, *, width: int) -> tuple[Table, tuple[str, ...]]:
-    """Return the tasks in the order they were added, with planned and actual times, and what ``width`` left out."""
+def task_table(
+    progress: QueueProgress, *, width: int, metric_labels: Mapping[str, str] | None = None
+) -> tuple[Table, tuple[str, ...]]:
+    """Return the tasks in the order they were added, with planned and actual times, and what ``width`` left out.
+
+    ``metric_labels`` says by task what its best value is.
+    """
+    labels = metric_labels or {}
+    # one metric of all stands in the heading
+    metric = next(iter(labels.values())) if len(set(labels.values())) == 1 else ""
     priority = ["priority"] if any(task.priority for task in progress.tasks) else []
     headings = ("task", "state", *priority, "where", "trials", "steps", "best", "first planned", "actual")
     rows: list[Sequence[str | Text]] = []
@@ -78,12 +86,19 @@ def task_table(progress: QueueProgress, *, width: int) -> tuple[Table, tuple[str
                 task.device or "-",
                 _trials(task),
                 "-" if task.share_done is None else f"{100 * task.share_done:.0f} %",
-                format_value(task.best_value),
+                _best(task, "" if metric else labels.get(task.name, "")),
                 _span(task.planned_start, task.planned_end),
                 (expected if actual[0] is not None else "") + _span(*actual),
             )
         )
-    return fitted_table([_COLUMNS[heading] for heading in headings], rows, width=width)
+    columns = [_COLUMNS[heading] for heading in headings]
+    named = [replace(column, heading=f"best {metric}") if column.heading == "best" else column for column in columns]
+    return fitted_table(named if metric else columns, rows, width=width)
+
+
+def _best(task: TaskView, label: str) -> str:
+    value = format_value(task.best_value)
+    return f"{label} {value}" if label and task.best_value is not None else value
 
 
 _COLUMNS = {
@@ -127,7 +142,7 @@ def print_queue(status: QueueStatus, *, as_json: bool) -> None:
         return
     console = wide_console(180)
     progress = status.progress
-    table, left_out = task_table(progress, width=console.width)
+    table, left_out = task_table(progress, width=console.width, metric_labels=status.metric_labels)
     console.print(table)
     facts = {"hidden": left_out_text(left_out, elsewhere="--json has all")} if left_out else {}
     facts |= {"queue": f"{_count_states(progress)}" + (f" ({status.holder})" if status.holder else "")}
