@@ -27,11 +27,11 @@ def data_settings(facts: RunFacts) -> dict[str, JsonValue]:
     for key in ("train", "validation", "test"):
         if (value := section.pop(key, None)) is not None:
             found[key] = _without_home(value)
-    hashes = {"train": inputs.train_input, "validation": inputs.validation_input}
+    hashes = {"train": inputs.train_input, "validation": inputs.validation_input, "test": inputs.test_input}
     for name, split in hashes.items():
         # a share of the training rows has no files
         if split is not None and split.num_rows_read:
-            found[f"SHA-256 of {name} files"] = split.files_hash
+            found[f"hash of the {name} files"] = split.files_hash
     counts = dict(inputs.data_counts or {})
     found |= {name.replace("_", " "): count for name, count in counts.items()}
     if inputs.data_format is not None:
@@ -55,6 +55,8 @@ def evaluation_settings(facts: RunFacts) -> dict[str, JsonValue]:
         found[_ROWS] = facts.inputs.evaluation_rows
     if facts.finals is not None:
         found["finalists"] = f"{counted(len(facts.finals.ranked), 'trial')} on {facts.finals.rows_text}"
+    if facts.test is not None:
+        found["test"] = f"the chosen adapter on {facts.test.rows_text}"
     section = _section(facts, "evaluation")
     is_loss = facts.metric == LOSS.name and not section.get("metrics")
     hidden = (*found, "finalists", *(_OF_GENERATION if is_loss else ()))

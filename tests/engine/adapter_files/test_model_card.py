@@ -46,7 +46,7 @@ def test_a_card_says_what_was_trained_on_and_how_it_was_measured(results: RunRes
     card = render_model_card(results, trial_id=results.ranked[0].trial.trial_id)
     inputs = results.facts.inputs
     assert inputs.train_input is not None
-    assert f"| SHA-256 of train files | {inputs.train_input.files_hash} |" in card
+    assert f"| hash of the train files | {inputs.train_input.files_hash} |" in card
     assert f"| training rows | {inputs.num_train_rows} |" in card
     assert re.search(r"\| train \| .*\.jsonl \|", card)
     assert f"| validation rows, during training | {inputs.evaluation_rows} |" in card
