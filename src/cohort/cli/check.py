@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -65,7 +66,8 @@ def check(
             return
         from rich.console import Console
 
-        is_terminal = sys.stdout.isatty()
+        # where colours are not wanted, the trained part is in brackets as in a pipe
+        is_terminal = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for example in report.examples:
             print(format_example(example, color=is_terminal))
             print()

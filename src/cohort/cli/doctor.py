@@ -70,12 +70,12 @@ def _show_choices(gpu: str, *, as_json: bool) -> None:
 
 
 def _facts(report: MachineReport) -> dict[str, str]:
-    from cohort.core.units import format_bytes
+    from cohort.core.units import counted, format_bytes
 
     facts = {
         "system": report.system,
         "python": report.python,
-        "cpu": f"{report.cpu}, {report.num_cpus} usable, torch uses {report.torch_threads} threads",
+        "cpu": f"{report.cpu}, {report.num_cpus} usable, torch uses {counted(report.torch_threads, 'thread')}",
         "memory": f"{format_bytes(report.memory_total_bytes)}, {format_bytes(report.memory_free_bytes)} available",
         "cuda build": report.cuda_build,
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cohort.core.durable_files import write_text
-from cohort.core.units import format_bytes, format_duration
+from cohort.core.units import counted, format_bytes, format_duration
 from cohort.planning.planning import TaskPlan
 from cohort.planning.simulation import PlanSimulation
 from cohort.runs.report.gantt import TaskBar, gantt_drawing, gantt_legend
@@ -70,7 +70,7 @@ def plan_page(planned: TaskPlan, *, simulation: PlanSimulation | None = None) ->
     # without a simulation there is one kind of bar, and a legend of kinds would say nothing
     kinds = [("planned", "planned, at worst"), ("actual", "simulated, with early exits")] if actual else []
     return gantt_page(
-        title=f"Plan of {len(planned.tasks)} tasks on {choice.label}",
+        title=f"Plan of {counted(len(planned.tasks), 'task')} on {choice.label}",
         cards=cards,
         drawing=drawing,
         legend=gantt_legend(names, kinds=kinds),

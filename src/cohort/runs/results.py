@@ -93,7 +93,7 @@ def best_first(
 
 def _why(trial: TrialRecord, *, metric: ObjectiveMetric, finals: Comparison | None) -> str:
     ended = {
-        TrialStatus.COMPLETED: f"all {trial.steps_done} steps",
+        TrialStatus.COMPLETED: "its one step" if trial.steps_done == 1 else f"all {trial.steps_done} steps",
         TrialStatus.STOPPED: f"stopped at step {trial.steps_done}: {trial.reason}",
         TrialStatus.FAILED: f"failed at step {trial.steps_done}: {trial.message or 'no message'}",
         TrialStatus.PARKED: f"parked at step {trial.steps_done}",

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.units import counted
 from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress import RunProgress, TrialProgress
@@ -149,7 +150,7 @@ class ProgressTracker:
             message = f": {decision.message}" if decision.message else ""
             self._watcher.note(f"trial {decision.trial_id} stopped at step {decision.step}: {decision.reason}{message}")
         elif decision.kind is DecisionKind.FINISH:
-            self._watcher.note(f"trial {decision.trial_id} completed its {decision.step} steps")
+            self._watcher.note(f"trial {decision.trial_id} completed its {counted(decision.step, 'step')}")
 
     def _tokens_per_second(self) -> float | None:
         if len(self._window) < 2:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from cohort.core.units import format_duration
+from cohort.core.units import counted, format_duration
 from cohort.runs.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
 
 __all__ = ["Pause", "TaskBar", "gantt_drawing", "gantt_legend"]
@@ -104,8 +104,8 @@ def gantt_drawing(
                 title = _title(bar, name, device=device)
                 parts.append(_bar(bar, title, names, box=(left, y_top, right, y_base), classes=f"{kind}{pale}"))
     parts += [_pause(pause, frame, x=pause.at_seconds / divisor) for pause in pauses]
-    num_tasks = len({bar.task for bar in bars})
-    description = f"{num_tasks} tasks on {len(gpu_ids)} devices; the last ends after {format_duration(end)}." + (
+    tasks_on_devices = f"{counted(len({bar.task for bar in bars}), 'task')} on {counted(len(gpu_ids), 'device')}"
+    description = f"{tasks_on_devices}; the last ends after {format_duration(end)}." + (
         f" Upper bars are planned, lower ones {happened}." if actual else ""
     )
     return frame.drawing("".join(parts), title="Tasks over time", description=description, name="gantt")
