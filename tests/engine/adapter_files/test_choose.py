@@ -187,3 +187,16 @@ def test_a_trial_without_a_checkpoint_names_those_that_have_one(run: Path, tmp_p
     others = ", ".join(str(n) for n in range(6) if n != trial_id)
     with pytest.raises(InputError, match=f"{trial_id}, which has no checkpoint on disk; allowed: one of {others}"):
         export_adapter(without, form=ExportForm.PEFT, trial_id=trial_id)
+
+
+def test_a_run_of_several_gpus_is_used_on_a_cpu(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    task = copy / "task.yaml"
+    expected = generate_from_run(copy, ["1+1="], settings=SETTINGS)
+    with sqlite3.connect(copy / "run.db") as database:
+        database.execute("UPDATE facts SET value = '\"cuda (NVIDIA H100)\"' WHERE key = 'device'")
+    task.write_text(task.read_text().replace("num_gpus: 0", "num_gpus: 4"))
+    found = generate_from_run(copy, ["1+1="], settings=SETTINGS)
+    assert found.answers == expected.answers
+    assert (expected.note, found.note) == (None, "computing on cpu in float32; the run trained on cuda")

@@ -136,12 +136,16 @@ def test_a_run_without_an_adapter_says_what_is_missing(run: Path, tmp_path: Path
         measured(copy, data=run.parent / "validation.jsonl")
 
 
-def test_conversations_are_measured_with_their_template(tmp_path: Path) -> None:
+def test_conversations_are_measured_with_their_template_and_their_trained_turns(tmp_path: Path) -> None:
     folder = write_inputs(tmp_path / "chat")
-    (folder / "model" / "chat_template.jinja").write_text(TEMPLATE)
-    for name in ("messages", "prompt_completion"):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
-    dataset = {"train": "messages.jsonl", "validation": "messages.jsonl"}
+    turns = [row["messages"] for row in ROWS["messages"]]
+    rows = [{"messages": [*one, *other]} for one, other in zip(turns[::2], turns[1::2], strict=True)]
+    (folder / "messages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS["prompt_completion"]))
+    # the model's own tokenizer has no template
+    dataset = {
+        "train": "messages.jsonl", "validation": "messages.jsonl", "chat_template": TEMPLATE, "trained_turns": "last"
+    }  # fmt: skip
     task = tiny_task(
         folder, dataset=dataset, search={"space": {"learning_rate": [1e-2]}}, evaluation={"max_examples": 64}
     )
@@ -152,4 +156,4 @@ def test_conversations_are_measured_with_their_template(tmp_path: Path) -> None:
     assert finals is not None
     assert found.contenders[0].values["loss"] == finals.winner.values["loss"]
     with pytest.raises(InputError, match="no 'messages'"):
-        measured(folder / "run", data=folder / "prompt_completion.jsonl")
+        measured(folder / "run", data=folder / "text.jsonl")

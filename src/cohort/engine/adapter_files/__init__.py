@@ -1,1 +1,1 @@
-"""What users take away from a run: adapter directories, exports, generated text."""
+"""What users take away from a run: adapter directories, exports, answers, conversations, values on other rows."""

@@ -46,7 +46,7 @@ class AnsweredFile:
     Attributes:
         num_resumed: Answers that an earlier process had finished.
         so_far: The checkpoint of an unfinished run.
-        note: For the user, about the base model.
+        note: For the user, about the base model and the device.
     """
 
     path: Path
@@ -121,7 +121,7 @@ def answer_file(
                 # parquet files hold values that JSON does not have, such as dates
                 lines.write(json.dumps({**row.values, **own}, ensure_ascii=False, default=str) + "\n")
         _journal_path(output).unlink()
-    return AnsweredFile(path=output, num_rows=len(rows), num_resumed=resumed, so_far=so_far, note=base.note)
+    return AnsweredFile(path=output, num_rows=len(rows), num_resumed=resumed, so_far=so_far, note=loaded.note)
 
 
 def _answer(loaded: RunModel, answer: Answer) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Chat:
 
     Attributes:
         so_far: The checkpoint of an unfinished run.
-        note: For the user, about the base model.
+        note: For the user, about the base model and the device.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Chat:
         self._turns: list[Message] = []
         self._last_asked: tuple[Message, ...] = ()
         self._num_asked = 0
-        self.so_far, self.note = so_far, loaded.base.note
+        self.so_far, self.note = so_far, loaded.note
 
     @property
     def remembers(self) -> bool:

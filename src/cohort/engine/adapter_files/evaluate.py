@@ -45,7 +45,7 @@ class HeldOutEvaluation:
         contenders: In the order asked for; ``winner_minus`` of each is the first one's value less its own. The base
             model, last, has no trial; only a checkpoint of an unfinished run has a step.
         so_far: The checkpoint of an unfinished run.
-        notes: For the user: about rows that were left out, and about the base model.
+        notes: For the user: about rows that were left out, the base model and the device.
     """
 
     data: Path
@@ -129,7 +129,7 @@ def evaluate_run(
         metrics=(*dict.fromkeys(metric_name(name) for name in spelled if name != LOSS), LOSS),
         contenders=_contenders(wanted, measured, base=base, so_far=so_far),
         so_far=so_far,
-        notes=_notes(base, held),
+        notes=_notes(loaded, held),
     )
 
 
@@ -218,6 +218,6 @@ def _contenders(
     )
 
 
-def _notes(base: RunBase, held: HeldOutRows) -> tuple[str, ...]:
+def _notes(loaded: RunModel, held: HeldOutRows) -> tuple[str, ...]:
     left_out = None if held.note is None else f"{len(held.rows)} of {held.num_read} rows are measured; {held.note}"
-    return tuple(note for note in (base.note, left_out) if note is not None)
+    return tuple(note for note in (loaded.note, left_out) if note is not None)

@@ -49,7 +49,7 @@ class Generated:
     Attributes:
         answers: One for each prompt.
         so_far: The checkpoint of an unfinished run; None where the run has finished, or a trial was named.
-        note: For the user, about the base model.
+        note: For the user, about the base model and the device.
     """
 
     answers: tuple[str, ...]
@@ -95,4 +95,4 @@ def generate_from_run(
     answers = [""] * len(requests)
     for answer in loaded.answers(requests, sampling=settings.sampling):
         answers[answer.index] = loaded.text(answer.tokens)
-    return Generated(answers=tuple(answers), so_far=so_far, note=base.note)
+    return Generated(answers=tuple(answers), so_far=so_far, note=loaded.note)

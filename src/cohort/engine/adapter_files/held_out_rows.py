@@ -63,7 +63,13 @@ def read_held_out(path: Path, *, base: RunBase, tokenizer: Any, context: int) ->
         settings = replace(settings, format=recorded)
     _, parsed = parse_rows(raw, settings=settings, log=log)
     _require_form(parsed, base=base)
-    rendered = render_rows(parsed, tokenizer=tokenizer, completion_only_loss=settings.completion_only_loss, log=log)
+    rendered = render_rows(
+        parsed,
+        tokenizer=tokenizer,
+        completion_only_loss=settings.completion_only_loss,
+        last_turn_only=settings.trained_turns == "last",
+        log=log,
+    )
     kept, _ = tokenise_rows(rendered, tokenizer=tokenizer, settings=settings, log=log) if rendered else ([], None)
     raise_problems(_stopping(log, settings=settings))
     if not kept:

@@ -70,20 +70,31 @@ class RunModel:
     """
 
     def __init__(self, base: RunBase) -> None:
-        """Load the model.
+        """Load the model, on one GPU if there is one and the task did not forbid it.
 
         Raises:
-            InputError: the device that the task asks for is not here, or files of the model are wrong.
+            InputError: files of the model are wrong.
         """
         task = base.task
         self.base = base
-        self.machine: Machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+        # an adapter is used where it is, with however many GPUs it was trained: one is enough
+        self.machine: Machine = choose_machine("auto" if task.num_gpus else 0, where=task.where("num_gpus"))
         self.tokenizer: Any = load_tokenizer(base.directory)
         use_chat_template(self.tokenizer, task.dataset.chat_template)
         self.decoder: Decoder = load_decoder(base.directory, dtype=self.machine.dtype, device=self.machine.device)
         self.bank: AdapterBank | None = None
         self.slots: tuple[int, ...] = ()
         self._budget = _GENERATION_TOKENS
+
+    @property
+    def note(self) -> str | None:
+        """What the user should know: about the place of the base model, and about another device than the run's."""
+        recorded = (self.base.facts.machine.device or self.machine.device.type).partition(" (")[0]
+        notes = [self.base.note] if self.base.note else []
+        if recorded != self.machine.device.type:
+            dtype = str(self.decoder.dtype).removeprefix("torch.")
+            notes.append(f"computing on {self.machine.device.type} in {dtype}; the run trained on {recorded}")
+        return "; ".join(notes) or None
 
     def hold(self, adapters: Sequence[PeftAdapter]) -> None:
         """Put ``adapters`` into the bank instead of those that are there.
