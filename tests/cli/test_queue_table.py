@@ -93,6 +93,11 @@ def test_a_queued_task_shows_when_it_is_expected() -> None:
     rows = list(zip(*(column.cells for column in task_table(PROGRESS, width=200)[0].columns), strict=True))
     assert rows[1][3] == "3/8 ended, 2 early"
     assert rows[2][-2:] == ("-", "about 1m 05s to 2m 05s")
+    # it takes longer than predicted: no end in the past, no time left below zero
+    late = replace(PROGRESS, now_seconds=200.0)
+    (*_, actual) = task_table(late, width=200)[0].columns
+    assert list(actual.cells)[2] == "about 1m 05s to 3m 20s"
+    assert queue_line(late).endswith("about 0s left")
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -46,6 +46,15 @@ def test_a_task_is_kept_whole_whatever_becomes_of_its_file(folder: Path) -> None
     assert task_of(task).training.max_steps == 8
 
 
+def test_messages_name_the_lines_of_the_file_that_was_added(folder: Path) -> None:
+    (folder / "first.yaml").write_text("base_model: model\ndataset:\n  train: train.jsonl\n  max_length: 64\n")
+    task = first(folder)
+    assert str(task_of(task).where("dataset.max_length")) == f"{folder / 'first.yaml'}:4: dataset.max_length"
+    assert task_of(task).where("model_name_or_path").line == 1
+    (folder / "first.yaml").write_text("# another file by now\n")
+    assert task_of(task).where("dataset.max_length").line is None
+
+
 def test_the_same_command_again_continues(folder: Path) -> None:
     task = first(folder)
     assert submit(folder, "first", "second", known=(task,)) == (["second"], ["first"])

@@ -43,7 +43,7 @@ def queue_line(progress: QueueProgress) -> str:
     if busy:
         parts.append(", ".join(busy))
     if progress.end_seconds is not None:
-        parts.append(f"about {format_duration(progress.end_seconds - progress.now_seconds)} left")
+        parts.append(f"about {format_duration(max(progress.end_seconds - progress.now_seconds, 0.0))} left")
     return " | ".join(parts)
 
 
@@ -76,7 +76,9 @@ def task_table(
     for task in progress.tasks:
         actual = (task.actual_start, task.actual_end)
         if not task.state.is_final and task.expected_end is not None:
-            actual = (task.actual_start or task.expected_start, task.expected_end)
+            # a task that takes longer than predicted ends at the earliest now
+            end = max(task.expected_end, progress.now_seconds)
+            actual = (task.actual_start or task.expected_start, end)
         expected = "" if actual[1] is None or task.state.is_final else "about "
         rows.append(
             (

@@ -14,14 +14,18 @@ from cohort.engine.prepare.inputs import load_fitting_task
 from cohort.engine.resume_checks import require_same_task
 from cohort.runs.directory import RunDirectory, choose_name
 from cohort.task_queue.records import QueuedTask, TaskState
-from cohort.tasks.loading import TaskFile, load_task, task_from_mapping
+from cohort.tasks.loading import TaskFile, load_task, task_from_mapping, task_lines
 
 __all__ = ["find_changes", "read_submissions", "submission_of", "task_of"]
 
 
 def task_of(queued: QueuedTask) -> TaskFile:
     """Return the task as it was added, even if its file has changed or is gone."""
-    return task_from_mapping(queued.task, base_directory=Path("/"), name=queued.source)
+    source = Path(queued.source)
+    # messages name lines of the file, as long as it is the one that was added
+    is_same = source.is_file() and queued.digests.get(queued.source) == _digest(source)
+    lines = task_lines(source) if is_same else {}
+    return task_from_mapping(queued.task, base_directory=Path("/"), name=queued.source, lines=lines)
 
 
 def read_submissions(

@@ -23,7 +23,7 @@ from cohort.tasks.problems import problems_from
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml
 
-__all__ = ["TaskFile", "TaskFileError", "load_task", "task_from_mapping", "task_json_schema"]
+__all__ = ["TaskFile", "TaskFileError", "load_task", "task_from_mapping", "task_json_schema", "task_lines"]
 
 
 class TaskFileError(InputError):
@@ -211,6 +211,19 @@ def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
     return task_from_mapping(
         document.data, base_directory=path.parent, name=str(path), lines=document.lines, overrides=parsed
     )
+
+
+def task_lines(path: Path) -> dict[KeyPath, int]:
+    """Return the line of each key of a task file under the names of ours; nothing where it cannot be read."""
+    try:
+        document = parse_yaml(_read_text(path), where=Place(file=str(path)))
+    except InputError:
+        return {}
+    lines = {} if document is None else dict(document.lines)
+    for written, key in ACCEPTED.items():
+        if written in lines:
+            lines.setdefault(key, lines[written])
+    return lines
 
 
 def task_json_schema() -> dict[str, Any]:
