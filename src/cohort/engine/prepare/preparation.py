@@ -180,11 +180,7 @@ def prepare(
     inputs, machine = read_inputs_and_machine(task, also=also)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
-    if backbone is None:
-        decoder = load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
-    else:
-        backbone.require_same(task, directory=inputs.model_directory, machine=machine)
-        decoder = backbone.decoder
+    decoder = _load(task, inputs, machine, backbone)
     # trials before memory: passes are measured for the ranks that will train
     proposals = TrialProposals(task, data.train)
     loaded, specs, layout = clock.monotonic(), proposals.largest(), inputs.layout
@@ -244,3 +240,10 @@ def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[in
     # each row's rank is its own hash, so that one more validation row changes at most one chosen row
     ranked = sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
     return tuple(sorted(ranked[:wanted]))
+
+
+def _load(task: TaskFile, inputs: TaskInputs, machine: Machine, backbone: LoadedBackbone | None) -> Decoder:
+    if backbone is None:
+        return load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
+    backbone.require_same(task, directory=inputs.model_directory, machine=machine)
+    return backbone.decoder
