@@ -36,7 +36,7 @@ def test_a_search_that_pays_for_it_compares_all_that_were_asked_for_on_all_rows(
 def test_finalists_go_before_rows() -> None:
     cheaper = plan(59_000)
     assert (cheaper.num_finalists, cheaper.num_rows) == (4, 100)
-    assert cheaper.note == "4 instead of 5 finalists: max_cost_fraction 0.1 of the search pays for no more"
+    assert cheaper.note == "4 instead of 5 finalists: finalists_cost_fraction 0.1 of the search pays for no more"
     least = plan(15_000)
     assert (least.num_finalists, least.num_rows) == (2, 50)
     assert "2 instead of 5 finalists and 50 instead of 100 validation rows" in least.note
@@ -47,7 +47,7 @@ def test_there_are_never_fewer_rows_than_trials_were_compared_on() -> None:
         num_finalists=2,
         num_rows=16,
         note="2 instead of 5 finalists and 16 instead of 100 validation rows: "
-        "max_cost_fraction 0.1 of the search pays for no more",
+        "finalists_cost_fraction 0.1 of the search pays for no more",
     )
 
 
@@ -55,7 +55,7 @@ def test_there_are_never_fewer_rows_than_trials_were_compared_on() -> None:
 def test_the_bound_holds_unless_the_least_breaks_it(cost: float, available: int, others: int, candidates: int) -> None:
     found = plan(cost, available=available, others=others, candidates=candidates, evaluated=min(16, available))
     spent = EVALUATION_TOKEN_COST * 20.0 * found.num_rows * (found.num_finalists + others)
-    assert spent <= SETTINGS.max_cost_fraction * cost * (1 + 1e-9) or (
+    assert spent <= SETTINGS.finalists_cost_fraction * cost * (1 + 1e-9) or (
         found.num_finalists <= 2 and found.num_rows == min(16, available)
     )
     assert 1 <= found.num_finalists <= min(5, candidates)

@@ -52,6 +52,8 @@ class Activity(StrEnum):
     TRAIN = "train"
     EVALUATE = "evaluate"
     GENERATE = "generate"
+    COMPARE = "compare"
+    """The best trials on all validation rows, and the winner on the test rows, once the search has ended."""
 
 
 # keys stay as the first version wrote them, so that old and new databases are read by one rule; a group's fields have

@@ -47,6 +47,7 @@ class EvaluationSettings:
     every_fraction: float = share(0.05, "distance of the later evaluations")
     max_cost_fraction: float = number(0.10, "rows and times are thinned to this share of training", minimum=None)
     finalists: int = whole(5, "best trials that all validation rows compare at the end; 0: none", minimum=0)
+    finalists_cost_fraction: float = number(0.10, "finalists, then rows, are thinned to this share", minimum=None)
 
     def __post_init__(self) -> None:
         check_settings(self, where=Place(key=("evaluation",)))

@@ -40,7 +40,7 @@ def plan_finals(
     cost_tokens: float,
     settings: EvaluationSettings,
 ) -> FinalsPlan:
-    """Keep the last comparison within ``max_cost_fraction`` of the search: fewer finalists first, then fewer rows.
+    """Keep the comparison within ``finalists_cost_fraction`` of the search: fewer finalists first, then fewer rows.
 
     Args:
         num_candidates: Trials that have a best checkpoint.
@@ -52,7 +52,7 @@ def plan_finals(
     """
     wanted = min(settings.finalists, num_candidates)
     # in rows of one contender: what the bound pays for
-    affordable = settings.max_cost_fraction * cost_tokens / (EVALUATION_TOKEN_COST * tokens_per_row)
+    affordable = settings.finalists_cost_fraction * cost_tokens / (EVALUATION_TOKEN_COST * tokens_per_row)
     num_finalists = min(wanted, max(_FEWEST, math.floor(affordable / num_available) - num_others))
     num_contenders = num_finalists + num_others
     num_rows = min(num_available, max(num_evaluated, math.floor(affordable / num_contenders)))
@@ -61,7 +61,7 @@ def plan_finals(
         taken.append(f"{num_finalists} instead of {wanted} finalists")
     if num_rows < num_available:
         taken.append(f"{num_rows} instead of {num_available} validation rows")
-    bound = f"max_cost_fraction {settings.max_cost_fraction:g} of the search pays for no more"
+    bound = f"finalists_cost_fraction {settings.finalists_cost_fraction:g} of the search pays for no more"
     return FinalsPlan(
         num_finalists=num_finalists, num_rows=num_rows, note=f"{' and '.join(taken)}: {bound}" if taken else ""
     )

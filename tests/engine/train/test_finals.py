@@ -34,7 +34,7 @@ from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
 # few rows of each evaluation, many for the last comparison; what it may cost is a test of its own
-FEW = {"max_examples": 1, "max_cost_fraction": 100.0}
+FEW = {"max_examples": 1, "finalists_cost_fraction": 100.0}
 SPACE: dict[str, Any] = {
     "training": {"max_steps": 4},
     "lora": {"r": 2},
@@ -125,7 +125,7 @@ def test_a_run_of_a_version_before_keeps_the_winner_of_its_evaluations(folder: P
     (run / "task.yaml").write_text("".join(line for line in text.splitlines(True) if "finalists" not in line))
     with RunReader.open(run / "run.db") as reader:
         document = dict(reader.facts().task.document or {})
-    document["evaluation"] = {key: value for key, value in document["evaluation"].items() if key != "finalists"}
+    document["evaluation"] = {key: value for key, value in document["evaluation"].items() if "finalists" not in key}
     connection = sqlite3.connect(run / "run.db")
     connection.execute("UPDATE facts SET value = ? WHERE key = 'task'", (json.dumps(document),))
     connection.commit()

@@ -65,7 +65,7 @@ class Finals:
         default = [best for best in leaders if best.trial_id == facts.task.default_trial_id != winner_id]
         num_rows = len(rows) // self._preparation.group_size
         say(f"measuring the best adapter on {num_rows} test rows")
-        with self._run.time_spent.on(Activity.EVALUATE):
+        with self._run.time_spent.on(Activity.COMPARE):
             measured = self._measure([winner, *default], rows=rows, row_ids=range(num_rows))
         found = _compare([winner], default, measured, metric=study.metric)
         self._run.store.add_seconds(self._run.time_spent.take())
@@ -84,7 +84,7 @@ class Finals:
         if plan.note:
             self._run.watcher.note(f"the last comparison has {plan.note}")
         others = [] if default is None or default in finalists else [default]
-        with self._run.time_spent.on(Activity.EVALUATE):
+        with self._run.time_spent.on(Activity.COMPARE):
             rows = self._preparation.inputs.data.all_validation
             row_ids = choose_rows(self._preparation.task, rows, wanted=plan.num_rows)
             measured = self._measure([*finalists, *others], rows=rows, row_ids=row_ids)
