@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cohort.core.errors import InputError
@@ -51,6 +51,7 @@ def test_there_are_never_fewer_rows_than_trials_were_compared_on() -> None:
     )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cost=st.floats(1, 1e7), available=st.integers(1, 5000), others=st.integers(1, 2), candidates=st.integers(1, 60))
 def test_the_bound_holds_unless_the_least_breaks_it(cost: float, available: int, others: int, candidates: int) -> None:
     found = plan(cost, available=available, others=others, candidates=candidates, evaluated=min(16, available))
