@@ -228,6 +228,7 @@ class RunFacts:
         base_metrics: Measured without an adapter, ``loss`` among them.
         default_metrics: The same for the default hyperparameters, trained to their last step.
         search_ended: What ended the search before all trials were proposed, in words.
+        search_ended_at: Position of the log at which a callback ended it; None if time did.
         are_results_written: Whether nothing is left to do.
         run_seconds: Run time when it was last recorded; rows of the log may be later.
         seconds: Some run time belongs to no activity, so that their sum may be less than ``run_seconds``.
@@ -246,6 +247,7 @@ class RunFacts:
     base_metrics: Mapping[str, float] | None = None
     default_metrics: Mapping[str, float] | None = None
     search_ended: str | None = None
+    search_ended_at: int | None = None
     are_results_written: bool | None = None
     tracker_failures: Mapping[str, str] | None = None
     run_seconds: float = 0.0
@@ -298,6 +300,7 @@ class FactUpdates(TypedDict, total=False):
     base_metrics: Mapping[str, float]
     default_metrics: Mapping[str, float]
     search_ended: str
+    search_ended_at: int
     are_results_written: bool
     tracker_failures: Mapping[str, str]
     run_seconds: float

@@ -129,3 +129,16 @@ def test_a_trial_that_fails_is_recorded_with_its_own_number(
     assert (trials[0].steps_done, trials[1].steps_done) == (4, 0)
     assert trials[1].message == "ValueError: a bad row (tried 3 times)"
     assert other.study.trajectory(0).num_steps == 4
+
+
+def test_a_due_checkpoint_holds_what_was_decided_at_the_boundary_after_its_step(
+    tmp_path: Path, clock: ManualClock, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a callback is told of a step once: saved without what it decided, that would be lost with a kill
+    order: list[str] = []
+    task = Task(tmp_path / "run", executor, [spec_of(0, num_steps=2)], clock=clock)
+    monkeypatch.setattr(task.supervisor, "checkpoint_when_due", lambda: order.append("due"))
+    session = session_of(executor, clock, at_boundary=lambda: order.append(f"boundary {len(executor.packs)}"))
+    session.join(task.supervisor)
+    session.run()
+    assert order == ["boundary 0", "boundary 1", "due", "boundary 2", "due"]

@@ -62,6 +62,7 @@ class Session:
             StopRequestedError: ``stop_requested`` said so; all states are saved.
             StorageFullError: a disk is full; the last checkpoints are whole.
         """
+        has_stepped = False
         while True:
             # first, so that a task which joins here is checkpointed by a stop in the same round
             self._at_boundary()
@@ -69,6 +70,9 @@ class Session:
                 for member in self._members:
                     member.checkpoint()
                 raise StopRequestedError
+            # after the boundary: what callbacks decided about these steps is saved with them, as it is not asked again
+            for member in self._members if has_stepped else ():
+                member.checkpoint_when_due()
             for member in [member for member in self._members if member.is_finished]:
                 # results are written from what this checkpoint holds, so a kill while writing repeats no step
                 member.checkpoint()
@@ -80,8 +84,7 @@ class Session:
             # all that were admitted may have failed to load
             if self._executor.resident:
                 self._step()
-            for member in self._members:
-                member.checkpoint_when_due()
+            has_stepped = True
 
     def _admit(self) -> None:
         owned = {key: self._owner(key) for key in self._executor.resident}

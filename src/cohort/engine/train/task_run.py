@@ -146,9 +146,10 @@ class TaskRun:
         if later:
             self._propose_again(later)
         self._callbacks.replayed(entries)
-        # a callback's word, or time that was used up, holds after a stop as well
-        if (ended := self.run.store.reader.facts().search_ended) is not None:
-            self._preparation.proposals.end(ended)
+        # a callback's word holds after a stop as well, unless the steps that led to it are repeated
+        facts = self.run.store.reader.facts()
+        if facts.search_ended_at is not None and facts.search_ended_at <= log.last_position():
+            self._preparation.proposals.end(facts.search_ended or "the search was ended by a callback")
 
     def call_back(self) -> None:
         """Tell the caller's functions what happened since the last call; call it between two steps.
@@ -159,7 +160,7 @@ class TaskRun:
         self._callbacks.deliver()
         if (ended := self._requests.settle()) is not None:
             self._preparation.proposals.end(ended)
-            self.run.store.set_facts(search_ended=ended)
+            self.run.store.set_facts(search_ended=ended, search_ended_at=self.run.store.reader.log.last_position())
 
     def _propose_again(self, later: dict[int, int]) -> None:
         """Propose what was proposed at this place of the log, and take it off ``later``."""
