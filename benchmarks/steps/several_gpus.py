@@ -60,7 +60,7 @@ def main() -> None:
         "batch_size": options.batch_size,
         "not_measured": sorted({1, 2, 4, 8} - {*gpus}),
     }
-    print_table(rows)
+    print_table(rows, columns=("gpus", "scaling", "trials", "step_ms", "tokens_per_second"))
     print({key: round(value, 3) for key, value in headline.items()})
     out = options.out or RESULTS / f"several_gpus_{options.shape}.json"
     write_result(out, question=QUESTION, headline=headline, rows=rows, notes=notes)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cohort.core.errors import RankLostError
 from cohort.engine.train.progress import RunProgress
@@ -59,6 +60,18 @@ def test_several_ranks_give_the_bits_of_one(
     assert result_of(tmp_path / "run") == expected
     assert len(processes) == num_ranks - 1
     assert all(process._process.poll() is not None for process in processes), "the other ranks end with the run"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus_repeat_each_other(folder: Path, tmp_path: Path) -> None:
+    """Its packs differ from those of one GPU, so only the trials and their steps are the same as there."""
+    runs = [tmp_path / name for name in ("one", "two", "again")]
+    for run, num_gpus in zip(runs, (1, 2, 2), strict=True):
+        tune(tiny_task(folder, **SECTIONS, num_gpus=num_gpus), run, options=OPTIONS)
+    one, two, again = map(outcome_of, runs)
+    assert two == again
+    assert two["steps"].keys() == one["steps"].keys()
 
 
 @pytest.mark.slow
