@@ -104,8 +104,27 @@ def readme_table(results: Path = RESULTS) -> str:
     return "\n".join(rows)
 
 
+def finalists_table(results: Path = RESULTS) -> str:
+    """Return a row for each sweep of the study of finalists, and for each task whose cost was measured."""
+    lines = [
+        "| sweep | rows: search, end | led | won | test loss, won over led | cost in tokens |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in _read(results / "finalists.json")["rows"]:
+        name = row.get("task") or f"{row['set']}, {row['grid']} grid, seed {row['seed']}"
+        test = f"{row['winner_test_loss'] / row['leader_test_loss']:.3f}" if row["changed"] and "set" in row else ""
+        used = f"{row['evaluation_rows']}, {row['validation_rows']}"
+        cost = f"{row['token_cost_percent']:.1f} %"
+        lines.append(f"| {name} | {used} | trial {row['leader']} | trial {row['winner']} | {test} | {cost} |")
+    return "\n".join(lines)
+
+
 # each document that holds a table between the two marks
-TABLES: dict[Path, Callable[[], str]] = {Path("README.md"): readme_table, Path("docs/benchmarks.md"): table}
+TABLES: dict[Path, Callable[[], str]] = {
+    Path("README.md"): readme_table,
+    Path("docs/benchmarks.md"): table,
+    Path("docs/finalists.md"): finalists_table,
+}
 
 
 def renewed(text: str, rows: str) -> str:
