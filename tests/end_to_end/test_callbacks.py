@@ -18,7 +18,8 @@ from tests.end_to_end.tiny_tasks import write_inputs
 KEYS: dict[str, Any] = {
     "training": {"max_steps": 6, "batch_size": 2},
     "lora": {"target_modules": ["q_proj"], "lora_alpha": "2r"},
-    "evaluation": {"max_examples": 4},
+    # small enough to be dear: evaluated as often as a longer run
+    "evaluation": {"max_examples": 4, "max_cost_fraction": 100.0},
     "early_exit": "none",
     "num_gpus": 0,
 }
