@@ -110,6 +110,7 @@ def test_the_adapter_that_is_best_on_all_validation_rows_is_chosen(
             "evaluation": {
                 "metric": metric,
                 "max_examples": 16,
+                "max_cost_fraction": 50.0,
                 "finalists_cost_fraction": 50.0,
                 "warmup_evaluations": 1,
                 "every_fraction": 1.0,
