@@ -39,10 +39,11 @@ def test_wrong_words_end_nothing(folder: Path, capsys: Capture, monkeypatch: pyt
     first = generated(folder, capsys, "1+1=")
     slash = generated(folder, capsys, "/x")
     long = "1" * 500
-    code, out, err = talked(folder, capsys, monkeypatch, f"/base\n/rest\n{long}\n//x\n1+1=")
+    code, out, err = talked(folder, capsys, monkeypatch, f"/base\n/rest\n/reset now\n{long}\n//x\n1+1=")
     assert (code, out) == (0, slash + first)
     assert "no question yet" in err
     assert "/rest is no command; there are /reset, /base, /help, /quit" in err
+    assert "write /reset alone; a message that begins with / needs a second /" in err
     assert "the model's context is 128" in err
     assert "Traceback" not in err
 

@@ -279,7 +279,9 @@ def test_a_limit_that_is_too_low_names_one_that_will_do(folder: Path, tmp_path: 
     with pytest.raises(InputError) as raised:
         tune(task(model_bytes(folder) + beside_the_model), tmp_path / "run")
     enough = limit_that_would_do(str(raised.value))
-    check_task(task(enough))
+    outlook = check_task(task(enough)).outlook
+    # the run measures its passes; the check estimates them from above, and may find no room to predict a time for
+    assert outlook.seconds is not None or outlook.time_text.startswith("unknown (an estimate from above")
     tune(task(enough), tmp_path / "run")
 
 

@@ -36,7 +36,9 @@ def test_what_it_will_run_on_is_noted_first(folder: Path) -> None:
     preparation = prepared(folder, watcher=watcher)
     assert watcher.notes[0].startswith("6 trials on cpu (")
     assert "products: " in watcher.notes[0]
-    assert watcher.notes[1:] == list(preparation.notes)
+    warned = [f"warning: {warning}" for warning in preparation.warnings]
+    assert warned, "six validation rows are few"
+    assert watcher.notes[1:] == [*preparation.notes, *warned]
     assert watcher.snapshots[0].phase == "reading and tokenising the data"
 
 

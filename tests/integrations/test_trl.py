@@ -159,7 +159,7 @@ def test_of_rows_in_files_the_tokens_that_count_have_to_be_said() -> None:
         ({"max_length": None}, "max_length: found None"),
         ({"data_seed": 3}, "data_seed: found 3"),
         ({"dataloader_drop_last": True}, "dataloader_drop_last: found True; .*each epoch trains on all rows"),
-        ({"deepspeed": "ds.json"}, "one task trains on one GPU"),
+        ({"deepspeed": "ds.json"}, "the base model is not divided over GPUs; num_gpus divides the trials"),
         ({"push_to_hub": True}, "nothing is uploaded"),
     ],
 )

@@ -89,6 +89,18 @@ def test_a_base_model_that_is_better_and_other_trials_that_are_as_good(tmp_path:
     ]
 
 
+def test_a_default_configuration_that_is_better_is_named(tmp_path: Path) -> None:
+    """It is compared with the winner, and cannot win where the search had ranked it below the finalists."""
+    results = results_with(tmp_path / "run", base=FAR, runner_up=FAR, default_id=2)
+    better = {"loss": estimate(RowValues.of_scores((0.4, 0.5) * 10))}
+    finals = results.facts.finals
+    assert finals is not None
+    finals = replace(finals, others=(*finals.others, replace(contender(2, CLOSE), winner_minus=better)))
+    results = replace(results, facts=replace(results.facts, finals=finals))
+    assert verdicts(results) == ["the default configuration is better than the best trial"]
+    assert "the best is worse by 0.45" in comparison_lines(results)["default"]
+
+
 def test_json_has_the_comparison_and_its_verdicts(tmp_path: Path) -> None:
     plain = results_json(results_with(tmp_path / "run", base=FAR, runner_up=CLOSE, default_id=None))
     assert plain["finals"]["ranked"][0]["values"]["loss"]["num_rows"] == 20

@@ -114,10 +114,12 @@ def _respond(talk: Chat, line: str) -> None:
         print("the conversation is forgotten", file=sys.stderr)
     elif line == "/help":
         print("\n".join(f"{name}  {what}" for name, what in _COMMANDS.items()), file=sys.stderr)
+    elif command in _COMMANDS and line != "/base":
+        print(f"write {command} alone; a message that begins with / needs a second /", file=sys.stderr)
     elif command.startswith("/") and not command.startswith("//") and line != "/base":
         known = ", ".join(_COMMANDS)
-        print(f"{command} is no command; there are {known}. A message that begins with / needs a second /.",
-              file=sys.stderr)  # fmt: skip
+        hint = "A message that begins with / needs a second /."
+        print(f"{command} is no command; there are {known}. {hint}", file=sys.stderr)
     else:
         try:
             # "//" is how a message begins with a slash

@@ -42,7 +42,6 @@ def init(
             print(json.dumps({"task": str(output), "num_trials": new.num_trials, "rows": new.data_note}, indent=2))
             return
         stem = output.stem
-        print(
-            f"{output}: {new.data_note}; {counted(new.num_trials, 'configuration')}, {new.num_train_epochs} epochs each"
-        )
+        trials, epochs = counted(new.num_trials, "configuration"), counted(new.num_train_epochs, "epoch")
+        print(f"{output}: {new.data_note}; {trials}, {epochs} each")
         print(f"\n    cohort check {output}\n    cohort tune {output} -o runs/{stem}")

@@ -175,7 +175,7 @@ def _pack_table(packs: Sequence[TaskPacks], *, device: str, width: int) -> Table
 def _pack_summary(own: TaskPacks, *, device: str) -> str:
     plan, count = own.plan, len(own.plan.jobs)
     above = 100 * (plan.makespan_seconds / own.bound_seconds - 1) if own.bound_seconds else 0.0
-    devices = f"{counted(plan.num_gpus, device)}"
+    devices = counted(plan.num_gpus, device)
     return (
         f"{counted(count, 'pack')} on {devices} end in {format_duration(plan.makespan_seconds)}, "
         f"{above:.1f} % above the bound over all packings; training on one {device} takes "

@@ -111,7 +111,7 @@ def difference_interval(
         weights, seed: As for :func:`mean_interval`.
     """
     if len(values) != len(others):
-        raise ValueError(f"{len(values)} values beside {len(others)}: both must be of the same rows")
+        raise ValueError(f"{len(values)} values and {len(others)} others: both must be of the same rows")
     return mean_interval([a - b for a, b in zip(values, others, strict=True)], weights, seed=seed)
 
 

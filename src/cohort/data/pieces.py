@@ -28,7 +28,7 @@ def split_tokens(
     begins_with_first = first is not None and len(tokens) > 0 and int(tokens[0]) == first
     head = np.asarray([first] if begins_with_first else [], dtype=np.int32)
     if most - len(head) - overlap < 1:
-        raise ValueError(f"pieces of {most} tokens have no room beside {len(head)} and an overlap of {overlap}")
+        raise ValueError(f"pieces of {most} tokens have no room after {len(head)} and an overlap of {overlap}")
     end = min(most, len(tokens))
     yield tokens[:end], trained[:end]
     while end < len(tokens):

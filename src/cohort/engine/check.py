@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from cohort.core.errors import InputError
 from cohort.core.units import counted, format_duration
 from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.estimate.estimate import estimate_task, hardware_of
+from cohort.engine.estimate.task_costs import TimeParts
 from cohort.engine.prepare.data_notes import split_notes
 from cohort.engine.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.engine.prepare.proposals import TrialProposals, num_first_trials
@@ -32,6 +34,7 @@ _SOURCES = {
     CostSource.SCALED: "a guess from few measured steps",
     CostSource.MEASURED: "from steps measured here",
 }
+_NO_ROOM = "an estimate from above finds no room for the passes; the run measures them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,8 @@ class Outlook:
         evaluations_per_trial: How often a trial is evaluated.
         evaluation_rows: Validation rows of one evaluation.
         evaluation_share: Compute of all evaluations over that of all training.
-        seconds: Expected from the start to the end, if the exit rule keeps the share of trials that it is set to keep.
+        seconds: Expected from the start to the end, if the exit rule keeps the share of trials that it is set to keep;
+            None where an estimate from above finds no room for the passes, which a run measures.
         most_seconds: If every trial trains to its end.
         source: Where the seconds come from, in words.
     """
@@ -54,13 +58,15 @@ class Outlook:
     evaluations_per_trial: tuple[int, int]
     evaluation_rows: int
     evaluation_share: float
-    seconds: float
-    most_seconds: float
+    seconds: float | None
+    most_seconds: float | None
     source: str
 
     @property
     def time_text(self) -> str:
         """Return ``about 12m 05s (at most 41m 10s with no early exit; from steps measured here)``."""
+        if self.seconds is None or self.most_seconds is None:
+            return f"unknown ({self.source})"
         most = f"at most {format_duration(self.most_seconds)} with no early exit; "
         return (
             f"about {format_duration(self.seconds)} ({most if self.seconds < self.most_seconds else ''}{self.source})"
@@ -140,20 +146,28 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
 def _outlook(
     task: TaskFile, inputs: TaskInputs, machine: Machine, *, trials: TrialProposals, plan: EvaluationPlan
 ) -> Outlook:
-    num_gpus = max(1, machine.num_gpus)
-    time = estimate_task(task, hardware_of(machine), inputs=inputs, most_gpus=num_gpus).options[0].time
+    num_gpus, hardware = max(1, machine.num_gpus), hardware_of(machine)
+    time: TimeParts | None = None
+    try:
+        time = estimate_task(task, hardware, inputs=inputs, most_gpus=num_gpus).options[0].time
+    except InputError:
+        # the memory limit was checked before; this estimate is from above and may refuse what a run accepts
+        if weight_bytes(inputs.config, machine) >= hardware.memory_bytes:
+            raise
     settings = task.early_exit_settings()
     # what trials end before their last step besides the selection is unknown before they train
     kept = settings.kept_share + (1 - settings.kept_share) * settings.warmup_fraction
+    fixed = 0.0 if time is None else time.start + time.rest
+    work = 0.0 if time is None else (time.training + time.evaluation) / num_gpus
     return Outlook(
         steps_per_trial=_span(trial.spec.num_steps for trial in trials.first),
         tokens_per_trial=_span(trial.planned_tokens for trial in trials.first),
         evaluations_per_trial=_span(len(trial.candidate.evaluation_steps) for trial in trials.first),
         evaluation_rows=plan.num_rows,
         evaluation_share=plan.cost_fraction,
-        seconds=time.start + time.rest + kept * (time.training + time.evaluation) / num_gpus,
-        most_seconds=time.start + time.rest + (time.training + time.evaluation) / num_gpus,
-        source=_SOURCES[time.source],
+        seconds=None if time is None else fixed + kept * work,
+        most_seconds=None if time is None else fixed + work,
+        source=_NO_ROOM if time is None else _SOURCES[time.source],
     )
 
 

@@ -136,7 +136,7 @@ def _module_of_file(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def _first_on_path(root: Path) -> Iterator[None]:
-    # the module may import what lies beside it
+    # the module may import modules of the same folder
     sys.path.insert(0, str(root))
     try:
         yield

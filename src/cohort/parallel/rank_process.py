@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class RankProcess:
-    """One rank beside rank 0. Commands are sent and answered in order; several may be under way on several ranks."""
+    """One rank other than rank 0. Commands are answered in order; several ranks may work at the same time."""
 
     def __init__(self, setup: RankSetup) -> None:
         """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready."""

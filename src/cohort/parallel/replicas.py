@@ -70,7 +70,7 @@ class ReplicaExecutor:
         self._known: dict[int, dict[PassKind, int]] = {}
         self._num_recomputed: dict[int, int] = {}
         self._shortages: list[MemoryShortage] = []
-        # steps that were done beside one that failed; reported when they are asked for again
+        # steps that were done while another failed; reported when they are asked for again
         self._unreported: dict[int, StepDone] = {}
         try:
             for process in others:

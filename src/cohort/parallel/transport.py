@@ -1,6 +1,6 @@
 """Sends objects with tensors between the processes of one machine.
 
-Tensors of a host travel as bytes beside the message, without being pickled. Those of a GPU stay where they are: the
+Tensors of a host travel as bytes after the message, without being pickled. Those of a GPU stay where they are: the
 receiver opens their memory (CUDA IPC), so a state of gigabytes costs a message of bytes.
 """
 

@@ -33,7 +33,7 @@ class Asked:
 
 
 def ask(run_directory: Path, request: TrialRequest, *, wait_seconds: float, clock: Clock | None = None) -> Asked:
-    """Check a request, hand it in and wait for the answer; a run that nobody trains now takes it up when it is resumed.
+    """Check a request, hand it in and wait for the answer; a run that no process trains takes it up when resumed.
 
     Args:
         wait_seconds: The longest wait; the request stays when it is over.
@@ -56,6 +56,9 @@ def ask(run_directory: Path, request: TrialRequest, *, wait_seconds: float, cloc
         clock.sleep(_SECONDS_BETWEEN_LOOKS)
         answer = spool.take_answer(name)
         is_training = directory.lock().holder() is not None
+    if answer is None:
+        # a run may answer in its last moment, after the look above
+        answer = spool.take_answer(name)
     if answer is not None and answer.problems:
         raise InputError(answer.problems)
     return Asked(answer=answer, is_training=is_training)

@@ -34,9 +34,9 @@ class RunDirectory:
         self.rows = root / "rows"
         self.report = root / "report.html"
         self.results_csv = root / "results.csv"
-        # every step and evaluation, one JSON object a line
         # the rows that a seed put aside for validation, as their files have them
         self.validation_rows = root / "validation.jsonl"
+        # every step and evaluation, one JSON object a line
         self.metrics_jsonl = root / "metrics.jsonl"
         # what people ask of its trials from other processes, and the answers
         self.requests = root / "requests"

@@ -27,7 +27,7 @@ class MetricsFile:
         self._tokens: dict[int, int] = {}
 
     def write(self) -> None:
-        """Write the file anew, whole or not at all.
+        """Write the whole file again, all of it or nothing.
 
         Raises:
             StorageFullError: the disk is full; the file is as it was.
@@ -46,7 +46,7 @@ class MetricsFile:
         if not self._path.exists():
             self.write()
             return
-        # whole lines only; should a kill cut the last one, the resume writes the file anew
+        # whole lines only; should a kill cut the last one, the resume writes the file again
         with storage_full_named(self._path), self._path.open("ab") as stream:
             stream.write(self._new_lines())
 

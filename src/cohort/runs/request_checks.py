@@ -17,7 +17,7 @@ from cohort.tuning.decisions import Reason
 from cohort.tuning.interventions import can_be_resumed
 from cohort.tuning.parameters import Value
 
-__all__ = ["CheckedRequest", "check_request", "plain_value"]
+__all__ = ["CheckedRequest", "check_request", "recorded_value"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
             raise InputError(problem)
     if request.kind not in (RequestKind.CLONE, RequestKind.ADD):
         return CheckedRequest(trial=trial)
-    source = None if trial is None else {name: plain_value(value) for name, value in trial.parameters.items()}
+    source = None if trial is None else {name: recorded_value(value) for name, value in trial.parameters.items()}
     parameters = added_parameters(task, request.values, source=source)
     problems = [*_too_large(parameters, facts=facts)]
     if trial is not None and request.warm_start:
@@ -72,7 +72,7 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
     return CheckedRequest(trial=trial, parameters=parameters)
 
 
-def plain_value(value: object) -> Value:
+def recorded_value(value: object) -> Value:
     """Return a recorded hyperparameter as the plain value that it is."""
     assert isinstance(value, bool | int | float | str), "a hyperparameter is a number, a word or a switch"
     return value

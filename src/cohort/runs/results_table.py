@@ -116,7 +116,7 @@ FILE_COLUMNS = (
 
 # only in tables of runs that compared their best trials at the end: the rank follows from it
 _FINAL = Column(
-    name="on all rows",
+    name="on {} rows",
     value=lambda entry: None if entry.final_value is None else entry.final_value.value,
     text=lambda entry: _final_text(entry),
 )
@@ -166,7 +166,8 @@ def _item(value: Callable[[RankedTrial], Any], name: str) -> Callable[[RankedTri
 def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label: str) -> list[Column]:
     """Return the columns of a table for people, in their order."""
     columns = [column for column in SHOWN_COLUMNS if medium in column.media]
-    if all(entry.final_value is None for entry in ranked):
+    num_final_rows = next((entry.final_rows for entry in ranked if entry.final_value is not None), None)
+    if num_final_rows is None:
         columns.remove(_FINAL)
     if metric_label == LOSS.label and _LOSS_OF_METRIC in columns:
         columns.remove(_LOSS_OF_METRIC)
@@ -176,7 +177,11 @@ def shown_columns(ranked: Sequence[RankedTrial], *, medium: Medium, metric_label
         found = entry.trial.best_metrics
         return {name: value for name, value in found.items() if label_of(name) != metric_label}
 
-    replaced = {_BEST_VALUE: replace(_BEST_VALUE, name=metric_label)}
+    replaced = {
+        _BEST_VALUE: replace(_BEST_VALUE, name=metric_label),
+        # the comparison may have had no time for all rows
+        _FINAL: replace(_FINAL, name=_FINAL.name.format(num_final_rows)),
+    }
     if medium is Medium.TERMINAL:
         replaced[_METRICS] = replace(_METRICS, value=others)
     return list(_spread([replaced.get(column, column) for column in columns], ranked))

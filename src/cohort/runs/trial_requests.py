@@ -95,7 +95,7 @@ class RequestSpool:
         return name
 
     def waiting(self) -> list[str]:
-        """Return the names of the requests that nobody has answered, in order."""
+        """Return the names of the requests without an answer, in order."""
         try:
             with os.scandir(self._folder) as entries:
                 names = [entry.name for entry in entries]
@@ -137,7 +137,7 @@ class RequestSpool:
         return Answer(text=found["text"], trial_id=found["trial_id"], problems=problems)
 
     def clear(self) -> None:
-        """Remove the answers that nobody has taken."""
+        """Remove the answers that were not taken."""
         for path in self._folder.glob(f"*{_ANSWER}"):
             path.unlink(missing_ok=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cohort.core.estimates import Estimate
 from cohort.core.intervals import share_interval
+from cohort.core.units import counted
 from cohort.metrics import counts_hits
 from cohort.runs.comparison import Comparison, Contender
 from cohort.runs.results import RunResults
@@ -14,7 +15,7 @@ __all__ = ["comparison_lines", "estimate_text", "training_value_text", "verdicts
 
 def estimate_text(found: Estimate, *, rows: str = "") -> str:
     """Return ``0.625 (95 %: 0.52 to 0.72, 96 rows)``."""
-    return f"{found.value:.4g} ({_within(found)}{rows or _count(found.num_rows)})"
+    return f"{found.value:.4g} ({_within(found)}{rows or counted(found.num_rows, 'row')})"
 
 
 def training_value_text(results: RunResults, value: float | None) -> str:
@@ -29,7 +30,7 @@ def training_value_text(results: RunResults, value: float | None) -> str:
     if counts_hits(results.metric.name) and abs(hits - round(hits)) < 1e-6:
         ends = share_interval(round(hits), num_rows)
         within = f"95 %: {ends.low:.4g} to {ends.high:.4g}, "
-    return f"{label} {value:.4g} ({within}{_count(num_rows, 'validation row')})"
+    return f"{label} {value:.4g} ({within}{counted(num_rows, 'validation row')})"
 
 
 def comparison_lines(results: RunResults) -> dict[str, str]:
@@ -84,8 +85,12 @@ def verdicts(results: RunResults) -> list[str]:
     default = None if default_id is None else finals.of_trial(default_id)
     if default is finals.winner:
         sentences.append("the default configuration is the best")
-    elif default is not None and not _gain(default, metric).excludes_zero:
-        sentences.append("the best trial is within noise of the default configuration")
+    elif default is not None:
+        gain = _gain(default, metric)
+        if not gain.excludes_zero:
+            sentences.append("the best trial is within noise of the default configuration")
+        elif gain.value < 0:
+            sentences.append("the default configuration is better than the best trial")
     noise = [entry.trial_id for entry in finals.ranked[1:] if not _gain(entry, metric).excludes_zero]
     noise = [trial_id for trial_id in noise if default is None or trial_id != default.trial_id]
     if noise:
@@ -117,7 +122,7 @@ def _gain(other: Contender, metric: ObjectiveMetric) -> Estimate:
 def _numbers(contender: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
     found = contender.values[metric.name]
     # rows without a prompt have a loss and no answer
-    rows = comparison.rows_text if found.num_rows == comparison.num_rows else _count(found.num_rows)
+    rows = comparison.rows_text if found.num_rows == comparison.num_rows else counted(found.num_rows, "row")
     text = f"{metric.label} {estimate_text(found, rows=rows)}"
     if metric.name == LOSS.name:
         return text
@@ -130,7 +135,3 @@ def _within(found: Estimate) -> str:
 
 def _place(contender: Contender) -> str:
     return f"trial {contender.trial_id}, step {contender.step}"
-
-
-def _count(num_rows: int, word: str = "row") -> str:
-    return f"{num_rows} {word}{'' if num_rows == 1 else 's'}"

@@ -205,7 +205,7 @@ def _rank_for(request: Request, inside: Sequence[Request], capacity: Capacity) -
 
 
 def _fits(request: Request, inside: Sequence[Request], capacity: Capacity) -> bool:
-    """Return whether ``request`` fits beside those inside one rank."""
+    """Return whether ``request`` fits on one rank next to those it holds."""
     together = [*inside, request]
     # Slots and rank rows are room in the bank, hard limits; tokens are a target, for a step is split to fit memory.
     if len(together) > capacity.num_slots or sum(other.r for other in together) > capacity.rank_rows:

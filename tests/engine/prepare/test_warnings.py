@@ -68,5 +68,7 @@ def test_the_outlook_counts_what_trials_will_do(folder: Path, tmp_path: Path, mo
     assert outlook.tokens_per_trial == (3 * report.data.train_lengths.num_tokens,) * 2
     assert outlook.evaluation_rows == 4
     assert 0 < outlook.evaluation_share < 1
+    assert outlook.seconds is not None
+    assert outlook.most_seconds is not None
     assert 0 < outlook.seconds <= outlook.most_seconds
     assert outlook.source == "a guess: no step of such a task was measured here"

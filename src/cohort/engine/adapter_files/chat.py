@@ -170,7 +170,7 @@ class Chat:
             prompt_tokens=tokens,
             max_new_tokens=self._settings.max_new_tokens,
             slot=slot,
-            # the same words asked twice are drawn anew, and both models draw alike
+            # the same words asked twice are drawn with other numbers, and both models with the same ones
             seed=self._settings.seed + self._num_asked,
         )
         own: list[int] = []

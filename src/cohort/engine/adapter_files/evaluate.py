@@ -1,4 +1,4 @@
-"""Measures adapters of a run on rows that it has not seen, beside the base model: loss, metrics, and 95 % intervals."""
+"""Measures adapters of a run on rows that it has not seen, and the base model: loss, metrics, and 95 % intervals."""
 
 from __future__ import annotations
 

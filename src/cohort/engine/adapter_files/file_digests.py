@@ -1,6 +1,6 @@
 """Content hashes of large files, kept: a base model is read once to check it, not before every prompt.
 
-A file counts as unchanged while its path, inode, size and both times are. Whoever writes to a file changes its ctime,
+A file counts as unchanged while its path, inode, size and both times are. Writing to a file changes its ctime,
 which no program can set.
 """
 

@@ -27,7 +27,7 @@ from cohort.models.finite_weights import non_finite_weights
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.growing_tables import GrowingTables
 from cohort.runs.records import LoggedDecision, LoggedEvent
-from cohort.runs.request_checks import CheckedRequest, check_request, plain_value
+from cohort.runs.request_checks import CheckedRequest, check_request, recorded_value
 from cohort.runs.trial_requests import Answer, RequestKind, TrialRequest
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import FROM_STEP, FROM_TRIAL, USER, Intervention, intervention_of
@@ -185,7 +185,7 @@ class TaskRun:
     def _planned_again(self, trial_id: int) -> PlannedTrial:
         """Plan a trial that a person added, as its record shows it."""
         parameters = self.run.store.reader.trial(trial_id).parameters
-        return self._planned(trial_id, {name: plain_value(value) for name, value in parameters.items()})
+        return self._planned(trial_id, {name: recorded_value(value) for name, value in parameters.items()})
 
     def _planned(self, trial_id: int, parameters: Mapping[str, Value]) -> PlannedTrial:
         preparation = self._preparation

@@ -36,7 +36,7 @@ def _resource(name: str) -> str:
 
 def _subtitle(results: RunResults) -> str:
     facts = results.facts
-    parts = [f"{counted(len(results.ranked), 'LoRA adapter')}"]
+    parts = [counted(len(results.ranked), "LoRA adapter")]
     base_model = facts.places.base_model
     if base_model is not None:
         # a local folder is named without its path, which the run facts show
