@@ -50,8 +50,8 @@ class Engine:
         """Choose the machine's share.
 
         Args:
-            total_gpus: GPUs to use; "auto": one if there is one; 0: the CPU. With several, each task gets one GPU, and
-                tasks run side by side.
+            total_gpus: GPUs to use; "auto": one if there is one; 0: the CPU. Several tasks run side by side, one on each
+                GPU; a task that runs alone has as many as its ``num_gpus`` says.
             strategy: Removed; any value is an error.
 
         Raises:
@@ -59,7 +59,7 @@ class Engine:
         """
         problems, total_gpus = [], plain_value(total_gpus)
         if strategy is not None:
-            problems.append(_removed("Engine: strategy", strategy, hint="Leave strategy out: each task uses one GPU."))
+            problems.append(_removed("Engine: strategy", strategy, hint="Leave strategy out: several tasks run one on each GPU."))
         # True is an int in Python, and no number of GPUs
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
         if not is_count and not (isinstance(total_gpus, str) and total_gpus == "auto"):
@@ -151,7 +151,7 @@ class Engine:
                 ``error`` refuses.
             on_step, on_evaluation, on_trial_end: Functions that are called between two steps with a
                 :class:`cohort.StepReport`, :class:`cohort.EvaluationReport` or :class:`cohort.TrialEndReport`, whose
-                methods stop the trial or the run. Such a stop is recorded, and replayed when the run is resumed.
+                methods change trials or stop the run. What they ask is recorded, and replayed when the run is resumed.
             study: An ``optuna.Study`` for one task: a sampler that learns (tpe) begins with its results, and each trial
                 that ends is added to it.
             progress: Whether to show a progress bar; None: in notebooks and on terminals.

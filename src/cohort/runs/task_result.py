@@ -24,8 +24,8 @@ class TaskResult:
         state: ``done``, ``running`` (a process trains it now) or ``stopped`` (:func:`cohort.resume` continues it).
         run_directory: Holds everything that was written.
         adapter_directory: The best adapter, as PEFT and vLLM load it; it exists once the run is done.
-        best_trial: Row of ``trials`` that it comes from, so far the best while the run is not done; None before the
-            first evaluation.
+        best_trial: Row of ``trials`` of the best adapter, or of the best so far while the run is not done; None before
+            the first evaluation.
         metrics: The best adapter's ``loss`` and further metrics on the validation rows.
         base_value: The task's metric of the model without an adapter.
         trials: The trials table, best first, as ``--json`` prints it (``FILE_COLUMNS`` of

@@ -81,8 +81,8 @@ class Task:
         Args:
             model: ``model_name_or_path``, a hub id or a local directory.
             dataset: ``dataset.train``: files, a directory or a hub id; or rows: a list of dicts, a pandas DataFrame or
-                a ``datasets.Dataset``. Or the whole section as a mapping, whose ``train`` and ``validation`` may be any
-                of these. A run keeps its own copy of rows, in ``rows/`` of its directory.
+                a ``datasets.Dataset``. Or the whole section as a mapping, whose ``train``, ``validation`` and ``test``
+                may be any of these. A run keeps its own copy of rows, in ``rows/`` of its directory.
             search_space: ``search.space``: a list, a range ``{"min": ..., "max": ..., "log": True}``, one value, or a
                 multiple of r such as ``"2r"``, by hyperparameter.
             name: The name of the task and of its run directory; when None the stem of its first training file, or
