@@ -50,8 +50,8 @@ class Engine:
         """Choose the machine's share.
 
         Args:
-            total_gpus: GPUs to use; "auto": one if there is one; 0: the CPU. Several tasks run side by side, one on each
-                GPU; a task that runs alone has as many as its ``num_gpus`` says.
+            total_gpus: GPUs to use; "auto": one if there is one; 0: the CPU. Several tasks run side by side, one on
+                each GPU; a task that runs alone has as many as its ``num_gpus`` says.
             strategy: Removed; any value is an error.
 
         Raises:
@@ -59,7 +59,8 @@ class Engine:
         """
         problems, total_gpus = [], plain_value(total_gpus)
         if strategy is not None:
-            problems.append(_removed("Engine: strategy", strategy, hint="Leave strategy out: several tasks run one on each GPU."))
+            hint = "Leave strategy out: several tasks run one on each GPU."
+            problems.append(_removed("Engine: strategy", strategy, hint=hint))
         # True is an int in Python, and no number of GPUs
         is_count = isinstance(total_gpus, int) and not isinstance(total_gpus, bool) and total_gpus >= 0
         if not is_count and not (isinstance(total_gpus, str) and total_gpus == "auto"):
