@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 import cohort
 from cohort.runs.reader import RunReader
+from cohort.runs.store import RunStore
 from tests.end_to_end.tiny_tasks import write_inputs
 
 KEYS: dict[str, Any] = {
@@ -130,6 +132,47 @@ def test_a_callback_ends_the_run_and_its_search(folder: Path, tmp_path: Path) ->
     assert result.adapter_directory.is_dir()
     assert {row["reason"] for row in result.trials} == {"stopped by user"}
     assert len(cohort.resume(tmp_path / "run").trials) == 2
+
+
+def test_the_end_of_a_trial_that_a_callback_stopped_may_add_another_one(folder: Path, tmp_path: Path) -> None:
+    ended: list[int] = []
+
+    def on_evaluation(report: cohort.EvaluationReport) -> None:
+        if report.trial_id == 0:
+            report.stop_trial("enough")
+
+    def on_trial_end(report: cohort.TrialEndReport) -> None:
+        ended.append(report.trial_id)
+        if report.trial_id == 0:
+            report.clone_trial({"learning_rate": 5e-3})
+
+    task = task_of(folder, search_space={"learning_rate": [1e-3]})
+    result = cohort.run(task, run_directory=tmp_path / "run", on_evaluation=on_evaluation, on_trial_end=on_trial_end)
+    assert ended == [0, 1]
+    assert [row["status"] for row in sorted(result.trials, key=lambda row: row["trial"])] == ["stopped", "completed"]
+
+
+def test_a_search_that_a_callback_ended_in_steps_that_a_kill_lost_goes_on(folder: Path, tmp_path: Path) -> None:
+    task = task_of(
+        folder,
+        search={"sampler": "random", "trials": 4, "first_trials": 2},
+        search_space={"learning_rate": {"min": 1e-4, "max": 1e-2, "log": True}},
+    )
+
+    def interrupt(calls: int) -> Callable[[Any], None]:
+        left = iter(range(calls, 0, -1))
+        return lambda _: signal.raise_signal(signal.SIGINT) if next(left, 0) == 1 else None
+
+    with pytest.raises(KeyboardInterrupt):
+        cohort.run(task, run_directory=tmp_path / "run", on_step=interrupt(2))
+    with contextlib.closing(RunStore.resume(tmp_path / "run" / "run.db")) as store:
+        # after the checkpoint, as of a process that was killed after it had ended the search
+        store.set_facts(search_ended="stopped by on_step", search_ended_at=store.position + 1)
+    with pytest.raises(KeyboardInterrupt):
+        cohort.resume(tmp_path / "run", on_step=interrupt(2))
+    # the log is now longer than it was when the lost steps ended the search
+    result = cohort.resume(tmp_path / "run")
+    assert len(result.trials) == 4
 
 
 def _fails(report: Any) -> None:

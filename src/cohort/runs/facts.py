@@ -299,8 +299,8 @@ class FactUpdates(TypedDict, total=False):
     test: Comparison
     base_metrics: Mapping[str, float]
     default_metrics: Mapping[str, float]
-    search_ended: str
-    search_ended_at: int
+    search_ended: str | None
+    search_ended_at: int | None
     are_results_written: bool
     tracker_failures: Mapping[str, str]
     run_seconds: float

@@ -264,6 +264,11 @@ class CallbackCaller:
             if isinstance(entry, LoggedDecision) and entry.decision.kind is DecisionKind.NEW_BEST:
                 self._bests[entry.decision.trial_id] = found[entry.decision.trial_id, entry.decision.step]
 
+    @property
+    def has_news(self) -> bool:
+        """Whether something happened that the callbacks were not told of."""
+        return bool(self._waiting)
+
     def deliver(self) -> None:
         """Call the callbacks about all that happened since the last call.
 

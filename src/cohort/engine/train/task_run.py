@@ -146,17 +146,35 @@ class TaskRun:
         if later:
             self._propose_again(later)
         self._callbacks.replayed(entries)
-        # a callback's word holds after a stop as well, unless the steps that led to it are repeated
-        facts = self.run.store.reader.facts()
-        if facts.search_ended_at is not None and facts.search_ended_at <= log.last_position():
-            self._preparation.proposals.end(facts.search_ended or "the search was ended by a callback")
+        self._settle_search_end(log.last_position())
 
-    def call_back(self) -> None:
-        """Tell the caller's functions what happened since the last call; call it between two steps.
+    def _settle_search_end(self, position: int) -> None:
+        """Let a search that a callback ended at ``position`` or before stay ended."""
+        facts = self.run.store.reader.facts()
+        if facts.search_ended_at is None:
+            return
+        if facts.search_ended_at <= position:
+            self._preparation.proposals.end(facts.search_ended or "the search was ended by a callback")
+        else:
+            # the steps that led to it are repeated; a later resume finds a longer log, and would take it for valid
+            self.run.store.set_facts(search_ended=None, search_ended_at=None)
+
+    def between_steps(self) -> None:
+        """Tell the caller's functions what happened, and carry out what they and other processes ask.
 
         Raises:
-            CallbackError: one of them failed.
+            CallbackError: one of the functions failed; what was asked before is carried out.
         """
+        while True:
+            try:
+                self._call_back()
+            finally:
+                self.control.take_up()
+            # what was carried out may have ended the last trial: the functions hear of it while they can still add one
+            if not self._callbacks.has_news:
+                return
+
+    def _call_back(self) -> None:
         self._callbacks.deliver()
         if (ended := self._requests.settle()) is not None:
             self._preparation.proposals.end(ended)
@@ -258,11 +276,9 @@ class TaskRun:
             make_room: Takes a trial of another task out of the bank; returns False if there is none.
 
         Raises:
-            CallbackError: the caller's function failed about the last trial; resuming the run writes the results.
             RunStateError: there is no best adapter, or all trials failed; the tables are written.
             StorageFullError: the disk is full; resuming the run writes what is missing.
         """
-        self.call_back()
         self.control.close()
         self.close_trackers()
         finals = self._finals(make_room)

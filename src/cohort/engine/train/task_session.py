@@ -95,12 +95,11 @@ class TaskSession:
                 loop.join(self._joining.pop(0))
             for member in self._members.values():
                 try:
-                    member.call_back()
+                    member.between_steps()
                 except CallbackError as error:
                     # the loop saves all states before it ends
                     failed.append(error)
                     stop.set()
-                member.control.take_up()
             memory.took()
 
         # a resumed run keeps the budgets that an earlier process lowered; new ones have none
@@ -137,12 +136,7 @@ class TaskSession:
 
     def finish(self, member: TaskRun) -> None:
         """Write the results of a task that has ended."""
-        try:
-            member.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
-        except CallbackError:
-            # its last checkpoint is made: a resume writes the results
-            member.was_interrupted()
-            raise
+        member.finish(was_alone=self._num_joined == 1, make_room=self._give_way)
 
     def close(self) -> None:
         """End the processes of other ranks, where there are any."""
