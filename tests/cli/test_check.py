@@ -43,7 +43,7 @@ def test_check_looks_at_the_device(
     words = ("--num_gpus", "1", "--lora.target_modules", "[q_prj]")
     code, _, err = cohort(capsys, "check", str(folder / "task.yaml"), *words)
     assert code == 2
-    assert "1 GPUs asked for, none that torch can use" in err
+    assert "1 GPU asked for, none that torch can use" in err
     assert "q_proj" in err, "all problems at once"
 
 

@@ -26,6 +26,26 @@ def test_a_system_that_tells_nothing_is_a_small_laptop(monkeypatch: pytest.Monke
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="1 GPUs asked for"):
+    with pytest.raises(InputError, match="1 GPU asked for"):
         choose_machine(1, where="num_gpus")
     assert choose_machine("auto", where="num_gpus").device.type == "cpu"
+
+
+def test_more_gpus_than_there_are_and_gpus_of_two_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["NVIDIA H100", "NVIDIA H100", "NVIDIA L4"]
+    free = [80 << 30, 60 << 30, 20 << 30]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda gpu=0: names[gpu])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[device.index or 0], 0))
+    with pytest.raises(
+        InputError, match=r"4 GPUs asked for, 3 that torch can use; allowed: .* 1 to 3\. Write num_gpus: 3"
+    ):
+        choose_machine(4, where="num_gpus")
+    with pytest.raises(InputError, match="of different kinds: NVIDIA H100, NVIDIA H100, NVIDIA L4"):
+        choose_machine(3, where="num_gpus")
+    two = choose_machine(2, where="num_gpus")
+    # the same sizes hold on all: those of the fullest
+    assert (two.num_gpus, two.memory_bytes) == (2, 60 << 30)
+    assert choose_machine("auto", where="num_gpus").num_gpus == 1

@@ -12,6 +12,7 @@ import torch
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.units import counted
 
 __all__ = ["Machine", "choose_machine", "cpu_name", "free_memory_bytes", "host_memory_bytes", "package_versions"]
 
@@ -67,7 +68,7 @@ def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:
         raise InputError(
             Problem(
                 where=where,
-                found=f"{num_gpus} GPUs asked for, none that torch can use",
+                found=f"{counted(num_gpus, 'GPU')} asked for, none that torch can use",
                 allowed="auto | 0 (CPU)",
                 hint="Write num_gpus: auto, or install a torch build for your GPU.",
             )

@@ -43,6 +43,9 @@ from cohort.training.trial import TrialSpec
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
+# of a GPU for the contexts of two processes: the one that trains there, and rank 0, which opens its states
+CONTEXT_BYTES = 1 << 30
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
@@ -141,7 +144,7 @@ def plan_memory(
         InputError: the base model alone takes the whole limit.
     """
     limit = task.memory.limit
-    machine = replace(machine, memory_bytes=_available(task, decoder))
+    machine = replace(machine, memory_bytes=_available(task, decoder, num_gpus=machine.num_gpus))
     on_gpu = machine.device.type == "cuda"
     if not on_gpu and limit is None:
         # sizes take a share of the free memory then (BANK_SHARE), and no pass needs to be measured
@@ -172,7 +175,7 @@ def plan_memory(
         if profile is not None and profile.num_passes:
             write_passes(key, profile.passes)
         # libraries took workspaces while passes were measured
-        machine = replace(machine, memory_bytes=_available(task, decoder))
+        machine = replace(machine, memory_bytes=_available(task, decoder, num_gpus=machine.num_gpus))
     if profile is not None:
         needs = profile.needs(margin_share=task.memory.margin)
     else:
@@ -196,11 +199,14 @@ def _key(
     return MemoryKey.of(cost, ranks=ranks, longest=int(rows.lengths.max()))
 
 
-def _available(task: TaskFile, decoder: Decoder) -> int:
-    """Return the bytes for adapters and passes, and set the limit of a GPU's allocator."""
+def _available(task: TaskFile, decoder: Decoder, *, num_gpus: int = 1) -> int:
+    """Return the bytes for adapters and passes, on the fullest of several GPUs, and set the limit of the allocator."""
     limit, device = task.memory.limit, decoder.device
     release_cached(device)
-    free, taken = free_memory_bytes(device), _taken(decoder)
+    taken = _taken(decoder)
+    # the others have no weights yet, nor what CUDA takes for their process and for this one
+    others = [free_memory_bytes(torch.device("cuda", gpu)) - taken - CONTEXT_BYTES for gpu in range(1, num_gpus)]
+    free = min([free_memory_bytes(device), *others])
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         # set without a limit too: the task before in the same worker process may have had one

@@ -19,6 +19,7 @@ __all__ = ["RankProcess"]
 
 # a rank that was told to end, or whose connection is closed, ends after the command it is at
 _PATIENCE_SECONDS = 5.0
+_GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
 
 
 class RankProcess:
@@ -82,13 +83,14 @@ class RankProcess:
         self._process.wait()
 
     def _lost(self) -> RankLostError:
+        who = f"rank {self.rank} (process {self.process_id})"
         try:
             status = self._process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return RankLostError(f"rank {self.rank} (process {self.process_id}) no longer answers")
+            return RankLostError(f"{who} no longer answers; {_GO_ON}")
         how = f"with exit code {status}"
         if status < 0:
             with contextlib.suppress(ValueError):
                 how = f"by {signal.Signals(-status).name}"
-        return RankLostError(f"rank {self.rank} (process {self.process_id}) ended {how}")
+        return RankLostError(f"{who} ended {how}; {_GO_ON}")

@@ -31,6 +31,9 @@ def build_rank(setup: RankSetup) -> Rank:
     if device.type == "cuda":
         # every GPU stays visible, so that each process can open the memory of the others; this one is the default
         torch.cuda.set_device(setup.rank)
+        if setup.memory_limit_bytes is not None:
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, setup.memory_limit_bytes / total), device)
     torch.set_num_threads(setup.threads)
     decoder = load_decoder(setup.model_directory, dtype=setup.dtype, device=device)
     executor = RankExecutor(
