@@ -55,6 +55,18 @@ def test_only_text_can_be_split(tokenizer: PreTrainedTokenizerBase, write_jsonl:
         load(tokenizer, train=path, on_long_rows="split")
 
 
+def test_a_key_that_would_have_no_effect_is_refused(tokenizer: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
+    with pytest.raises(InputError, match=r"split_overlap with on_long_rows: drop"):
+        DatasetSettings(train="f", split_overlap=0.25)
+    with pytest.raises(InputError, match=r"trained_turns: last with completion_only_loss: false"):
+        DatasetSettings(train="f", trained_turns="last", completion_only_loss=False)
+    path = write_jsonl([{"prompt": "P", "completion": f"C{number}"} for number in range(20)])
+    with pytest.raises(
+        InputError, match=r"chat_template with rows in the prompt_completion format(.|\n)*trained_turns"
+    ):
+        load(tokenizer, train=path, chat_template="chatml", trained_turns="last")
+
+
 @pytest.mark.parametrize(("turns", "marked"), [("all", 2), ("last", 1)])
 def test_the_loss_counts_all_answers_or_the_last(
     tokenizer: PreTrainedTokenizerBase, write_jsonl: Write, turns: str, marked: int

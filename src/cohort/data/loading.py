@@ -197,6 +197,8 @@ def _tokenised(
             allowed="split with text rows: a prompt and its answer belong together",
             hint="Write on_long_rows: drop or truncate.",
         )
+    if parsed.format is not None and not parsed.is_chat:
+        _note_keys_of_chats(parsed.format, settings=settings, log=log)
     if log.of(ProblemKind.INPUT):
         return [], [], [], np.empty(0, dtype=np.int64)
 
@@ -215,6 +217,22 @@ def _tokenised(
     # lengths are for choosing max_length by what is trained on
     test, _ = tokenise(parsed.test)
     return train, validation, test, np.concatenate([train_lengths, validation_lengths])
+
+
+def _note_keys_of_chats(data_format: DataFormat, *, settings: DatasetSettings, log: ProblemLog) -> None:
+    """Note keys that only conversations read, for rows of plain text."""
+    for key, is_set in (
+        ("chat_template", settings.chat_template is not None),
+        ("trained_turns", settings.trained_turns != "all"),
+    ):
+        if is_set:
+            log.add(
+                ProblemKind.INPUT,
+                where=settings.key(key),
+                found=f"{key} with rows in the {data_format.value} format, which are plain text",
+                allowed=f"{key} with conversations, such as messages or a prompt that is a list of messages",
+                hint=f"Remove {key}, or write the rows as messages.",
+            )
 
 
 def _note_repeats(train: Sequence[TokenRow], validation: Sequence[TokenRow], *, log: ProblemLog) -> None:

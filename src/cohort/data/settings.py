@@ -215,6 +215,20 @@ class DatasetSettings:
                 hint="Remove prompt_template, or write format: prompt_completion.",
                 at=("prompt_template",),
             )
+        if self.trained_turns == "last" and self.completion_only_loss is False:
+            yield Refusal(
+                found="trained_turns: last with completion_only_loss: false, which trains every token",
+                allowed="trained_turns: last with completion_only_loss: true",
+                hint="Remove one of the two keys.",
+                at=("trained_turns",),
+            )
+        if self.split_overlap != setting_fields(self)["split_overlap"].default and self.on_long_rows != "split":
+            yield Refusal(
+                found=f"split_overlap with on_long_rows: {self.on_long_rows}, which does not read it",
+                allowed="split_overlap with on_long_rows: split",
+                hint="Remove split_overlap, or write on_long_rows: split.",
+                at=("split_overlap",),
+            )
 
 
 def template_fields(template: str) -> tuple[str, ...]:

@@ -123,6 +123,8 @@ def test_the_default_length_falls_to_the_models_context(tmp_path: Path) -> None:
 def test_a_chat_template_is_taken_into_the_task(tmp_path: Path) -> None:
     folder = write_inputs(tmp_path / "chat")
     (folder / "short.jinja").write_text("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+    turns = [[{"role": "user", "content": "1+1="}, {"role": "assistant", "content": str(n)}] for n in range(8)]
+    (folder / "train.jsonl").write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in turns))
     task = task_from_mapping(tiny_data(dataset={"chat_template": "short.jinja"}), base_directory=folder)
     assert str(task.dataset.chat_template).startswith("{% for m in messages %}")
     assert read_inputs(task).tokenizer.chat_template == task.dataset.chat_template
