@@ -10,8 +10,8 @@ from cohort.core.errors import InputError
 
 class Oven:
     @checks_arguments("Oven", elsewhere=lambda name: "Give it to bake()." if name == "minutes" else None)
-    def __init__(self, size: int, *, temperature: int = 200) -> None:
-        self.size, self.temperature = size, temperature
+    def __init__(self, size: int, *, temperature: int = 200, fan: int = 0) -> None:
+        self.size, self.temperature, self.fan = size, temperature, fan
 
 
 def test_correct_calls_pass() -> None:
@@ -23,9 +23,14 @@ def test_correct_calls_pass() -> None:
     [
         ((3,), {"temprature": 1}, r"Oven: temprature: found 1, an unknown argument; .*Did you mean temperature\?"),
         ((3,), {"minutes": 1}, "Give it to bake"),
-        ((3,), {"colour": "x" * 100}, r"found 'x+\.\.\., an unknown argument; allowed: size, temperature\. Remove it"),
+        (
+            (3,),
+            {"colour": "x" * 100},
+            r"found 'x+\.\.\., an unknown argument; allowed: size, temperature, fan\. Remove it",
+        ),
         ((), {}, r"Oven: size: found nothing; .*Write Oven\(size=\.\.\., \.\.\.\)"),
         ((3, 200), {}, r"found 200 without a name; .*Write Oven\(temperature=\.\.\.\)"),
+        ((3, 200, 1), {}, r"found 1 without a name; .*Write Oven\(fan=\.\.\.\)"),
         ((3,), {"size": 4}, "Oven: size: found two values"),
     ],
 )

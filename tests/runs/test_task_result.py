@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
 import pytest
 
 from cohort.core.errors import InputError, RunStateError
+from cohort.core.estimates import Estimate
+from cohort.runs.comparison import Comparison, Contender
 from cohort.runs.directory import RunDirectory
+from cohort.runs.results import read_results
+from cohort.runs.results_table import write_results_csv
 from cohort.runs.task_result import TasksFailedError, read_task_result
 from tests.runs.small_run import SmallRun
 
@@ -40,6 +45,21 @@ def test_the_table_of_a_run_that_goes_on_as_a_frame(run: SmallRun, monkeypatch: 
         result.trials_frame()
 
 
+def test_the_frame_has_the_columns_of_the_file(run: SmallRun) -> None:
+    directory, store, _ = run
+    winner = Contender(
+        trial_id=1, step=1, values={"loss": Estimate(value=1.5, low=1.0, high=2.0, num_rows=8)}, winner_minus={}
+    )
+    store.set_facts(finals=Comparison(num_rows=8, num_available=8, num_tokens=0, ranked=(winner,), others=()))
+    write_results_csv(directory.results_csv, results=read_results(store.reader))
+    store.close()
+    frame = read_task_result(directory.root).trials_frame()
+    with directory.results_csv.open(newline="") as stream:
+        written = next(csv.reader(stream))
+    assert set(frame.columns) == {*written, "best_value", "why", "kept"}
+    assert frame.loc[frame["trial"] == 1, "final_loss_high"].item() == 2.0
+
+
 def test_a_run_without_a_record_has_no_trials_yet(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run")
     with directory.lock():
@@ -54,7 +74,7 @@ def test_there_must_be_a_run(tmp_path: Path) -> None:
         read_task_result(tmp_path, name="nothing")
 
 
-def test_failures_are_told_beside_what_is_done(run: SmallRun) -> None:
+def test_failures_are_named_with_what_is_done(run: SmallRun) -> None:
     directory, store, _ = run
     store.close()
     done = read_task_result(directory.root, name="one")

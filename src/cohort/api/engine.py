@@ -244,7 +244,7 @@ def _require_gpus(count: int) -> None:
             Problem(
                 where="Engine: total_gpus",
                 found=f"{count}, but torch can use {there or 'none'} here",
-                allowed=f"at most {there}",
+                allowed=f"at most {there}" if there else "'auto' or 0 (the CPU)",
                 hint=f"Write total_gpus={there}." if there else "Write total_gpus=0 for the CPU.",
             )
         )

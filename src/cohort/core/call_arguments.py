@@ -58,12 +58,13 @@ def _problems(
     # methods are bound with their object in front
     positional = args[1:] if _BOUND & set(signature.parameters) else args
     by_place = [key for key, entry in known.items() if entry.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    for value in positional[len(by_place) :]:
+    only_named = [key for key in named if key not in by_place] or named
+    for index, value in enumerate(positional[len(by_place) :]):
         yield Problem(
             where=Place(file=name),
             found=f"{_short(value)} without a name",
             allowed=f"arguments by name: {', '.join(named)}",
-            hint=f"Write {name}({next((key for key in named if key not in by_place), named[0])}=...).",
+            hint=f"Write {name}({only_named[min(index, len(only_named) - 1)]}=...).",
         )
     for key, value in kwargs.items():
         if key not in named and len(named) == len(known):

@@ -10,7 +10,7 @@ from typing import Any
 
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.runs.directory import RunDirectory
-from cohort.runs.results_table import results_json
+from cohort.runs.results_table import FILE_COLUMNS, results_json
 from cohort.runs.status import read_status
 
 __all__ = ["TaskResult", "TasksFailedError", "read_task_result"]
@@ -49,7 +49,7 @@ class TaskResult:
     def trials_frame(self) -> Any:
         """Return ``trials`` as a pandas DataFrame: a row for each trial, best first, a column for each hyperparameter.
 
-        Columns are those of ``results.csv``.
+        It has the columns of ``results.csv``, and ``best_value``, ``why`` and ``kept``.
 
         Raises:
             InputError: pandas is not installed.
@@ -68,13 +68,14 @@ class TaskResult:
         return pandas.DataFrame([_flat(row) for row in self.trials])
 
 
+_SPREAD = {column.name: column.each for column in FILE_COLUMNS if column.each}
+
+
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in row.items():
-        if name == "parameters":
-            flat |= value
-        elif name == "metrics":
-            flat |= {f"eval_{metric}": number for metric, number in value.items()}
+        if (form := _SPREAD.get(name)) is not None:
+            flat |= {form.format(key): entry for key, entry in value.items()}
         else:
             flat[name] = value
     return flat
