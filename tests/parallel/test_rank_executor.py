@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from cohort.parallel import rank_executor
-from cohort.parallel.rank_executor import LEAST_GENERATION_TOKENS, RankExecutor
+from cohort.parallel.answers import LEAST_GENERATION_TOKENS, AnswerGenerator
+from cohort.parallel.rank_executor import Prompt, RankExecutor
 from cohort.training.device_memory import DeviceMemory
 
 
@@ -25,17 +26,19 @@ def test_answers_become_fewer_at_a_time_and_what_saves_time_goes_before_one_is_g
         asked.append(budgets[-1])
         return savings.pop()
 
-    def generate(*_: Any, token_budget: int, **__: Any) -> list[list[int]]:
+    def stream(*_: Any, token_budget: int, **__: Any) -> Any:
         budgets.append(token_budget)
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(rank_executor, "generate", generate)
+    monkeypatch.setattr(rank_executor, "stream", stream)
     executor: Any = object.__new__(RankExecutor)
     executor.bank, executor.decoder = SimpleNamespace(context=None, num_slots=1), None
     executor.memory, executor.reliefs = DeviceMemory("cpu"), [relief]
-    executor._generation_tokens = 2 * LEAST_GENERATION_TOKENS
+    executor._generator = AnswerGenerator(
+        token_budget=2 * LEAST_GENERATION_TOKENS, device=torch.device("cpu"), make_room=executor.make_room
+    )
     with pytest.raises(torch.OutOfMemoryError):
-        executor.generate([], max_new_tokens=1, stop_ids=frozenset())
+        executor.generate([Prompt(trial_id=None, tokens=[1])], max_new_tokens=1, stop_ids=frozenset())
     least = LEAST_GENERATION_TOKENS // 2
     assert budgets == [4 * least, 2 * least, least, least]
     assert asked == [least, least]

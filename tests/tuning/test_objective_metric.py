@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from cohort.core.events import Evaluated
@@ -22,3 +24,12 @@ def test_the_loss_is_minimised_and_another_metric_read_by_name() -> None:
 def test_a_loss_cannot_be_maximised() -> None:
     with pytest.raises(ValueError, match="the metric 'loss' is minimi"):
         ObjectiveMetric(name="loss", maximize=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "metrics", "value"),
+    [(2.0, {"exact_match": 0.5}, 0.5), (math.nan, {"exact_match": 0.5}, None), (2.0, {"exact_match": math.nan}, None)],
+)
+def test_what_is_not_finite_does_not_compete(loss: float, metrics: dict[str, float], value: float | None) -> None:
+    assert ObjectiveMetric(name="exact_match", maximize=True).competing_value(loss, metrics) == value
+    assert ObjectiveMetric(name="contains").competing_value(loss, metrics) is None

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cohort.adapters.bank import AdapterBank
 from cohort.core.memory_records import PassKind
 from cohort.data.tokenised import TokenisedRows
-from cohort.serving.generate import GenerateRequest, generate
-from cohort.training.device_memory import is_out_of_memory, release_cached
+from cohort.parallel.answers import AnswerGenerator
+from cohort.serving.generate import GenerateRequest, PickedToken, stream
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["LEAST_GENERATION_TOKENS", "Prompt", "RankExecutor"]
-
-# one answer is always generated, however small the budget: below this it runs alone
-LEAST_GENERATION_TOKENS = 16
+__all__ = ["Prompt", "RankExecutor"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +33,11 @@ class RankExecutor(Executor):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Allocate the bank; the arguments are those of :class:`Executor`."""
         super().__init__(*args, **kwargs)
-        self._generation_tokens = 4 * self.settings.evaluation_token_budget
+        self._generator = AnswerGenerator(
+            token_budget=4 * self.settings.evaluation_token_budget,
+            device=self.memory.device,
+            make_room=self.make_room,
+        )
 
     def load(
         self,
@@ -77,28 +78,22 @@ class RankExecutor(Executor):
             )
             for prompt in prompts
         ]
-        budget = self._generation_tokens
-        while True:
-            try:
-                with self.memory.observe(PassKind.EVALUATE, None):
-                    return generate(
-                        self.decoder,
-                        requests,
-                        lora_for=bank.context,
-                        num_slots=bank.num_slots,
-                        stop_ids=stop_ids,
-                        token_budget=budget,
-                    )
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                is_alone = budget < LEAST_GENERATION_TOKENS
-                # with one answer at a time only what saves time is left to give up
-                if is_alone and not self.make_room():
-                    raise
-            release_cached(self.memory.device)
-            if not is_alone:
-                budget = self._generation_tokens = budget // 2
+
+        def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
+            with self.memory.observe(PassKind.EVALUATE, None):
+                yield from stream(
+                    self.decoder,
+                    some,
+                    lora_for=bank.context,
+                    num_slots=bank.num_slots,
+                    stop_ids=stop_ids,
+                    token_budget=token_budget,
+                )
+
+        continued: list[list[int]] = [[] for _ in prompts]
+        for answer in self._generator.answers(requests, stream=tokens_of):
+            continued[answer.index] = list(answer.tokens)
+        return continued
 
     def rank_of(self, trial_id: int) -> int:
         """Return the rank that a trial is on."""

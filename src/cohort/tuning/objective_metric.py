@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,6 +55,13 @@ class ObjectiveMetric:
     def read_record(self, validation_loss: float, metrics: Mapping[str, float]) -> float | None:
         """Return the metric of what an evaluation measured; None where it was not."""
         return validation_loss if self.name == "loss" else metrics.get(self.name)
+
+    def competing_value(self, validation_loss: float, metrics: Mapping[str, float]) -> float | None:
+        """Return the metric of a checkpoint that may be the result; None where it or the loss is not finite."""
+        value = self.read_record(validation_loss, metrics)
+        # a checkpoint with a NaN loss is of no use, even where another metric looks fine
+        is_usable = value is not None and math.isfinite(value) and math.isfinite(validation_loss)
+        return value if is_usable else None
 
     def cost(self, value: float) -> float:
         """Return a number that is smaller for better values."""

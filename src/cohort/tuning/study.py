@@ -7,7 +7,6 @@ order that respects each trial's own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -345,9 +344,8 @@ class Study:
         return decisions
 
     def _update_best(self, trial: _Trial, event: Evaluated) -> list[Decision]:
-        # The checkpoint with a NaN loss is of no use, even where another metric looks fine.
-        value = self._metric.read(event)
-        if value is None or not math.isfinite(value) or not math.isfinite(event.validation_loss):
+        value = self._metric.competing_value(event.validation_loss, event.metrics)
+        if value is None:
             return []
         best = trial.best
         new = BestTrial(trial_id=event.trial_id, step=event.step, value=value, validation_loss=event.validation_loss)

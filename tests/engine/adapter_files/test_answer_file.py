@@ -17,6 +17,7 @@ from cohort.engine.adapter_files.answer_file import AnsweredFile, answer_file
 from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.engine.adapter_files.pace import BatchProgress
 from cohort.engine.tune import tune
+from cohort.parallel import answers
 from cohort.serving.generate import stream
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -168,6 +169,6 @@ def test_one_pass_that_runs_out_of_memory_costs_no_answer(
             yield picked
 
     monkeypatch.setattr(run_model, "stream", short)
-    monkeypatch.setattr(run_model, "is_out_of_memory", lambda error: isinstance(error, MemoryError))
+    monkeypatch.setattr(answers, "is_out_of_memory", lambda error: isinstance(error, MemoryError))
     assert answered(run, prompts).path.read_bytes() == whole
     assert budgets == [16_384, 8_192]

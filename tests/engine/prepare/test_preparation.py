@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
+from cohort.engine.prepare import preparation
 from cohort.engine.prepare.preparation import Preparation, prepare
+from cohort.parallel.commands import RankSetup
 from tests.cli.tiny_task import write_rows, write_tiny_model
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -34,6 +37,25 @@ def test_a_prepared_task_fits_its_own_sizes(prepared: Preparation) -> None:
     assert prepared.facts.inputs.num_train_rows == len(prepared.inputs.data.train)
     executor = prepared.build_executor()
     assert executor.bank.num_bytes > 0
+
+
+def test_ranks_end_with_an_executor_that_cannot_be_built(
+    prepared: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+
+    def started(setup: RankSetup) -> SimpleNamespace:
+        return SimpleNamespace(rank=setup.rank, close=lambda: closed.append(setup.rank))
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(preparation, "RankProcess", started)
+    monkeypatch.setattr(preparation, "RankExecutor", full)
+    sizes = replace(prepared.sizes, capacity=replace(prepared.sizes.capacity, num_ranks=3))
+    with pytest.raises(torch.OutOfMemoryError):
+        replace(prepared, sizes=sizes).build_executor()
+    assert sorted(closed) == [1, 2]
 
 
 def test_what_is_done_is_said(folder: Path) -> None:

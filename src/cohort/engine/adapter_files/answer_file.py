@@ -29,7 +29,8 @@ from cohort.engine.adapter_files.generate import GenerationSettings
 from cohort.engine.adapter_files.input_rows import find_source, raise_problems, read_rows
 from cohort.engine.adapter_files.pace import BatchProgress, Pace
 from cohort.engine.adapter_files.prompts import PromptRenderer
-from cohort.engine.adapter_files.run_model import Answer, RunModel, read_chosen
+from cohort.engine.adapter_files.run_model import RunModel, read_chosen
+from cohort.parallel.answers import Answer
 from cohort.runs.directory import RunDirectory
 from cohort.serving.generate import GenerateRequest
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -106,9 +105,8 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
         steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
     found, seen = [], []
     for evaluation in evaluations:
-        value = metric.read_record(evaluation.validation_loss, evaluation.metrics)
-        if value is None or not math.isfinite(value) or not math.isfinite(evaluation.validation_loss):
-            # a loss that is not finite is no state to keep
+        value = metric.competing_value(evaluation.validation_loss, evaluation.metrics)
+        if value is None:
             continue
         trial_id, step = evaluation.trial_id, evaluation.step
         order = metric.order(value, validation_loss=evaluation.validation_loss, step=step, trial_id=trial_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,31 +16,14 @@ from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, chosen_ad
 from cohort.machine.machine import Machine, choose_machine
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.parallel.answers import Answer, AnswerGenerator
 from cohort.runs.directory import RunDirectory
 from cohort.serving.generate import GenerateRequest, PickedToken, end_of_answer_ids, stream
 from cohort.serving.sampler import Sampling
-from cohort.training.device_memory import is_out_of_memory, release_cached
 
-__all__ = ["Answer", "RunModel", "read_chosen"]
+__all__ = ["RunModel", "read_chosen"]
 
-# below this one answer runs alone: a smaller budget frees nothing
-_LEAST_GENERATION_TOKENS = 16
 _GENERATION_TOKENS = 16_384
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A finished answer.
-
-    Attributes:
-        index: The place of its request in the list.
-        tokens: Without the prompt and the stop token.
-        is_cut: Whether it reached its most tokens, or the end of the model's context.
-    """
-
-    index: int
-    tokens: tuple[int, ...]
-    is_cut: bool
 
 
 def read_chosen(
@@ -84,7 +66,7 @@ class RunModel:
         self.decoder: Decoder = load_decoder(base.directory, dtype=self.machine.dtype, device=self.machine.device)
         self.bank: AdapterBank | None = None
         self.slots: tuple[int, ...] = ()
-        self._budget = _GENERATION_TOKENS
+        self._generator = AnswerGenerator(token_budget=_GENERATION_TOKENS, device=self.machine.device)
 
     @property
     def note(self) -> str | None:
@@ -135,6 +117,11 @@ class RunModel:
         Raises:
             InputError: a prompt is empty or longer than the model's context.
         """
+        return self._stream(requests, sampling=sampling, token_budget=self._generator.token_budget)
+
+    def _stream(
+        self, requests: Sequence[GenerateRequest], *, sampling: Sampling, token_budget: int
+    ) -> Generator[PickedToken, None, None]:
         return stream(
             self.decoder,
             requests,
@@ -142,7 +129,7 @@ class RunModel:
             num_slots=0 if self.bank is None else self.bank.num_slots,
             stop_ids=end_of_answer_ids(self.tokenizer, self.decoder.config.eos_token_ids),
             sampling=sampling,
-            token_budget=self._budget,
+            token_budget=token_budget,
         )
 
     def answers(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Iterator[Answer]:
@@ -151,30 +138,11 @@ class RunModel:
         Raises:
             InputError: a prompt is empty or longer than the model's context.
         """
-        left = list(enumerate(requests))
-        while left:
-            finished: set[int] = set()
-            try:
-                for answer in self._finished([request for _, request in left], sampling=sampling):
-                    finished.add(answer.index)
-                    yield Answer(index=left[answer.index][0], tokens=answer.tokens, is_cut=answer.is_cut)
-                return
-            except Exception as error:
-                if not is_out_of_memory(error) or self._budget < _LEAST_GENERATION_TOKENS:
-                    raise
-            # outside the handler, whose traceback keeps the tensors of the failed pass alive
-            release_cached(self.machine.device)
-            self._budget //= 2
-            left = [entry for place, entry in enumerate(left) if place not in finished]
 
-    def _finished(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Iterator[Answer]:
-        tokens: list[list[int]] = [[] for _ in requests]
-        for picked in self.stream(requests, sampling=sampling):
-            own = tokens[picked.index]
-            if picked.token is not None:
-                own.append(picked.token)
-            if picked.is_last:
-                yield Answer(index=picked.index, tokens=tuple(own), is_cut=picked.token is not None)
+        def tokens_of(some: Sequence[GenerateRequest], token_budget: int) -> Iterator[PickedToken]:
+            return self._stream(some, sampling=sampling, token_budget=token_budget)
+
+        return self._generator.answers(requests, stream=tokens_of)
 
     def text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,18 +128,25 @@ class Preparation:
             RankLostError: one of them ended.
             Exception: one of them could not build its executor.
         """
-        others = [RankProcess(self._rank_setup(rank)) for rank in range(1, self.sizes.capacity.num_ranks)]
-        local = RankExecutor(
-            self.decoder,
-            target_linears=self.inputs.layout.linears,
-            train_rows=self.inputs.data.train,
-            settings=self.sizes.executor,
-            device=self.machine.device,
-            compute_dtype=self.decoder.dtype,
-            memory_limit_bytes=self.memory.limit_bytes,
-            objective=OBJECTIVES[self.task.objective],
-        )
-        return ReplicaExecutor(local, others) if others else local
+        others: list[RankProcess] = []
+        # a notebook lives on after an error, and would keep processes that hold a GPU each
+        with contextlib.ExitStack() as started:
+            for rank in range(1, self.sizes.capacity.num_ranks):
+                others.append(RankProcess(self._rank_setup(rank)))
+                started.callback(others[-1].close)
+            local = RankExecutor(
+                self.decoder,
+                target_linears=self.inputs.layout.linears,
+                train_rows=self.inputs.data.train,
+                settings=self.sizes.executor,
+                device=self.machine.device,
+                compute_dtype=self.decoder.dtype,
+                memory_limit_bytes=self.memory.limit_bytes,
+                objective=OBJECTIVES[self.task.objective],
+            )
+            executor = ReplicaExecutor(local, others) if others else local
+            started.pop_all()
+        return executor
 
     def _rank_setup(self, rank: int) -> RankSetup:
         return RankSetup(

@@ -158,9 +158,9 @@ def _compare(
 
     def order(best: BestTrial) -> tuple[float, ...]:
         found = measured[best.trial_id]
-        value = metric.read_record(found.validation_loss, found.metrics)
-        # finite on the few rows, not on all: it does not compete, and the order of the search decides
-        if value is None or not math.isfinite(value) or not math.isfinite(found.validation_loss):
+        value = metric.competing_value(found.validation_loss, found.metrics)
+        # finite on the few rows, not on all: it comes last, and the order of the search decides among several
+        if value is None:
             return (math.inf, *best.order(metric))
         return metric.order(value, validation_loss=found.validation_loss, step=best.step, trial_id=best.trial_id)
 

@@ -40,7 +40,7 @@ class PatternsSettings(RuleSettings):
         divergence: How divergence is told: by the rise of both losses above their own lowest points, or by ``slopes``,
             as the paper does. The next three keys belong to ``rise``, ``window`` and ``slope_threshold`` to ``slopes``.
         rise_margin: Share of its lowest point by which a loss has to stand above it.
-        rise_noise: The rise has to exceed so many times the noise of the evaluations so far.
+        rise_noise: The rise has to exceed this multiple of the noise of the evaluations so far.
         rise_least_saving: Share of the steps that has to be left for a stop.
         window: Points the slopes are fitted on (w).
         divergence_patience: Consecutive evaluations with both losses rising (p_div).
