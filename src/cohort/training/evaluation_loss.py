@@ -39,6 +39,11 @@ class EvaluationLoss:
     divisors: tuple[int, ...] = ()
     group_metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
+    @property
+    def means(self) -> list[float]:
+        """The objective's value of each group; of sft a row's mean loss per trained token."""
+        return [term / divisor for term, divisor in zip(self.terms, self.divisors, strict=True)]
+
 
 @torch.no_grad()
 def evaluation_losses(

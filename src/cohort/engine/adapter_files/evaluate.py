@@ -9,7 +9,7 @@ from pathlib import Path
 from cohort.adapters.peft_format import PeftAdapter
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
-from cohort.core.estimates import RowValues, difference, estimate
+from cohort.core.estimates import RowValues
 from cohort.core.place import Place
 from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.choose import BestSoFar, best_so_far, trials_with_adapters
@@ -206,13 +206,12 @@ def _contenders(
     best_id = base.facts.best_trial_id if so_far is None else so_far.trial_id
     # after the adapters comes the base model, where it was measured
     trials = [*(best_id if trial_id is None else trial_id for trial_id in wanted), None]
-    first = measured[0]
     return tuple(
-        Contender(
+        Contender.measured(
+            own,
             trial_id=trial_id,
             step=None if so_far is None or place >= len(wanted) or wanted[place] is not None else so_far.step,
-            values={name: estimate(rows) for name, rows in own.items()},
-            winner_minus={name: difference(first[name], rows) for name, rows in own.items()} if place else {},
+            winner=measured[0] if place else None,
         )
         for place, (trial_id, own) in enumerate(zip(trials, measured, strict=False))
     )

@@ -77,8 +77,7 @@ class HeldOutScores:
                 own.update(scores)
         if self._choices is not None:
             for own, loss in zip(found, self._losses(slots, self._choices.rows), strict=True):
-                means = [term / divisor for term, divisor in zip(loss.terms, loss.divisors, strict=True)]
-                own[CHOICE_ACCURACY] = RowValues.of_scores(self._choices.accuracy_of(means))
+                own[CHOICE_ACCURACY] = RowValues.of_scores(self._choices.accuracy_of(loss.means))
         return list(found)
 
     def _read_choices(self) -> ChoiceRows:

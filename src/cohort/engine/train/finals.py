@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cohort.adapters.bank import AdapterState
-from cohort.core.estimates import difference, estimate
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.prepare.preparation import Preparation, choose_rows
 from cohort.engine.prepare.trials import tokens_per_row
@@ -169,13 +168,11 @@ def _compare(
 
     def contender(best: BestTrial | None) -> Contender:
         found = measured[None if best is None else best.trial_id]
-        return Contender(
+        return Contender.measured(
+            found.rows,
             trial_id=None if best is None else best.trial_id,
             step=None if best is None else best.step,
-            values={name: estimate(rows) for name, rows in found.rows.items()},
-            winner_minus={}
-            if found is winner
-            else {name: difference(winner.rows[name], rows) for name, rows in found.rows.items()},
+            winner=None if found is winner else winner.rows,
         )
 
     return Comparison(

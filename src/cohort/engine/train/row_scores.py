@@ -89,8 +89,7 @@ class RowScores:
                 losses = self._executor.evaluate_base(rows=choices.rows, row_ids=row_ids)
             else:
                 losses = measured[trial_id]
-            means = [term / divisor for term, divisor in zip(losses.terms, losses.divisors, strict=True)]
-            found.append(({CHOICE_ACCURACY: choices.accuracy_of(means)}, losses.num_tokens))
+            found.append(({CHOICE_ACCURACY: choices.accuracy_of(losses.means)}, losses.num_tokens))
         return found
 
     def _choices_of(self, rows: TokenisedRows, asked: tuple[int, ...]) -> ChoiceRows:
