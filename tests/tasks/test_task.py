@@ -102,8 +102,9 @@ def test_a_trl_script_becomes_a_sweep() -> None:
     config = SFTConfig(output_dir="runs/mine", learning_rate=1e-4, save_steps=7)
     lora = LoraConfig(r=8, target_modules="all-linear", base_model_name_or_path="model")
     with pytest.warns(UserWarning, match=r"without effect here: SFTConfig\.save_steps=7"):
-        task = Task.from_trl(config, lora, {"r": [4, 8], "lora_alpha": "2r"}, dataset=rows)
+        task = Task.from_trl(config, lora, {"r": [4, 8], "lora_alpha": "2r"}, dataset=rows, num_gpus=2)
     file = task.file
+    assert file.num_gpus == 2
     assert (task.name, file.training.learning_rate, file.lora.r, list(file.search.space)) == (
         "mine",
         1e-4,

@@ -135,6 +135,7 @@ class Task:
         memory: Mapping[str, Any] | None = None,
         early_exit: EarlyExitSettings | Mapping[str, Any] | Literal["none"] | None = None,
         priority: int = 0,
+        num_gpus: int | Literal["auto"] | None = None,
     ) -> Task:
         """Return the sweep of a TRL script: its ``SFTConfig`` and ``LoraConfig``, with a search space.
 
@@ -150,6 +151,7 @@ class Task:
                 ``{"train": ..., "validation": ...}``.
             model: The base model's hub id or directory; ``base_model_name_or_path`` of ``lora_config`` when None.
             name: The name of the task; the last part of ``output_dir`` when None.
+            num_gpus: As for :class:`Task`; 0 where ``sft_config`` asks for the CPU, else "auto", when None.
 
         Raises:
             InputError: every setting that cannot be honoured, and every problem of the task.
@@ -178,7 +180,7 @@ class Task:
         if keys.without_effect:
             text = f"set in the TRL script and without effect here: {', '.join(keys.without_effect)}"
             warnings.warn(text, stacklevel=3)
-        sections = dict(keys.sections)
+        sections = {**keys.sections, **({} if num_gpus is None else {"num_gpus": num_gpus})}
         return cls(
             model=_base_model(model, lora_config),
             # what is given here counts more than the script
