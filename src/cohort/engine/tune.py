@@ -219,6 +219,9 @@ def _continue(
     checkpoint = _last_checkpoint(run)
     # steps after it are trained again, to the same bits
     dropped = store.truncate_after(checkpoint.position)
+    if dropped:
+        # it was measured on states that are trained again, and on a GPU to other bits
+        store.set_facts(finals=None, test=None)
     for note in _undone(dropped, directory=directory):
         watcher.note(f"warning: {note}")
     store.set_facts(state=RunState.RUNNING)

@@ -295,8 +295,8 @@ class FactUpdates(TypedDict, total=False):
     state: RunState
     has_begun: bool
     best_trial_id: int | None
-    finals: Comparison
-    test: Comparison
+    finals: Comparison | None
+    test: Comparison | None
     base_metrics: Mapping[str, float]
     default_metrics: Mapping[str, float]
     search_ended: str | None

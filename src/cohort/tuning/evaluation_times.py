@@ -3,7 +3,7 @@
 Cost model. A frozen linear of P weights costs 2 P FLOPs a token forward and 2 P for the gradient of its input; its
 weights get no gradient, and the adapters' own products are of order r / width, which is neglected. So a training token
 costs 4 P and an evaluated token 2 P: **an evaluated token is half a training token**. Recomputation would make
-training dearer and the share smaller, so the bound errs on the safe side.
+training cost more and the share smaller, so the bound errs on the safe side.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class EvaluationPlan:
         thinned: Whether the cost bound, not ``max_examples`` or the file, set ``num_rows``.
         times: When trials are evaluated; None as the settings say.
         num_evaluations: Most evaluations of a trial that trains to its end.
-        num_wanted: The same if the cost were no matter.
+        num_wanted: The same without a bound on the cost.
     """
 
     num_rows: int

@@ -58,7 +58,7 @@ class _Trial:
     reason: Reason | None = None
     # set by a person: no exit rule may stop it
     is_protected: bool = False
-    # False once the rules were told that it has left, for whatever reason: they are not asked about it any more
+    # False once it has left the comparisons, for whatever reason: rules are not asked about it any more
     is_ranked: bool = True
 
 

@@ -48,7 +48,7 @@ def test_a_sound_task_has_no_warning(folder: Path) -> None:
         ),
         ({"search": {"space": {"r": [4, 64]}}}, "r 64 is above 32"),
         ({"training": {"batch_size": 50}}, "batch_size 50 is more than the 40 rows to train on"),
-        ({"training": {"max_steps": 10, "batch_size": 1}}, "evaluations are dearer than training"),
+        ({"training": {"max_steps": 10, "batch_size": 1}}, "evaluations cost more than training"),
     ],
 )
 def test_what_is_rarely_meant_is_said(folder: Path, sections: dict[str, Any], expected: str) -> None:

@@ -112,6 +112,29 @@ def test_a_kill_within_and_after_it_leaves_the_same_winner(
         assert facts_of(tmp_path / place).finals == facts_of(tmp_path / "whole").finals
 
 
+def test_a_comparison_of_states_that_are_trained_again_is_made_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = tiny_task(folder, **SPACE, evaluation=FEW)
+    with monkeypatch.context() as patched:
+        patched.setattr(task_run, "finish_run", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            tune(task, tmp_path / "run")
+    compared = facts_of(tmp_path / "run").finals
+    assert compared is not None
+    max((tmp_path / "run" / "checkpoints").glob("*.json")).write_text("damaged")
+    measure, asked = Finals._measure, list[int]()
+
+    def counted(self: Finals, contenders: Any, **named: Any) -> Any:
+        asked.append(len(contenders))
+        return measure(self, contenders, **named)
+
+    monkeypatch.setattr(Finals, "_measure", counted)
+    resume(tmp_path / "run")
+    assert asked == [5]
+    assert facts_of(tmp_path / "run").finals == compared, "on a CPU the states are the same again"
+
+
 def _interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 

@@ -103,7 +103,7 @@ class Chat:
         self._last_asked = ()
 
     def ask(self, text: str) -> Generator[str, None, None]:
-        """Yield the answer piece by piece. A caller that closes it early leaves what was said so far as the answer.
+        """Yield the answer piece by piece. If the caller closes it early, the answer is what was generated so far.
 
         Raises:
             InputError: the message alone is longer than the model's context, empty, or refused by the chat template;

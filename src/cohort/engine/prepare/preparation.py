@@ -178,7 +178,7 @@ def prepare(
     Args:
         also: Known problems, to be listed with the others.
         backbone: The same base model, where it is loaded already.
-        recorded: What a run that goes on began with: it keeps its evaluations.
+        recorded: The inputs of a run that is resumed: it keeps its evaluations.
 
     Raises:
         InputError: every problem of the data, the model and the search space.
@@ -234,7 +234,7 @@ def _settle_evaluation(
     task: TaskFile, proposals: TrialProposals, *, validation: TokenisedRows, recorded: InputFacts | None
 ) -> tuple[EvaluationPlan, str | None]:
     """Plan how trials are evaluated, as they are to be from now on; return the plan and a note for the user."""
-    # a run that goes on was told when it began
+    # a resumed run showed its note when it began
     kept = None if recorded is None else recorded_evaluation(recorded)
     # by the first trials: evaluations must be the same for those that a sampler proposes later
     plan = kept or plan_evaluation(task, proposals.first, validation=validation)

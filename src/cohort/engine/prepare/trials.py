@@ -43,7 +43,7 @@ __all__ = [
 
 # the mean over fewer rows is noisy to select by: trials are evaluated less often before there are fewer
 _ENOUGH_ROWS = 16
-# a small task keeps this many even above its share of the compute: with fewer, a selection would be drawn by lot
+# a small task keeps this many even above its share of the compute: with fewer, chance would select
 _FEWEST_ROWS = 8
 # rows whose choices are counted for a prediction of cost
 _SAMPLED_ROWS = 64

@@ -35,7 +35,7 @@ def task_warnings(
     yield from _exit_warnings(task, trials)
     if plan.cost_fraction > 1:
         yield (
-            f"evaluations are dearer than training ({100 * plan.cost_fraction:.3g} % of its compute); raise "
+            f"evaluations cost more than training ({100 * plan.cost_fraction:.3g} % of its compute); raise "
             "evaluation.every_fraction, lower evaluation.warmup_evaluations, or train for more steps"
         )
 

@@ -37,7 +37,7 @@ class PatternsSettings(RuleSettings):
         reselect_at: Share of the planned steps at which those that went on are compared once more. Not later than the
             warm-up's end, there is no second selection.
         reselect_fraction: Share of them that goes on then, rounded up. 1.0 makes no second selection.
-        divergence: How divergence is told: by the rise of both losses above their own lowest points, or by ``slopes``,
+        divergence: How to detect it: by the rise of both losses above their own lowest points, or by ``slopes``,
             as the paper does. The next three keys belong to ``rise``, ``window`` and ``slope_threshold`` to ``slopes``.
         rise_margin: Share of its lowest point by which a loss has to stand above it.
         rise_noise: The rise has to exceed this multiple of the noise of the evaluations so far.
