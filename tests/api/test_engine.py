@@ -12,8 +12,10 @@ import pytest
 from cohort.api import Engine, load, resume, run, tune
 from cohort.api.task_checks import require_conduct
 from cohort.core.errors import InputError
-from cohort.tasks.loading import load_task
+from cohort.tasks.loading import TaskFile, load_task
+from cohort.tasks.overrides import parse_overrides
 from cohort.tasks.task import Task
+from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 
 def _task(tmp_path: Path, num_gpus: int | Literal["auto"]) -> Task:
@@ -64,6 +66,14 @@ def test_one_task_on_more_gpus_than_there_are_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(InputError, match=r"total_gpus: found 4, but torch can use none here; .*Write total_gpus=0"):
         Engine(total_gpus=4).run([_task(tmp_path, "auto")])
+    with pytest.raises(InputError, match="total_gpus: found 1, but torch can use none here"):
+        Engine(total_gpus=1).run(_task(tmp_path, "auto"))
+
+
+def test_a_directory_that_is_taken_is_named_as_python_names_it(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match=r"^run_directory .*notes\.txt"):
+        Engine(total_gpus=0).run(_task(tmp_path, "auto"), run_directory=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +95,21 @@ def test_one_task_on_more_gpus_than_there_are_is_refused(tmp_path: Path, monkeyp
             r"progress: found a value of type str; allowed: True, False or None(.|\n)*watcher: found",
         ),
         (lambda: tune(5, "runs"), "what cohort.load_task returns"),  # type: ignore[arg-type]
+        (lambda: load_task("a.yaml", override=[]), r"Did you mean overrides\?"),  # type: ignore[call-arg]
+        (lambda: parse_overrides("--a b", model=TaskFile), "allowed: a list of texts"),
+        (lambda: parse_overrides([3], model=TaskFile), "allowed: a list of texts"),  # type: ignore[list-item]
+        (lambda: run([], output_dir="x"), r"Write run_directory=\.\.\."),  # type: ignore[call-overload]
+        (lambda: run([], max_steps=1), r"It belongs to the cohort\.Task\. Write training="),  # type: ignore[call-overload]
+        (lambda: run([], callbacks=[]), r"Write on_step="),  # type: ignore[call-overload]
+        (lambda: run([], num_gpus=1), r"Write total_gpus="),  # type: ignore[call-overload]
+        (lambda: run("task.yaml"), r"Write cohort\.tune\(cohort\.load_task\(PATH\)"),  # type: ignore[arg-type]
+        (lambda: run({}), r"Write list\(tasks\)"),  # type: ignore[call-overload]
+        (lambda: load(""), "run_directory: found ''"),
+        (lambda: load("a" * 300), "names of at most 255 bytes"),
+        (lambda: Engine().session(option=3), "Engine.session: option"),  # type: ignore[call-arg]
+        (lambda: Engine().session(options=3), "options: found a value of type int"),  # type: ignore[arg-type]
+        (lambda: Engine().session().submit(3), "submit: task: found a value of type int"),  # type: ignore[arg-type]
+        (lambda: EarlyExitSettings().kept_at("a"), "share: found 'a'; allowed: 0 to 1"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_calls_are_input_errors(call: Callable[[], object], told: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from cohort.core.errors import InputError
 from cohort.core.plain_values import plain_value
 
 
@@ -25,3 +27,10 @@ def test_numbers_lists_and_paths_become_plain() -> None:
 def test_anything_else_stays() -> None:
     thing = object()
     assert plain_value(thing) is thing
+
+
+def test_what_contains_itself_is_an_input_error() -> None:
+    inner: list[object] = []
+    inner.append({"again": inner})
+    with pytest.raises(InputError, match="contains itself"):
+        plain_value(inner)

@@ -73,6 +73,17 @@ def test_streams_and_columns_are_refused(value: object) -> None:
         given_rows(value, where=WHERE)
 
 
+def test_columns_of_one_name_are_refused() -> None:
+    frame = pandas.DataFrame([["a", "b"]], columns=["prompt", "prompt"])
+    with pytest.raises(InputError, match="found two columns prompt"):
+        given_rows(frame, where=WHERE)
+
+
+def test_an_array_of_dicts_is_a_list_of_them() -> None:
+    rows = [{"text": "a"}, {"text": "b"}]
+    assert given_rows(np.array(rows, dtype=object), where=WHERE) == given_rows(rows, where=WHERE)
+
+
 def test_a_torch_data_set_is_refused() -> None:
     thing = type("Dataset", (), {"__module__": "torch.utils.data"})()
     with pytest.raises(InputError, match="of type Dataset"):

@@ -115,7 +115,7 @@ def test_preference_as_openai_writes_it() -> None:
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("prompt_completion", {"prompt": "P"}, "no 'completion' among the keys prompt"),
-    ("prompt_completion", {"prompt": "P", "completion": None}, "no 'completion'"),
+    ("prompt_completion", {"prompt": "P", "completion": None}, "'completion': null"),
     ("prompt_completion", {"prompt": "P", "completion": " \n"}, "an empty 'completion'"),
     ("prompt_completion", {"prompt": 3, "completion": "C"}, r"prompt: 3 \(int\)"),
     ("prompt_completion", {"prompt": [Q], "completion": "C"}, "completion: 'C'"),

@@ -123,6 +123,7 @@ def test_several_tasks_on_several_gpus(folder: Path, tmp_path: Path, monkeypatch
         return InlinePool(2), hardware_of_slots(cpu_slots(2, num_threads=1))
 
     monkeypatch.setattr("cohort.api.execution.open_pool", two_slots)
+    monkeypatch.setattr("cohort.api.engine._require_gpus", lambda _: None)
     runs = tmp_path / "runs"
     engine = cohort.Engine(total_gpus=2)
     tasks = [quick_task(folder, name=name, priority=priority) for name, priority in (("one", 0), ("two", 3))]

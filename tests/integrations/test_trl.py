@@ -204,3 +204,28 @@ def test_every_problem_is_named_at_once() -> None:
 def test_other_objects_are_refused() -> None:
     with pytest.raises(InputError, match=r"SFTConfig: found a value of type dict; .*(.|\n)*LoraConfig: found a value"):
         trl_keys({}, None, columns=None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"per_device_train_batch_size": None},
+        {"per_device_train_batch_size": "4"},
+        {"gradient_accumulation_steps": "2"},
+        {"max_steps": "x"},
+        {"warmup_steps": "x"},
+        {"max_length": "long"},
+        {"report_to": 3},
+    ],
+)
+def test_values_of_wrong_types_are_refused(fields: dict[str, Any]) -> None:
+    config = SFTConfig(output_dir="runs/mine", **fields)
+    with pytest.raises(InputError, match=f"^SFTConfig: {next(iter(fields))}: found"):
+        trl_keys(config, LoraConfig(target_modules=["q_proj"]), columns=None)
+
+
+def test_modules_have_names() -> None:
+    lora = LoraConfig(target_modules=["q_proj"])
+    lora.target_modules = {3, "q_proj"}
+    with pytest.raises(InputError, match="LoraConfig: target_modules: found"):
+        trl_keys(SFTConfig(), lora, columns=None)

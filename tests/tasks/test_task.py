@@ -14,6 +14,9 @@ from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from tests.integrations.test_trl import SFTConfig
 
+_NESTED: dict[str, Any] = {}
+_NESTED["seed"] = _NESTED
+
 
 @pytest.fixture(autouse=True)
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +85,20 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"training": {"learning_rate": 10**400}}, r"training\.learning_rate: found 1000"),
         ({"memory": {"limit": 10**400}}, r"memory\.limit: found 1000"),
         ({"dataset": "a\0b"}, r"dataset\.train: found 'a\\x00b'"),
+        ({"search_space": {"learning_rate": (rate for rate in [1e-3])}}, "learning_rate: found <generator"),
+        ({"training": _NESTED}, "found a list or dict that contains itself"),
+        ({"name": "a\nb"}, r"name: found 'a\\nb'; allowed: the name of a folder, in one line"),
+        ({"name": "a" * 300}, "name: found 'aaa"),
+        ({"dataset": {"prompt": ["a"], "completion": ["b"]}}, r"found a dict of columns: .*pandas\.DataFrame"),
+        ({"dataset": {"prompt": "a", "completion": "b"}}, r"found a dict with .*Write \[row, \.\.\.\]"),
+        ({"dataset": {"trian": [{"text": "a"}]}}, r"Did you mean dataset\.train\?"),
+        ({"dataset": {"train": "train.jsonl", "eval": "x"}}, r"Did you mean dataset\.validation\?"),
+        ({"dataset": [["a", "b"]]}, "or rows: a list of dicts"),
+        ({"dataset": "qq/none.jsonl"}, "relative paths start at the working directory"),
+        ({"training": "x"}, r"Write training=\{KEY: VALUE, \.\.\.\}"),
+        ({"output_dir": "x"}, r"run_directory=\.\.\."),
+        ({"max_steps": 3}, r"Write training=\{'max_steps': \.\.\.\}\.$"),
+        ({"eval_dataset": []}, r'Write dataset=\{"train": \.\.\., "validation": \.\.\.\}'),
     ],
 )
 def test_wrong_arguments_and_types_are_input_errors(keys: dict[str, Any], told: str) -> None:

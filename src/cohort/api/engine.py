@@ -23,10 +23,10 @@ from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.task_result import TaskResult
 from cohort.tasks.loading import TaskFile
-from cohort.tasks.task import Task
+from cohort.tasks.task import Task, elsewhere_of_task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["Engine", "OnEvaluation", "OnExisting", "OnStep", "OnTrialEnd"]
+__all__ = ["Engine", "OnEvaluation", "OnExisting", "OnStep", "OnTrialEnd", "elsewhere_of_run"]
 
 OnStep = Callable[[StepReport], object]
 OnEvaluation = Callable[[EvaluationReport], object]
@@ -40,6 +40,20 @@ def _elsewhere(name: str) -> str | None:
     if name in ("gpus", "num_gpus"):
         return "Write total_gpus=... for the engine, or num_gpus=... for a Task."
     return "Give it to Engine.run(...)." if name in inspect.signature(Engine.run).parameters else None
+
+
+def elsewhere_of_run(name: str) -> str | None:
+    """Return the hint for an argument of ``run`` that is a task's, or what other tools call one."""
+    if name in ("output_dir", "directory"):
+        return "Write run_directory=..."
+    if name in ("gpus", "num_gpus"):
+        return "Write total_gpus=... of cohort.run or cohort.Engine, or num_gpus=... for a Task."
+    if name in ("callbacks", "callback"):
+        return "Write on_step=..., on_evaluation=... or on_trial_end=..., a function each."
+    if name in inspect.signature(Task).parameters:
+        return f"Give it to the task: cohort.Task({name}=..., ...)."
+    hint = elsewhere_of_task(name)
+    return f"It belongs to the cohort.Task. {hint}" if hint and hint.startswith("Write") else hint
 
 
 class Engine:
@@ -119,7 +133,7 @@ class Engine:
         clock: Clock | None = None,
     ) -> list[TaskResult]: ...
 
-    @checks_arguments("Engine.run")
+    @checks_arguments("Engine.run", elsewhere=elsewhere_of_run)
     def run(
         self,
         tasks: Task | Sequence[Task],
@@ -178,9 +192,9 @@ class Engine:
         parent = Path("runs") if run_directory is None else path_of(run_directory, where="run_directory")
         alone = len(files) == 1 and run_directory is not None
         directories = {name: parent if alone else parent / name for name in files}
-        if len(files) == 1 and self._has_several_gpus:
-            # a queue checks this itself; alone, the task would train on what there is without a word
-            _require_gpus(int(self._total_gpus))
+        if isinstance(self._total_gpus, int) and any(file.num_gpus != 0 for file in files.values()):
+            # here, where it is called total_gpus: a task and a queue have other names for it
+            _require_gpus(self._total_gpus)
         as_queue = self._has_several_gpus and len(files) > 1
         kept = None if study is None else KeptStudy.of(study, files, directories, resumes=on_existing == "resume")
         if kept is not None:
@@ -200,14 +214,19 @@ class Engine:
         results = results_of(files, directories, failures)
         return results[0] if isinstance(tasks, Task) else results
 
+    @checks_arguments("Engine.session")
     def session(self, *, options: RunOptions | None = None, clock: Clock | None = None) -> SharedSession:
         """Return a session in which tasks share one base model and train at the same time, high priority first.
 
         It uses one GPU even if the engine has several. Submit tasks with ``submit``, from any thread and also
         during ``run``. The arguments are those of :meth:`run`.
+
+        Raises:
+            InputError: an argument is wrong.
         """
         # one executor has one device
         num_gpus = min(self._total_gpus, 1) if isinstance(self._total_gpus, int) else None
+        require_conduct(progress=None, watcher=None, options=options)
         return SharedSession(options=options, clock=clock, num_gpus=num_gpus)
 
     @property

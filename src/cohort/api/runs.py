@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, overload
 
-from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd
+from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd, elsewhere_of_run
 from cohort.api.task_checks import path_of, require_conduct
 from cohort.api.watchers import watching
 from cohort.core.call_arguments import checks_arguments
@@ -60,7 +60,7 @@ def run(
 ) -> list[TaskResult]: ...
 
 
-@checks_arguments("run")
+@checks_arguments("run", elsewhere=elsewhere_of_run)
 def run(
     tasks: Task | Sequence[Task],
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from cohort.tuning.early_exit.settings import EarlyExitSettings
 __all__ = ["existing_runs", "path_of", "require_conduct", "require_tasks"]
 
 _CHOICES = ("resume", "overwrite", "error")
+# of one file or folder, on the file systems in use
+_LONGEST_NAME = 255
 
 
 def require_tasks(tasks: object, *, early_exit: object, on_existing: object) -> None:
@@ -33,6 +35,10 @@ def require_tasks(tasks: object, *, early_exit: object, on_existing: object) -> 
         entries = tasks if isinstance(tasks, Sequence) and not isinstance(tasks, str) else [tasks]
         found = next(entry for entry in entries if not isinstance(entry, Task))
         hint = "Give a cohort.Task(model=..., dataset=...)."
+        if isinstance(found, str | os.PathLike):
+            hint = "Write cohort.tune(cohort.load_task(PATH), RUN_DIRECTORY) for a task file."
+        elif isinstance(tasks, Iterable) and not isinstance(tasks, Sequence):
+            hint = "Write list(tasks), or list(tasks.values()) for a dict of tasks."
         if isinstance(found, TaskFile):
             hint = "Write cohort.tune(task, RUN_DIRECTORY) for a task that was loaded from a file."
         shown = f"a value of type {type(found).__name__}"
@@ -68,8 +74,11 @@ def path_of(value: object, *, where: str) -> Path:
     Raises:
         InputError: it is none.
     """
-    if isinstance(value, str | os.PathLike) and "\0" not in os.fspath(value):
-        return Path(value)
+    if isinstance(value, str | os.PathLike) and (text := os.fspath(value)) and "\0" not in text:
+        if all(len(part.encode(errors="replace")) <= _LONGEST_NAME for part in Path(value).parts):
+            return Path(value)
+        allowed, hint = f"names of at most {_LONGEST_NAME} bytes", "Write a shorter name."
+        raise InputError(Problem(where=where, found=f"{text[:60]!r}...", allowed=allowed, hint=hint))
     shown = repr(value) if isinstance(value, str) else f"a value of type {type(value).__name__}"
     hint = "Write for example 'runs/mine'."
     raise InputError(Problem(where=where, found=shown, allowed="a path, as text or as a pathlib.Path", hint=hint))
@@ -114,8 +123,10 @@ def existing_runs(
         directory = RunDirectory(directories[name])
         is_taken = directory.holds_run() and on_existing != "error"
         occupied = None if is_taken else RunDirectory.find_problem(directory.root)
-        if occupied is not None and directory.holds_run():
-            hint = f"Continue with cohort.resume({str(directory.root)!r}), or give another directory or name."
+        if occupied is not None:
+            hint = occupied.hint
+            if directory.holds_run():
+                hint = f"Continue with cohort.resume({str(directory.root)!r}), or give another directory or name."
             occupied = replace(occupied, where=Place(text=f"run_directory {directory.root}"), hint=hint)
         found = list[Problem]()
         # rows and configurations only: weights are loaded when the task starts

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from cohort.core.place import Place
+from cohort.core.place import Place, dotted
 from cohort.data.examples import Example
 from cohort.data.parsing import NamedRow, parse_row
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
@@ -169,13 +169,14 @@ def _note_missing_fields(rows: Sequence[RawRow], *, settings: DatasetSettings, l
 
 
 def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) -> None:
+    columns = dotted(settings.key("columns").key)
     log.add(
         ProblemKind.INPUT,
         where=row.where,
         # a null counts as absent, so its name alone would look right
         found=f"the keys {', '.join(k if v is not None else f'{k} (null)' for k, v in row.values.items()) or '(none)'}",
         allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _KEYS),
-        hint=f"Map the file's columns, e.g. {settings.key('columns')}: {{prompt: question, completion: answer}}.",
+        hint=f"Map the file's columns, e.g. {columns}: {{prompt: question, completion: answer}}.",
     )
 
 

@@ -69,12 +69,18 @@ def _rows_of(value: object, *, where: Place) -> Iterable[object] | None:
     known: Any = value
     rows: Iterable[object]
     if library == "pandas" and hasattr(value, "columns"):
+        if not known.columns.is_unique:
+            twice = ", ".join(dict.fromkeys(str(name) for name in known.columns[known.columns.duplicated()]))
+            hint = "Rename one of them, or leave it out."
+            raise InputError(Problem(where=where, found=f"two columns {twice}", allowed="each name once", hint=hint))
         rows = known.to_dict("records")
         return rows
     if library == "datasets" and hasattr(value, "column_names") and hasattr(value, "__len__"):
         # a format (torch, numpy, ...) changes only how rows are shown
         rows = iter(known.with_format(None))
         return rows
+    if library == "numpy" and hasattr(value, "tolist"):
+        value = known.tolist()
     if isinstance(value, list | tuple) and any(isinstance(entry, Mapping) for entry in value):
         return value
     # a stream may have no end, and a second reading may give other rows

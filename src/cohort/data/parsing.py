@@ -94,10 +94,14 @@ def _present(values: NamedRow, key: str) -> Any:
     value = values.get(key)
     if value is None:
         name, keys = values.name(key), ", ".join(map(values.name, values)) or "(none)"
+        is_null = key in values
         raise BadRowError(
-            found=f"no {name!r} among the keys {keys}",
+            # a null counts as absent, but the message must not deny a key that is there
+            found=f"{name!r}: null" if is_null else f"no {name!r} among the keys {keys}",
             allowed=f"a row with {name!r}",
-            hint=f"Add {name!r} to the row, or remove the row.",
+            hint=f"Give {name!r} a value, or remove the row."
+            if is_null
+            else f"Add {name!r} to the row, or remove the row.",
         )
     return value
 

@@ -124,11 +124,16 @@ def _as_one(group: Sequence[RowProblem]) -> Problem:
     rows = _spans([_row_number(entry.problem.where) or 0 for entry in group])
     skip = " To leave such rows out: dataset.on_bad_rows: skip." if group[0].kind in BAD_ROW_KINDS else ""
     return Problem(
-        where=f"{first.where.file}:{rows}" if first.where.file else f"{dotted(first.where.key[:-1])}[{rows}]",
+        where=f"{first.where.file}:{rows}" if first.where.line is not None else _row_key(first.where, rows),
         found=f"{first.found} (the first of {len(group)} such rows)",
         allowed=first.allowed,
         hint=first.hint + skip,
     )
+
+
+def _row_key(where: Place, rows: str) -> str:
+    source = f"{where.file}: " if where.file else ""
+    return f"{source}{dotted(where.key[:-1])}[{rows}]"
 
 
 def _spans(lines: Sequence[int]) -> str:

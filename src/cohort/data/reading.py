@@ -57,7 +57,7 @@ def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSou
             continue
         resolved: list[DataSource]
         if (given := settings.given.get(split)) is not None:
-            resolved = [GivenSource(rows=given, shown=str(where))]
+            resolved = [GivenSource(rows=given, where=where)]
         else:
             base = settings.base_directory
             resolved = [*resolve_sources(written, split=split, base_directory=base, where=where, log=log)]

@@ -77,14 +77,18 @@ class HubSource:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSource:
-    """Rows given from Python. ``shown`` is the key that they were given for."""
+    """Rows given from Python, for the key ``where``."""
 
     rows: GivenRows
-    shown: str
+    where: Place
+
+    @property
+    def shown(self) -> str:
+        return str(self.where)
 
     def place(self, number: int) -> Place:
         """Return how messages name the row ``number``, from 1: as Python counts, from 0."""
-        return Place(key=(self.shown, number - 1))
+        return self.where.below(number - 1)
 
     def num_bytes(self) -> int | None:
         """Return the size of the file that a run keeps of them."""

@@ -89,6 +89,10 @@ class SharedSession:
         Raises:
             InputError: anything is wrong with the task, or it cannot share with those that are there.
         """
+        given: object = task
+        if not isinstance(given, Task | TaskFile):
+            shown, hint = f"a value of type {type(task).__name__}", "Give a cohort.Task(model=..., dataset=...)."
+            raise InputError(Problem(where="submit: task", found=shown, allowed="a cohort.Task", hint=hint))
         watcher = watcher or SilentWatcher()
         name = name or (task.name if isinstance(task, Task) else "task")
         task = task.file if isinstance(task, Task) else task

@@ -15,6 +15,7 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
+from cohort.core.plain_values import plain_value
 
 __all__ = ["TrlKeys", "trl_keys"]
 
@@ -43,7 +44,9 @@ _NO_EFFECT = """
 _NO_EFFECT_PREFIXES = ("logging_", "log_", "dataloader_", "ddp_", "trackio_", "hub_")
 # set by the libraries themselves
 _INTERNAL = (
-    "accelerator_config peft_version inference_mode runtime_config megatron_core disable_tqdm bf16 pad_to_multiple_of"
+    "accelerator_config peft_version inference_mode runtime_config megatron_core disable_tqdm bf16 pad_to_multiple_of "
+    # use_cpu turns it off
+    "dataloader_pin_memory"
 )
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla")
@@ -106,6 +109,10 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
     if problems:
         raise InputError(problems)
     sft, lora = _Fields(_SFT, sft_config), _Fields(_LORA, lora_config)
+    _refuse_wrong_types(sft, lora)
+    if problems := [*sft.problems, *lora.problems]:
+        # the values are computed with below
+        raise InputError(problems)
     sections: dict[str, Any] = {
         "dataset": _dataset(sft, columns=columns),
         "training": _training(sft),
@@ -173,6 +180,32 @@ def _wrong_type(config: object, name: str) -> Iterator[Problem]:
         package = "trl" if name == _SFT else "peft"
         found, hint = f"a value of type {type(config).__name__}", f"Write {package}.{name}(...)."
         yield Problem(where=Place(text=f"Task.from_trl: {name}"), found=found, allowed=f"a {package}.{name}", hint=hint)
+
+
+def _refuse_wrong_types(sft: _Fields, lora: _Fields) -> None:
+    """Refuse text and other values in fields that are computed with; a configuration takes anything."""
+    for key in ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "warmup_steps"):
+        _refuse_no_number(sft, key, is_needed=key == "per_device_train_batch_size")
+    for key in ("warmup_ratio", "max_length", "max_seq_length"):
+        _refuse_no_number(sft, key, is_needed=False)
+    trackers = sft.get("report_to")
+    if trackers is not None and not _are_names([trackers] if isinstance(trackers, str) else trackers):
+        sft.refuse("report_to", allowed="a name, a list of names or None", hint="Write report_to='none'.")
+    modules = lora.get("target_modules")
+    if isinstance(modules, set | frozenset) and not _are_names(list(modules)):
+        hint = "Write a list such as ['q_proj', 'v_proj']."
+        lora.refuse("target_modules", allowed="'all-linear' or a list of names", hint=hint)
+
+
+def _refuse_no_number(fields: _Fields, key: str, *, is_needed: bool) -> None:
+    value = plain_value(fields.get(key))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number and (value is not None or is_needed):
+        fields.refuse(key, allowed="a number", hint=f"Write a number without quotes, such as {key}=1.")
+
+
+def _are_names(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
 
 
 def _dataset(sft: _Fields, *, columns: frozenset[str] | None) -> dict[str, Any]:

@@ -21,16 +21,18 @@ class TaskResult:
     """The outcome of one task, at the moment it was read.
 
     Attributes:
+        name: The task's, or that of the run directory.
         state: ``done``, ``running`` (a process trains it now) or ``stopped`` (:func:`cohort.resume` continues it).
         run_directory: Holds everything that was written.
         adapter_directory: The best adapter, as PEFT and vLLM load it; it exists once the run is done.
         best_trial: Row of ``trials`` of the best adapter, or of the best so far while the run is not done; None before
             the first evaluation.
-        metrics: The best adapter's ``loss`` and further metrics on the validation rows.
-        base_value: The task's metric of the model without an adapter.
+        metrics: The best adapter's ``loss`` (mean per trained token, in nats) and further metrics on the validation
+            rows; empty before the first evaluation.
+        base_value: The task's metric of the model without an adapter; None until it was measured.
         trials: The trials table, best first, as ``--json`` prints it (``FILE_COLUMNS`` of
             :mod:`cohort.runs.results_table`).
-        seconds: Run time so far; it stands still while the run is stopped.
+        seconds: Run time so far, in seconds; it stands still while the run is stopped.
         report: One HTML file with everything; it exists once the run is done.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -11,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.data.given_rows import GivenRows
@@ -143,10 +143,17 @@ def task_from_mapping(
     return task
 
 
+def _copied(value: Any) -> Any:
+    """Return a copy of the dicts and lists. What else a caller gave stays: not everything can be copied."""
+    if isinstance(value, dict):
+        return {key: _copied(entry) for key, entry in value.items()}
+    return [_copied(entry) for entry in value] if isinstance(value, list) else value
+
+
 def _without(written: Mapping[str, Any], wrong: Sequence[KeyPath]) -> TaskFile | None:
     """Return the task with the wrong keys left out, if that is one."""
     # a copy, because the caller still reports what was written
-    left = copy.deepcopy(dict(written))
+    left = _copied(dict(written))
     for path in wrong:
         section: Any = left
         # a mistake inside a value (one entry of a list) removes the whole key: only sections are entered
@@ -181,6 +188,7 @@ def _read_text(path: Path) -> str:
         raise problem(f"a file that cannot be read ({error.strerror})", "Check its permissions.") from None
 
 
+@checks_arguments("load_task")
 def load_task(path: str | Path, overrides: Sequence[str] = ()) -> TaskFile:
     """Return the task of a file, with ``--KEY VALUE`` arguments applied.
 

@@ -28,6 +28,8 @@ OTHER_WORDS = {
     "dataset_name": "dataset.train",
     "val_file": "dataset.validation",
     "eval_dataset": "dataset.validation",
+    "eval": "dataset.validation",
+    "train_dataset": "dataset.train",
     "val_set_size": "dataset.validation",
     "type": "dataset.format",
     "sequence_len": "dataset.max_length",

@@ -86,6 +86,11 @@ def parse_overrides(arguments: Sequence[str], *, model: type[BaseModel]) -> list
     """
     problems: list[Problem] = []
     overrides: list[Override] = []
+    # callers from Python may give anything, and a text alone would be read letter by letter
+    given: object = arguments
+    if not isinstance(given, list | tuple) or not all(isinstance(argument, str) for argument in given):
+        hint = 'Write for example ["--training.seed", "3"].'
+        raise InputError(_problem(repr(arguments)[:60], allowed="a list of texts, --KEY VALUE", hint=hint))
     for option, text in _pairs(arguments, problems):
         path = _full_path(option, model)
         if path is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,22 +21,55 @@ from cohort.tasks.functions import name_functions
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
+from cohort.tasks.python_hints import in_python
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["Task"]
+__all__ = ["Task", "elsewhere_of_task"]
 
 Rows = Any
 """Files, a directory or a hub id; or rows: a list of dicts, a pandas DataFrame, a ``datasets.Dataset``."""
 
 
-def _elsewhere(name: str) -> str | None:
+_ROWS = "rows (a list of dicts, a pandas DataFrame, a datasets.Dataset), or the section: {'train': ..., ...}"
+
+
+_DATASET_KEYS = tuple(getattr(TaskFile.model_fields["dataset"].annotation, "model_fields", ()))
+
+
+def _section_with(key: str) -> str:
+    """Return the section that has a key; nothing where none or several have it."""
+    if key in SECTION_OF:
+        return SECTION_OF[key]
+    found = [
+        name for name, info in TaskFile.model_fields.items() if key in getattr(info.annotation, "model_fields", ())
+    ]
+    return found[0] if len(found) == 1 else ""
+
+
+def elsewhere_of_task(name: str) -> str | None:
     """Return the hint for an argument that is a key of a section, or what another tool calls one."""
+    if name == "output_dir":
+        return "Write name=... for runs/NAME, or cohort.run(task, run_directory=...)."
     if name in NOT_NEEDED:
         return f"Remove it: {NOT_NEEDED[name]}."
-    section, _, key = OTHER_WORDS.get(name, f"{SECTION_OF.get(name, '')}.{name}").rpartition(".")
+    section, _, key = OTHER_WORDS.get(name, f"{_section_with(name)}.{name}").rpartition(".")
+    if section == "dataset" and key in SPLITS:
+        return f'Write dataset={{"train": ..., "{key}": ...}}.' if key != "train" else "Write dataset=..."
+    if section and name not in SECTION_OF and OTHER_WORDS.get(name, "").rpartition(".")[2] not in SECTION_OF:
+        return f"Write {section}={{{key!r}: ...}}."
     if section:
         return f"Write {section}={{{key!r}: ...}}; to search over it, search_space={{{key!r}: [...]}}."
     return {"model_name_or_path": "Write model=...", "data": "Write dataset=..."}.get(key or name)
+
+
+def _elsewhere_of_trl(name: str) -> str | None:
+    """Return the hint for an argument of TRL's trainer, or for one that the configurations hold."""
+    if name in ("training", "lora", "num_gpus", "report_to", "objective"):
+        return "Set it in the SFTConfig or the LoraConfig."
+    names = {"args": "sft_config", "config": "sft_config", "peft_config": "lora_config", "train_dataset": "dataset"}
+    if name == "eval_dataset":
+        return 'Write dataset={"train": ..., "validation": ...}.'
+    return f"Write {names[name]}=..." if name in names else None
 
 
 class Task:
@@ -57,7 +91,7 @@ class Task:
         ```
     """
 
-    @checks_arguments("Task", elsewhere=_elsewhere)
+    @checks_arguments("Task", elsewhere=elsewhere_of_task)
     def __init__(
         self,
         *,
@@ -114,13 +148,16 @@ class Task:
         name_functions(data, shown=shown)
         if search_space is not None:
             data["search"] = _with_space(data.get("search", {}), search_space, shown=shown)
-        self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown, given=given)
+        try:
+            self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown, given=given)
+        except InputError as error:
+            raise InputError([in_python(problem) for problem in error.problems]) from None
         # the data may be given as "..", whose stem says nothing: the normalised path has the directory's name
         first = "" if "train" in given else Path(os.path.normpath(self.file.dataset.train[0])).stem
         self.name = name or first or "task"
 
     @classmethod
-    @checks_arguments("Task.from_trl")
+    @checks_arguments("Task.from_trl", elsewhere=_elsewhere_of_trl)
     def from_trl(
         cls,
         sft_config: object,
@@ -214,6 +251,8 @@ def _dataset_section(dataset: Any, *, where: Place) -> tuple[dict[str, Any], dic
         InputError: every problem of the rows.
     """
     section = dict(dataset) if isinstance(dataset, Mapping) else {"train": dataset}
+    if section and not any(_is_like_a_key(str(key)) for key in section):
+        raise InputError(_columns_or_row(section, where=where))
     given, problems = dict[str, GivenRows](), list[Problem]()
     for split in (split for split in SPLITS if split in section):
         try:
@@ -227,6 +266,19 @@ def _dataset_section(dataset: Any, *, where: Place) -> tuple[dict[str, Any], dic
     if problems:
         raise InputError(problems)
     return plain_value(section), given
+
+
+def _is_like_a_key(name: str) -> bool:
+    return name in OTHER_WORDS or bool(get_close_matches(name, _DATASET_KEYS, n=1, cutoff=0.75))
+
+
+def _columns_or_row(section: Mapping[Any, Any], *, where: Place) -> Problem:
+    """Return the problem of a dict that is no section: a row by itself, or a list for each column."""
+    names = ", ".join(map(str, section))
+    if any(isinstance(value, list | tuple) for value in section.values()):
+        hint = "Write pandas.DataFrame(columns), or [dict(zip(columns, row)) for row in zip(*columns.values())]."
+        return Problem(where=where, found=f"a dict of columns: {names}", allowed=_ROWS, hint=hint)
+    return Problem(where=where, found=f"a dict with {names}", allowed=_ROWS, hint="Write [row, ...], a list of rows.")
 
 
 def _with_space(search: Any, space: Mapping[str, Any], *, shown: str) -> Any:
@@ -250,12 +302,14 @@ def _base_model(model: str | os.PathLike[str] | None, lora_config: object) -> st
 
 def _require_folder_name(name: object) -> None:
     """Refuse a name that would put the run directory somewhere else than directly in its parent."""
-    if not isinstance(name, str) or name in ("", ".", "..") or any(character in name for character in "/\\\0"):
+    is_plain = isinstance(name, str) and name not in ("", ".", "..") and name.isprintable() and name == name.strip()
+    # 255 bytes are the most that file systems take
+    if not isinstance(name, str) or not is_plain or set(name) & {"/", "\\"} or len(os.fsencode(name)) > 255:
         raise InputError(
             Problem(
                 where=Place(file="Task", key=("name",)),
-                found=repr(name),
-                allowed="the name of a folder, without / and \\: it names the run directory",
+                found=repr(name)[:60],
+                allowed="the name of a folder, in one line, without / and \\: it names the run directory",
                 hint="Write a plain name, and choose the place with Engine.run(run_directory=...).",
             )
         )

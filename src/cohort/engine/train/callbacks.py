@@ -6,6 +6,7 @@ name of the function, and replayed when the run is resumed.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +15,11 @@ from typing import Any, Protocol
 
 from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.events import Evaluated, StepDone, TrialEvent
+from cohort.core.plain_values import plain_value
 from cohort.runs.records import JsonValue, LoggedDecision, LoggedEvent
 from cohort.runs.trial_requests import RequestKind, TrialRequest
+from cohort.tasks.hyperparameters import SECTION_OF
+from cohort.tasks.other_names import nearest_hint
 from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind
 
 __all__ = [
@@ -106,20 +110,26 @@ class _Report:
         """Train a copy of this trial with other hyperparameters.
 
         Args:
-            values: Those that differ, by the names of the task file.
+            values: Those that differ, by the names of the task file; numpy's numbers are accepted.
             warm_start: Whether the copy begins with the weights of this trial's best checkpoint.
             why: Recorded with the decision.
+
+        Raises:
+            InputError: ``values`` is no dict, or a name in it is unknown.
         """
-        self._ask(RequestKind.CLONE, why, values=values or {}, warm_start=warm_start)
+        self._ask(RequestKind.CLONE, why, values={} if values is None else _values(values), warm_start=warm_start)
 
     def add_trial(self, values: Mapping[str, object], *, why: str = "") -> None:
         """Train a new configuration: the task's defaults but for ``values``.
 
         Args:
-            values: Hyperparameters by the names of the task file.
+            values: Hyperparameters by the names of the task file; numpy's numbers are accepted.
             why: Recorded with the decision.
+
+        Raises:
+            InputError: ``values`` is no dict, or a name in it is unknown.
         """
-        self._run.ask(TrialRequest(kind=RequestKind.ADD, values=dict(values), who=self._who(why)))
+        self._run.ask(TrialRequest(kind=RequestKind.ADD, values=_values(values), who=self._who(why)))
 
     def _ask(
         self, kind: RequestKind, why: str, *, values: Mapping[str, object] | None = None, warm_start: bool = False
@@ -211,12 +221,12 @@ class Callbacks:
         problems = [
             Problem(
                 where=name,
-                found=f"{value!r}",
+                found=found,
                 allowed="a function of one report",
                 hint=f"Write def {name}(report): ..., and give the function itself.",
             )
             for name, value in vars(self).items()
-            if value is not None and not callable(value)
+            if value is not None and (found := _what_is_wrong(value))
         ]
         if problems:
             raise InputError(problems)
@@ -233,6 +243,44 @@ class Callbacks:
 
     def __bool__(self) -> bool:
         return any(value is not None for value in vars(self).values())
+
+
+def _values(values: object) -> dict[str, Any]:
+    if isinstance(values, Mapping):
+        # the caller waits for no answer: a misspelt name is told where it is written
+        problems = [
+            Problem(
+                where="values",
+                found=f"the unknown name {name!r}",
+                allowed=", ".join(SECTION_OF),
+                hint=nearest_hint(str(name), SECTION_OF),
+            )
+            for name in values
+            if name not in SECTION_OF
+        ]
+        if problems:
+            raise InputError(problems)
+        return {name: plain_value(value) for name, value in values.items()}
+    hint = 'Write for example {"learning_rate": 3e-4}.'
+    raise InputError(Problem(where="values", found=repr(values)[:60], allowed="a dict of hyperparameters", hint=hint))
+
+
+def _what_is_wrong(value: object) -> str | None:
+    """Return why a value is no callback; None if it is one, as far as can be known before it is called."""
+    if not callable(value):
+        return f"{value!r}"
+    # what a generator or a coroutine says would never run
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_kind(value) for is_kind in kinds):
+        return f"{value!r}, which is async or a generator"
+    try:
+        inspect.signature(value).bind(None)
+    except TypeError:
+        return f"{value!r}, which does not take one argument"
+    except ValueError:
+        # some built-in functions do not say what they take
+        return None
+    return None
 
 
 class CallbackCaller:

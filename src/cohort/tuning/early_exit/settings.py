@@ -85,7 +85,18 @@ class EarlyExitSettings:
         return None if found is None else found(self.options, self.common)
 
     def kept_at(self, share: float) -> float:
-        """Return the share of the trials that is expected to reach ``share`` of the planned steps."""
+        """Return the share of the trials that is expected to reach ``share`` of the planned steps.
+
+        Args:
+            share: From 0 to 1.
+
+        Raises:
+            InputError: it is no such number.
+        """
+        given: object = share
+        if not isinstance(given, int | float) or not 0 <= given <= 1:
+            hint = "Write for example 0.5, the middle of the training."
+            raise InputError(Problem(where="EarlyExit.kept_at: share", found=repr(share), allowed="0 to 1", hint=hint))
         found = _entry(self.rule).kept_at
         if found is not None:
             return found(self.options, self.common, share)
