@@ -26,7 +26,11 @@ def test_a_local_model_is_made_absolute_and_a_hub_id_kept(folder: Path) -> None:
     [
         ("./modle", "'./modle', which does not exist", "Did you mean 'model'?"),
         ("train.jsonl", "the file 'train.jsonl'", "Name the directory that holds config.json and the weights."),
-        ("a/b/c", "'a/b/c', which does not exist", "Check the path; relative paths start at the task file."),
+        (
+            "a/b/c",
+            "'a/b/c', which does not exist",
+            "Check the path; relative paths start at the task file, in Python at the working directory.",
+        ),
     ],
 )
 def test_a_model_that_is_nowhere(folder: Path, written: str, found: str, hint: str) -> None:

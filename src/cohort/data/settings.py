@@ -78,7 +78,9 @@ def share_refusals(value: float) -> tuple[Refusal, ...]:
 
 def _column_refusals(value: object) -> Iterator[Refusal]:
     if not isinstance(value, Mapping):
-        yield Refusal(found=repr(value), allowed=_COLUMNS_ALLOWED, hint="Write the keys below it, indented.")
+        yield Refusal(
+            found=repr(value), allowed=_COLUMNS_ALLOWED, hint="Write the keys below it, indented; in Python a dict."
+        )
         return
     for name, column in value.items():
         if name not in CANONICAL_COLUMNS:

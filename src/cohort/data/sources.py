@@ -184,7 +184,11 @@ def _note_suffix(path: Path, *, where: Place, log: ProblemLog) -> None:
 def _note_missing(path: Path, *, shown: str, where: Place, log: ProblemLog) -> None:
     siblings = [p.name for p in path.parent.iterdir() if p.exists()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."
+    hint = (
+        f"Did you mean {near[0]!r}?"
+        if near
+        else "Check the path; relative paths start at the task file, in Python at the working directory."
+    )
     what = f"a link to {path.readlink()}, which does not exist" if path.is_symlink() else "which does not exist"
     log.add(
         ProblemKind.INPUT,

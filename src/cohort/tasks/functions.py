@@ -41,7 +41,7 @@ def locate_functions(data: dict[str, Any], base: Path, origin: TaskOrigin) -> li
                     where=origin.where(key),
                     found=f"{module!r}, which does not exist",
                     allowed="a file in the folder of the task file, or module:function of an installed package",
-                    hint="Check the path; relative paths start at the task file.",
+                    hint="Check the path; relative paths start at the task file, in Python at the working directory.",
                 )
             )
         return entry

@@ -40,7 +40,11 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
         return []
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, siblings, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else "Check the path; relative paths start at the task file."
+    hint = (
+        f"Did you mean {near[0]!r}?"
+        if near
+        else "Check the path; relative paths start at the task file, in Python at the working directory."
+    )
     found = f"{text!r}, which does not exist"
     return [Problem(where=where, found=found, allowed="a local directory or a hub id", hint=hint)]
 

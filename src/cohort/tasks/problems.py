@@ -129,7 +129,7 @@ def _problem(detail: ErrorDetails, *, model: type[BaseModel], origin: TaskOrigin
         hint = f"Add {dotted(path)}: {(info.description if info else None) or 'a value'}."
     elif info is not None and (section := _section_of(info)) is not None:
         found, allowed = _found(detail["input"]), f"a section with the keys {', '.join(section.model_fields)}"
-        hint = "Write the keys below it, indented."
+        hint = "Write the keys below it, indented; in Python a dict."
     else:
         found, allowed, hint = _found(detail["input"]), _allowed(info), _hint(detail, info)
     return [(path, Problem(where=origin.where(path), found=found, allowed=allowed, hint=hint))]

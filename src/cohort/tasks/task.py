@@ -21,7 +21,6 @@ from cohort.tasks.functions import name_functions
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
-from cohort.tasks.python_hints import in_python
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 __all__ = ["Task", "elsewhere_of_task"]
@@ -148,10 +147,7 @@ class Task:
         name_functions(data, shown=shown)
         if search_space is not None:
             data["search"] = _with_space(data.get("search", {}), search_space, shown=shown)
-        try:
-            self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown, given=given)
-        except InputError as error:
-            raise InputError([in_python(problem) for problem in error.problems]) from None
+        self.file: TaskFile = task_from_mapping(data, base_directory=Path.cwd(), name=shown, given=given)
         # the data may be given as "..", whose stem says nothing: the normalised path has the directory's name
         first = "" if "train" in given else Path(os.path.normpath(self.file.dataset.train[0])).stem
         self.name = name or first or "task"
@@ -263,9 +259,22 @@ def _dataset_section(dataset: Any, *, where: Place) -> tuple[dict[str, Any], dic
         if rows is not None:
             # where a run keeps them, in its own directory
             section[split], given[split] = f"rows/{split}.jsonl", rows
+        elif split == "train" and not _are_files(section[split]):
+            problems.append(_neither_rows_nor_files(section[split], where=where.below(split)))
     if problems:
         raise InputError(problems)
     return plain_value(section), given
+
+
+def _are_files(value: object) -> bool:
+    listed = value if isinstance(value, list | tuple) else [value]
+    return bool(listed) and all(isinstance(entry, str | os.PathLike) for entry in listed)
+
+
+def _neither_rows_nor_files(value: object, *, where: Place) -> Problem:
+    allowed = "files, a list of dicts, a pandas DataFrame or a datasets.Dataset"
+    hint = "Write 'train.jsonl', or a list of rows such as {'prompt': 'P', 'completion': 'C'}."
+    return Problem(where=where, found=repr(value)[:60], allowed=allowed, hint=hint)
 
 
 def _is_like_a_key(name: str) -> bool:
