@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from cohort.cli.trial_table import constant_text, format_value, parameter_text, trial_table, varied_names
+from cohort.core.estimates import Estimate
 from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
-from cohort.runs.results import RankedTrial
+from cohort.runs.results import RankedTrial, read_results
+from tests.runs.small_run import write_small_run
 
 ROWS: list[dict[str, JsonValue]] = [{"learning_rate": 2e-4, "r": 8}, {"learning_rate": 1e-3, "r": 8}]
 
@@ -67,3 +71,24 @@ def test_a_metric_stands_next_to_its_loss_and_other_metrics_give_way_first() -> 
     assert set(left_out) == {"token_f1", "contains"}
     assert "1.5" in narrow
     assert "eval_loss" not in shown(120, label="validation loss")[0]
+
+
+def test_an_interval_wraps_before_a_hyperparameter_is_hidden(tmp_path: Path) -> None:
+    found = Estimate(value=0.05123, low=0.00888, high=0.2364, num_rows=20)
+    trials = read_results(write_small_run(tmp_path / "run")[1].reader).ranked
+    ranked = [
+        replace(
+            entry,
+            trial=replace(entry.trial, parameters={"learning_rate": 10.0**-entry.trial.trial_id, "r": 4}),
+            final_rows=20,
+            final_value=found,
+        )
+        for entry in trials
+    ]
+    table, left_out = trial_table(ranked, metric_label="exact match", width=72)
+    console = Console(width=72, file=io.StringIO())
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "learning_rate" not in left_out
+    assert all(number in text for number in ("0.05123", "(0.00888", "0.236)"))
+    assert max(map(len, text.splitlines())) <= 72

@@ -105,6 +105,9 @@ def _fitting(name: str, *, place: int, is_parameter: bool, cells: Sequence[str])
     if name == "status":
         # 16: the reasons of our exit rules stay in one line
         return TableColumn(heading=name, justify="left", least_width=16, wraps=True)
+    if name.startswith("on ") and name.endswith(" rows"):
+        # 12 holds any number: an interval goes on in the next line, so that hyperparameters keep their columns
+        return TableColumn(heading=name, least_width=12, wraps=True)
     if is_parameter:
         # the last of them goes first; a word or a list may be shortened, a number may not
         is_text = any(cell[-1:].isalpha() or cell.endswith("]") for cell in cells)
