@@ -46,6 +46,30 @@ def test_what_it_writes_is_tuned_as_it_is(
     assert cohort(capsys, "tune", "tasks/sums.yaml", "-o", "run", *words)[0] == 0
 
 
+def test_conversations_get_a_template_where_the_tokenizer_has_none(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = (
+        [{"role": "user", "content": f"{number}+1="}, {"role": "assistant", "content": str(number + 1)}]
+        for number in range(60)
+    )
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    code, _, err = cohort(capsys, "init", model, tmp_path / "chat.jsonl", "-o", tmp_path / "task.yaml")
+    assert code == 0, err
+    assert load_task(tmp_path / "task.yaml").dataset.chat_template == "plain"
+
+
+def test_running_text_above_the_context_is_split(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ({"text": f"{number} is a number, and " * 20} for number in range(40))
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, _, err = cohort(capsys, "init", model, tmp_path / "text.jsonl", "-o", tmp_path / "task.yaml")
+    assert code == 0, err
+    assert load_task(tmp_path / "task.yaml").dataset.on_long_rows == "split"
+    assert "the model's context; 40 longer rows of 40 split" in (tmp_path / "task.yaml").read_text()
+
+
 def test_a_directory_with_validation_rows_is_used_for_both(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

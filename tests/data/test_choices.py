@@ -78,6 +78,15 @@ def test_a_row_without_a_usable_choice_is_named(
         _choices(tokenizer, [_row(2, **change)], tmp_path / "train.jsonl", max_length=48)
 
 
+def test_a_fault_of_many_rows_is_told_once(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        _choices(tokenizer, [_row(number, choices=None) for number in range(12)], tmp_path / "train.jsonl")
+    (problem,) = caught.value.problems
+    assert problem.found == "no 'choices' in the row (the first of 12 such rows)"
+    # the rows are asked for their choices whatever on_bad_rows says
+    assert "on_bad_rows" not in problem.hint
+
+
 def test_the_column_may_have_another_name(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     row = {"prompt": "Q", "completion": "yes", "options": ["yes", "no"]}
     found = _choices(tokenizer, [row], tmp_path / "train.jsonl", columns={"choices": "options"})

@@ -45,6 +45,11 @@ def test_every_value_that_may_not_be_is_named(task: TaskFile) -> None:
     with pytest.raises(InputError) as caught:
         added_parameters(task, {"r": 0, "learning_rate": "fast", "max_length": 64})
     assert [str(problem.where) for problem in caught.value.problems] == ["--r", "--learning_rate", "--max_length"]
+    # one value for one trial, not the list that a search takes
+    assert [problem.hint for problem in caught.value.problems][:2] == [
+        "Write for example --r 8.",
+        "Write for example --learning_rate 1e-4.",
+    ]
 
 
 def test_arguments_name_hyperparameters_in_any_form() -> None:

@@ -76,7 +76,7 @@ def choice_rows(
     starts, expected = [0], []
     log = ProblemLog()
     for row_id in row_ids:
-        where = Place(text=rows.sources[row_id])
+        where = _place(rows.sources[row_id])
         try:
             examples, right = _examples(rows, row_id, settings=settings, data_format=data_format)
         except BadRowError as problem:
@@ -89,7 +89,10 @@ def choice_rows(
     strict = replace(settings, on_long_rows="error", completion_only_loss=True)
     rendered = render_rows(parsed, tokenizer=tokenizer, completion_only_loss=True, log=log)
     kept = tokenise_rows(rendered, tokenizer=tokenizer, settings=strict, log=log)[0] if rendered else []
-    problems = log.stopping(bad_rows_stop=True, long_rows_stop=True) + log.of(ProblemKind.EMPTY_AFTER_MASKING)
+    # a skipped row would still be asked for its choices
+    problems = log.stopping(bad_rows_stop=True, long_rows_stop=True, can_skip=False) + log.of(
+        ProblemKind.EMPTY_AFTER_MASKING
+    )
     if problems:
         raise InputError(capped(problems, limit=_LISTED_PROBLEMS))
     return ChoiceRows(
@@ -97,6 +100,12 @@ def choice_rows(
         starts=tuple(starts),
         expected=tuple(expected),
     )
+
+
+def _place(source: str) -> Place:
+    """Return the file and line of a row, so that a fault of all rows is told once."""
+    file, _, line = source.rpartition(":")
+    return Place(file=file, line=int(line)) if file and line.isdecimal() else Place(text=source)
 
 
 def _values(rows: TokenisedRows, row_id: int, *, settings: DatasetSettings) -> tuple[dict[str, Any], Any]:

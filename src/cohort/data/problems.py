@@ -88,17 +88,20 @@ class ProblemLog:
     def of(self, *kinds: ProblemKind) -> list[Problem]:
         return [entry.problem for entry in self._entries if entry.kind in kinds]
 
-    def stopping(self, *, bad_rows_stop: bool, long_rows_stop: bool) -> list[Problem]:
-        """Return the problems that must stop the run under the user's rules."""
+    def stopping(self, *, bad_rows_stop: bool, long_rows_stop: bool, can_skip: bool = True) -> list[Problem]:
+        """Return the problems that must stop the run under the user's rules.
+
+        ``can_skip`` says whether ``on_bad_rows: skip`` would leave such rows out, which the hint then names.
+        """
         kinds = [ProblemKind.INPUT]
         if bad_rows_stop:
             kinds += BAD_ROW_KINDS
         if long_rows_stop:
             kinds.append(ProblemKind.TOO_LONG)
-        return _grouped([entry for entry in self._entries if entry.kind in kinds])
+        return _grouped([entry for entry in self._entries if entry.kind in kinds], can_skip=can_skip)
 
 
-def _grouped(entries: Sequence[RowProblem]) -> list[Problem]:
+def _grouped(entries: Sequence[RowProblem], *, can_skip: bool) -> list[Problem]:
     """Return the problems, with those that many rows of a file have alike as one, at the place of the first."""
     groups: dict[Hashable, list[RowProblem]] = {}
     for number, entry in enumerate(entries):
@@ -109,7 +112,8 @@ def _grouped(entries: Sequence[RowProblem]) -> list[Problem]:
         groups.setdefault(alike if is_row else number, []).append(entry)
     problems: list[Problem] = []
     for group in groups.values():
-        problems += [_as_one(group)] if len(group) > _MOST_ALIKE else [entry.problem for entry in group]
+        is_many = len(group) > _MOST_ALIKE
+        problems += [_as_one(group, can_skip=can_skip)] if is_many else [entry.problem for entry in group]
     return problems
 
 
@@ -119,10 +123,10 @@ def _row_number(place: Place) -> int | None:
     return place.line if place.line is not None else last if isinstance(last, int) else None
 
 
-def _as_one(group: Sequence[RowProblem]) -> Problem:
+def _as_one(group: Sequence[RowProblem], *, can_skip: bool) -> Problem:
     first = group[0].problem
     rows = _spans([_row_number(entry.problem.where) or 0 for entry in group])
-    skip = " To leave such rows out: dataset.on_bad_rows: skip." if group[0].kind in BAD_ROW_KINDS else ""
+    skip = " To leave such rows out: dataset.on_bad_rows: skip." if can_skip and group[0].kind in BAD_ROW_KINDS else ""
     return Problem(
         where=f"{first.where.file}:{rows}" if first.where.line is not None else _row_key(first.where, rows),
         found=f"{first.found} (the first of {len(group)} such rows)",

@@ -12,7 +12,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.units import counted
-from cohort.data.formats import detect_format
+from cohort.data.formats import DataFormat, detect_format
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.reading import find_sources
 from cohort.data.rows import RawRow, read_source
@@ -22,7 +22,7 @@ from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
-from cohort.models.weights import check_checkpoint
+from cohort.models.weights import check_checkpoint, load_tokenizer
 from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.yaml_lines import parse_yaml
@@ -32,6 +32,7 @@ __all__ = ["write_first_task"]
 # what data sets call the two sides, the likeliest first
 _PROMPTS = ("prompt", "question", "query", "instruction", "problem", "source", "input", "user", "context")
 _COMPLETIONS = ("completion", "answer", "response", "output", "target", "solution", "reply", "label", "assistant")
+_TEMPLATE = "plain"
 _LEARNING_RATES = ("5e-5", "2e-4", "1e-3")
 _RANKS = (8, 32)
 _BATCH_SIZES = (4, 16)
@@ -62,17 +63,25 @@ def write_first_task(file: Path, *, model: str, train: Sequence[str], validation
     columns = _columns(rows)
     if validation is None:
         validation = _validation_of(train)
+    formats = {detect_format(row.values) for row in rows}
+    # a base model without a template needs one; this one has plain words, which every vocabulary can write
+    is_chat = any(form is not None and form.is_chat for form in formats)
+    needs_template = is_chat and not load_tokenizer(model).chat_template
+    chat_template = _TEMPLATE if needs_template else None
     share = min(0.5, max(0.1, round(_ENOUGH_VALIDATION / len(rows), 2)))
     dataset: dict[str, Any] = {
         "train": list(train),
         "validation": share if validation is None else validation,
         "max_length": config.max_position_embeddings,
         **({"columns": columns} if columns else {}),
+        **({"chat_template": chat_template} if chat_template else {}),
+        # running text can be cut anywhere; a prompt and its answer belong together
+        **({"on_long_rows": "split"} if formats == {DataFormat.TEXT} else {}),
     }
     # read as the task will read them: every problem of the rows shows now
     data = {"model_name_or_path": model, "dataset": dataset}
     inputs = read_inputs(task_from_mapping(data, base_directory=Path.cwd(), name="cohort init"))
-    new = _chosen(file, model=model, train=train, validation=dataset["validation"], columns=columns, inputs=inputs)
+    new = _chosen(file, model=model, train=train, dataset=dataset, inputs=inputs)
     # before it is written: it must be a task that runs
     document = parse_yaml(new.text(), where=Place(file=str(file)))
     assert document is not None, "a task file holds keys"
@@ -86,10 +95,10 @@ def _chosen(
     *,
     model: str,
     train: Sequence[str],
-    validation: str | float,
-    columns: Mapping[str, str],
+    dataset: Mapping[str, Any],
     inputs: TaskInputs,
 ) -> FirstTaskFile:
+    validation = dataset["validation"]
     report, context = inputs.data.report, inputs.config.max_position_embeddings
     num_rows = report.num_train_rows
     batch_sizes = [size for size in _BATCH_SIZES if size * 20 <= num_rows] or [1]
@@ -97,15 +106,18 @@ def _chosen(
     longest = report.lengths.maximum
     long = f"the longest row has {longest}"
     if longest > context:
-        dropped = report.counts.get(ProblemKind.TOO_LONG, 0)
-        long = f"the model's context; {counted(dropped, 'longer row')} of {report.lengths.num_rows} dropped"
+        what, kind = ("split", ProblemKind.SPLIT) if "on_long_rows" in dataset else ("dropped", ProblemKind.TOO_LONG)
+        rows = f"{counted(report.counts.get(kind, 0), 'longer row')} of {report.lengths.num_rows}"
+        long = f"the model's context; {rows} {what}"
     widest = _widest(inputs.config)
     return FirstTaskFile(
         name=file.name,
         model=_from(file, model),
         train=[_from(file, entry) for entry in train],
         validation=validation if isinstance(validation, float) else _from(file, validation),
-        columns=columns,
+        columns=dataset.get("columns", {}),
+        chat_template=dataset.get("chat_template"),
+        on_long_rows=dataset["on_long_rows"] if longest > context and "on_long_rows" in dataset else "drop",
         data_note=f"{counted(report.num_rows_read, 'row')}, {report.format}",
         max_length=min(context, math.ceil(longest / _LENGTH_STEP) * _LENGTH_STEP),
         length_note=long,

@@ -11,6 +11,7 @@ __all__ = ["FirstTaskFile"]
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./-]*")
 _COMMENT_COLUMN = 42
+_TEMPLATES = "the tokenizer has none; or chatml, llama-3, zephyr, a file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class FirstTaskFile:
         train: ``dataset.train``, one entry or several.
         validation: A file, or a share of the rows.
         columns: Our column names and the file's, where they differ.
+        chat_template: The known template for conversations, where the tokenizer has none.
+        on_long_rows: What happens to rows above ``max_length``.
         data_note: What was read, for a comment.
         max_length: In tokens.
         length_note: How long the rows are, for a comment.
@@ -36,6 +39,8 @@ class FirstTaskFile:
     train: Sequence[str]
     validation: str | float
     columns: Mapping[str, str] = field(default_factory=dict)
+    chat_template: str | None = None
+    on_long_rows: str = "drop"
     data_note: str
     max_length: int
     length_note: str
@@ -75,7 +80,8 @@ class FirstTaskFile:
             ),
             *([_line("  columns", f"{{{names}}}", "our name: the file's name")] if self.columns else []),
             _line("  max_length", str(self.max_length), f"in tokens; {self.length_note}"),
-            _line("  on_long_rows", "drop", "rows above max_length: drop | truncate | split | error"),
+            *([_line("  chat_template", self.chat_template, _TEMPLATES)] if self.chat_template else []),
+            _line("  on_long_rows", self.on_long_rows, "rows above max_length: drop | truncate | split | error"),
             "lora:",
             _line("  target_modules", "all-linear", "or a list such as [q_proj, v_proj]"),
             _line("  lora_dropout", "0.0"),

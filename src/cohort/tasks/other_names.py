@@ -81,6 +81,10 @@ NOT_NEEDED = {
     "use_dora": "DoRA is not supported yet",
     "bias": "adapters have no biases, and those of the base model stay frozen",
     "logging_steps": "every step is recorded",
+    **dict.fromkeys(
+        ("weights", "dataset_weights", "interleave_probs", "mixing_weights", "sampling_weights", "probabilities"),
+        "the rows of all files of dataset.train count alike; a file that is listed twice counts twice",
+    ),
     "save_steps": "the state is saved by time, and whenever a run is interrupted",
     "optim": "the optimizer is AdamW",
     "optimizer": "the optimizer is AdamW",

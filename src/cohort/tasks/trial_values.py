@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
@@ -87,7 +88,10 @@ def _parsed(task: TaskFile, values: Mapping[str, Any]) -> tuple[dict[str, Value 
         if name not in SEARCHABLE:
             problems.append(_shared_key(name, where=where))
             continue
-        found = parse_value(value, SEARCHABLE[name], at=())
+        # one value, not the list that a search takes
+        kind = SEARCHABLE[name]
+        kind = replace(kind, example=f"--{name} {kind.example.strip('[]').split(', ')[0]}")
+        found = parse_value(value, kind, at=())
         if isinstance(found, Refusal):
             problems.append(found.problem(where))
         else:

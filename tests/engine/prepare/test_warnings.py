@@ -26,6 +26,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     long = [json.dumps({"prompt": f"{number:02d}" * 30, "completion": "1"}) for number in range(93)]
     short = [json.dumps({"prompt": f"{number}=", "completion": "2"}) for number in range(7)]
     (folder / "long.jsonl").write_text("\n".join([*long, *short]) + "\n")
+    words = [json.dumps({"prompt": f"is {number} small? ", "completion": "yes"}) for number in range(80)]
+    (folder / "words.jsonl").write_text("\n".join(words) + "\n")
     return folder
 
 
@@ -49,12 +51,39 @@ def test_a_sound_task_has_no_warning(folder: Path) -> None:
         ({"search": {"space": {"r": [4, 64]}}}, "r 64 is above 32"),
         ({"training": {"batch_size": 50}}, "batch_size 50 is more than the 40 rows to train on"),
         ({"training": {"max_steps": 10, "batch_size": 1}}, "evaluations cost more than training"),
+        # a result on rows that were trained on is worth nothing, and is not seen in the result
+        ({"dataset": {"test": "train.jsonl"}}, "80 of 80 test rows are also trained on or validated on"),
+        ({"dataset": {"validation": "train.jsonl"}}, "80 of 80 validation rows are also trained on"),
+        ({"dataset": {"chat_template": "chatml"}}, "dataset.chat_template changes nothing"),
+        ({"dataset": {"trained_turns": "last"}}, "dataset.trained_turns changes nothing"),
+        ({"dataset": {"split_overlap": 0.2}}, "dataset.split_overlap changes nothing without on_long_rows: split"),
+        (
+            {"evaluation": {"metric": "exact_match", "answer_pattern": "#### (.+)"}},
+            "evaluation.answer_pattern '#### (.+)' is found in none of the 40 expected answers",
+        ),
+        (
+            {"dataset": {"train": "words.jsonl"}, "evaluation": {"metric": "number_match"}},
+            "none of the 40 expected answers (the first is 'yes') holds a number",
+        ),
     ],
 )
 def test_what_is_rarely_meant_is_said(folder: Path, sections: dict[str, Any], expected: str) -> None:
     merged = {name: {**SOUND.get(name, {}), **section} for name, section in sections.items()}
     report = check_task(tiny_task(folder, **{**SOUND, **merged}))
     assert [text for text in report.warnings if text.startswith(expected)], report.warnings
+
+
+def test_what_to_do_follows_from_the_cause(folder: Path) -> None:
+    answers = {"metric": "exact_match", "max_new_tokens": 5000, "max_examples": 4}
+    (dear,) = check_task(tiny_task(folder, **{**SOUND, "evaluation": answers})).warnings
+    assert "lower evaluation.max_new_tokens or evaluation.warmup_evaluations" in dear
+    # no max_length above the context is allowed, so raising it is no way out
+    rows = [json.dumps({"prompt": f"{number:03d}" * 50, "completion": "1"}) for number in range(40)]
+    (folder / "longer.jsonl").write_text((folder / "train.jsonl").read_text() + "\n".join(rows) + "\n")
+    dataset = {"train": "longer.jsonl", "validation": 0.5, "max_length": 128}
+    (long,) = check_task(tiny_task(folder, **{**SOUND, "dataset": dataset})).warnings
+    assert "the model's context is no longer, so shorten them" in long
+    assert "raise max_length" not in long
 
 
 def test_the_outlook_counts_what_trials_will_do(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
