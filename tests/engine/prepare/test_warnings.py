@@ -54,9 +54,6 @@ def test_a_sound_task_has_no_warning(folder: Path) -> None:
         # a result on rows that were trained on is worth nothing, and is not seen in the result
         ({"dataset": {"test": "train.jsonl"}}, "80 of 80 test rows are also trained on or validated on"),
         ({"dataset": {"validation": "train.jsonl"}}, "80 of 80 validation rows are also trained on"),
-        ({"dataset": {"chat_template": "chatml"}}, "dataset.chat_template changes nothing"),
-        ({"dataset": {"trained_turns": "last"}}, "dataset.trained_turns changes nothing"),
-        ({"dataset": {"split_overlap": 0.2}}, "dataset.split_overlap changes nothing without on_long_rows: split"),
         (
             {"evaluation": {"metric": "exact_match", "answer_pattern": "#### (.+)"}},
             "evaluation.answer_pattern '#### (.+)' is found in none of the 40 expected answers",

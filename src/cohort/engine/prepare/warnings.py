@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cohort.core.setting_fields import setting_fields
 from cohort.core.units import counted
-from cohort.data.formats import DataFormat
 from cohort.data.problems import ProblemKind
-from cohort.data.settings import DatasetSettings
 from cohort.engine.prepare.inputs import TaskInputs
 from cohort.engine.prepare.trials import PlannedTrial
 from cohort.metrics import needs_generation
@@ -23,7 +20,6 @@ __all__ = ["task_warnings"]
 _MUCH_OF_THE_ROWS = 0.1
 # a mean over fewer rows is mostly noise: its standard error is a quarter of the rows' own spread
 _FEW_ROWS = 16
-_DATASET = setting_fields(DatasetSettings)
 
 
 def task_warnings(
@@ -32,7 +28,6 @@ def task_warnings(
     """Yield a warning, with what to do, for everything in ``task`` that is allowed but looks like a mistake."""
     yield from _row_warnings(task, inputs)
     yield from _shared_row_warnings(inputs)
-    yield from _unread_key_warnings(task, inputs)
     yield from _answer_warnings(task, inputs)
     yield from _rank_warnings(inputs, trials)
     num_rows, largest = len(inputs.data.train), max(trial.spec.batch_size for trial in trials)
@@ -92,22 +87,6 @@ def _shared_row_warnings(inputs: TaskInputs) -> Iterator[str]:
                 f"{count} of {counted(num_rows, f'{name} row')} {'is' if count == 1 else 'are'} also {also}, so what "
                 f"is measured there is too good (first {first}); remove them from one of the two"
             )
-
-
-def _unread_key_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
-    settings, data_format = task.dataset, inputs.data.report.format
-    if not DataFormat(data_format).is_chat:
-        for key, is_set in (
-            ("chat_template", settings.chat_template is not None),
-            ("trained_turns", settings.trained_turns != _DATASET["trained_turns"].default),
-        ):
-            if is_set:
-                yield (
-                    f"dataset.{key} changes nothing: it is about conversations, and these rows are {data_format}; "
-                    "remove it"
-                )
-    if settings.on_long_rows != "split" and settings.split_overlap != _DATASET["split_overlap"].default:
-        yield "dataset.split_overlap changes nothing without on_long_rows: split; remove it, or write that"
 
 
 def _answer_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
