@@ -147,6 +147,17 @@ def test_rows_that_cannot_be_asked_are_all_named(run: Path, tmp_path: Path) -> N
     assert "the model's context is 128" in caught.value.problems[1].allowed
 
 
+def test_a_fault_of_many_rows_is_told_once(run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "questions.jsonl"
+    source.write_text("".join(json.dumps({"question": text}) + "\n" for text in PROMPTS))
+    with pytest.raises(InputError) as caught:
+        answered(run, source)
+    (problem,) = caught.value.problems
+    assert (str(problem.where), len(PROMPTS)) == (f"{source}:1-12", 12)
+    # every row is answered, so there is no key that leaves one out
+    assert "on_bad_rows" not in problem.hint
+
+
 def test_other_forms_of_rows_and_the_base_alone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("prompt,completion\n1+1=,2\n2+2=,4\n")
     found = answered(run, tmp_path / "rows.csv", output=tmp_path / "a.jsonl", settings=replace(SETTINGS, use_base=True))

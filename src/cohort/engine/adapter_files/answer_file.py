@@ -21,7 +21,7 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.data.problems import BadRowError
+from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.rows import RawRow
 from cohort.engine.adapter_files.base_model import RunBase, open_base
 from cohort.engine.adapter_files.choose import BestSoFar
@@ -167,24 +167,24 @@ def _encoded(rows: Sequence[RawRow], renderer: PromptRenderer, *, context: int) 
     Raises:
         InputError: a row asks nothing, or more than the model's context holds; lists them.
     """
-    problems, encoded = [], []
+    log, encoded = ProblemLog(), []
     for row in rows:
         try:
             tokens = renderer.encode(renderer.of_row(row))
         except BadRowError as error:
-            problems.append(error.at(row.where).problem)
+            log.extend([error.at(row.where)])
             continue
         if not 0 < len(tokens) < context:
-            problems.append(
-                Problem(
-                    where=row.where,
-                    found=f"a prompt of {len(tokens)} tokens",
-                    allowed=f"1 to {context - 1} tokens (the model's context is {context})",
-                    hint="Shorten the prompt." if tokens else "Write a prompt.",
-                )
+            log.add(
+                ProblemKind.TOO_LONG,
+                where=row.where,
+                found=f"a prompt of {len(tokens)} tokens",
+                allowed=f"1 to {context - 1} tokens (the model's context is {context})",
+                hint="Shorten the prompt." if tokens else "Write a prompt.",
             )
         encoded.append(tokens)
-    raise_problems(problems)
+    # every row is answered: none is left out
+    raise_problems(log.stopping(bad_rows_stop=True, long_rows_stop=True, can_skip=False))
     return encoded
 
 

@@ -93,7 +93,9 @@ def read_held_out(path: Path, *, base: RunBase, tokenizer: Any, context: int) ->
 
 
 def _stopping(log: ProblemLog, *, settings: DatasetSettings) -> list[Problem]:
-    return log.stopping(bad_rows_stop=settings.on_bad_rows == "error", long_rows_stop=settings.on_long_rows == "error")
+    # the keys of a run stay as they are, so a hint to set one leads nowhere
+    bad, long = settings.on_bad_rows == "error", settings.on_long_rows == "error"
+    return log.stopping(bad_rows_stop=bad, long_rows_stop=long, can_skip=False)
 
 
 def _require_form(parsed: list[ParsedRow], *, base: RunBase) -> None:
