@@ -104,6 +104,7 @@ def test_a_directory_that_is_taken_is_named_as_python_names_it(tmp_path: Path) -
         (lambda: run([], num_gpus=1), r"Write total_gpus="),  # type: ignore[call-overload]
         (lambda: run("task.yaml"), r"Write cohort\.tune\(cohort\.load_task\(PATH\)"),  # type: ignore[arg-type]
         (lambda: run({}), r"Write list\(tasks\)"),  # type: ignore[call-overload]
+        (lambda: load("nothing-here"), r"nothing-here: found nothing; .*cohort\.run made"),
         (lambda: load(""), "run_directory: found ''"),
         (lambda: load("a" * 300), "names of at most 255 bytes"),
         (lambda: Engine().session(option=3), "Engine.session: option"),  # type: ignore[call-arg]

@@ -100,7 +100,7 @@ class RunDirectory:
                 Problem(
                     where=str(root),
                     found=found,
-                    allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` made",
+                    allowed="a directory that `cohort tune TASK.yaml -o RUN_DIR` or cohort.run made",
                     hint=f"Check the path, or start the run with `cohort tune`{or_status}.",
                 )
             )
