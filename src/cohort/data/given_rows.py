@@ -82,12 +82,17 @@ def _rows_of(value: object, *, where: Place) -> Iterable[object] | None:
     if library == "numpy" and hasattr(value, "tolist"):
         value = known.tolist()
     if isinstance(value, list | tuple) and any(isinstance(entry, Mapping) for entry in value):
-        return value
+        return None if any(map(_is_file_entry, value)) else value
     # a stream may have no end, and a second reading may give other rows
     if library in ("pandas", "datasets", "torch") or isinstance(value, Iterator):
         hint = "Write list(rows), or rows.to_frame() for a Series; of a stream, list(stream.take(10_000))."
         raise InputError(Problem(where=where, found=found, allowed=_ALLOWED, hint=hint))
     return None
+
+
+def _is_file_entry(entry: object) -> bool:
+    """Return whether an entry names a file and its weight: as a row it would have nothing to train on."""
+    return isinstance(entry, Mapping) and "path" in entry and not set(entry) - {"path", "weight"}
 
 
 def _no_row(row: object, place: Place) -> Problem:

@@ -17,6 +17,7 @@ from cohort.data.cache import CachedData, default_cache_directory, read_cache, w
 from cohort.data.chat import require_chat_template
 from cohort.data.formats import DataFormat, ParsedRow
 from cohort.data.lengths import measure_lengths
+from cohort.data.mixing import MixedDataset, mix_rows, note_datasets_named_twice
 from cohort.data.problems import ProblemKind, ProblemLog, capped
 from cohort.data.reading import InputSource, ParsedDataset, find_sources, read_examples
 from cohort.data.report import DataReport, collect_notes, split_input
@@ -79,6 +80,7 @@ def load_dataset(
     require_usable_tokenizer(tokenizer, where=settings.where)
     log = ProblemLog()
     sources = find_sources(settings, log=log)
+    note_datasets_named_twice(sources, settings=settings, log=log)
     identity = _identity(settings, sources, tokenizer=tokenizer, evaluation_max_examples=evaluation_max_examples)
     # rows remember the names of their files, for messages; where a file lies is no part of what it holds
     names = [entry.source.shown for entry in sources]
@@ -124,10 +126,8 @@ def _load(
     _raise_stopping(log, settings=settings, max_problems=max_problems)
     assert parsed.format is not None, "rows without a format were let through"
     num_usable = len(train)
-    taken = choose_rows(
-        [row.content for row in train], limit=settings.max_train_samples, seed=settings.seed, purpose="training rows"
-    )
-    train = [train[index] for index in taken]
+    train, mix = _trained_on(train, sources=sources, settings=settings, log=log)
+    _raise_stopping(log, settings=settings, max_problems=max_problems)
     chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
     evaluated = [validation[index] for index in chosen]
     counts, lines, samples = collect_notes(log)
@@ -144,6 +144,7 @@ def _load(
         num_validation_rows=len(validation),
         num_evaluation_rows=len(evaluated),
         num_trained_tokens=int(sum(int(row.trained.sum()) for row in train)),
+        mix=mix,
         counts=counts,
         lines=lines,
         samples=samples,
@@ -314,6 +315,18 @@ def _note_nothing_left(
         )
 
 
+def _trained_on(
+    train: list[TokenRow], *, sources: Sequence[InputSource], settings: DatasetSettings, log: ProblemLog
+) -> tuple[list[TokenRow], tuple[MixedDataset, ...]]:
+    """Return the usable rows that are trained on: by weight, and at most ``max_train_samples``."""
+    if settings.weights is not None:
+        # the limit is the mix's own: shares stay exact, and no row is repeated that need not be
+        return mix_rows(train, sources=sources, settings=settings, log=log)
+    contents, limit = [row.content for row in train], settings.max_train_samples
+    taken = choose_rows(contents, limit=limit, seed=settings.seed, purpose="training rows")
+    return [train[index] for index in taken], ()
+
+
 def _identity(
     settings: DatasetSettings,
     sources: Sequence[InputSource],
@@ -325,6 +338,8 @@ def _identity(
     # a call without padding and truncation clears both, which a tokenizer file or an earlier call may have set
     tokenizer("", verbose=False)
     share = settings.validation if isinstance(settings.validation, int | float) else None
+    # which files a weight is for; a task without weights keeps the fingerprint of earlier versions
+    entries = [entry.number for entry in sources if entry.split == "train"]
     return _digest(
         {
             "files": [(entry.split, entry.digest) for entry in sources],
@@ -334,6 +349,7 @@ def _identity(
             "seed": settings.seed,
             "share": share,
             "evaluation_max_examples": evaluation_max_examples,
+            **({} if settings.weights is None else {"entries": entries}),
         }
     )
 

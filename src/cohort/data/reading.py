@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cohort.core.errors import InputError
 from cohort.data.examples import Conversation
@@ -24,12 +25,14 @@ class InputSource:
         split: What its rows are for.
         digest: SHA-256 of its content (hex).
         rows: Its rows where they had to be read for the digest (hub data sets), else None.
+        number: Which entry of its split names it, from 0.
     """
 
     split: SplitName
     source: DataSource
     digest: str
     rows: Sequence[RawRow] | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +58,18 @@ def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSou
         # a share of the training rows has no files, and a task may have no test rows
         if written is None or isinstance(written, int | float):
             continue
-        resolved: list[DataSource]
+        resolved: list[tuple[int, DataSource]]
         if (given := settings.given.get(split)) is not None:
-            resolved = [GivenSource(rows=given, where=where)]
+            resolved = [(0, GivenSource(rows=given, where=where))]
         else:
             base = settings.base_directory
-            resolved = [*resolve_sources(written, split=split, base_directory=base, where=where, log=log)]
-        for source in resolved:
+            entries = [written] if isinstance(written, str | Path) else [[entry] for entry in written] or [[]]
+            resolved = [
+                (number, source)
+                for number, entry in enumerate(entries)
+                for source in resolve_sources(entry, split=split, base_directory=base, where=where, log=log)
+            ]
+        for number, source in resolved:
             is_hub = isinstance(source, HubSource)
             try:
                 rows = read_source(source, split=split, where=where, log=log).rows if is_hub else None
@@ -71,7 +79,7 @@ def find_sources(settings: DatasetSettings, *, log: ProblemLog) -> list[InputSou
             except OSError as error:
                 _note_os_error(error, shown=source.shown, log=log)
             else:
-                found.append(InputSource(split=split, source=source, digest=digest, rows=rows))
+                found.append(InputSource(split=split, source=source, digest=digest, rows=rows, number=number))
     return found
 
 

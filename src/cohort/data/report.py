@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cohort.data.lengths import LengthStatistics, format_histogram
+from cohort.data.mixing import MixedDataset
 from cohort.data.problems import ProblemLog
 from cohort.data.reading import InputSource, ParsedDataset
 from cohort.data.sources import SplitName
@@ -64,6 +65,7 @@ class DataReport:
         all_validation_input: The same for all validation rows.
         num_test_rows: Rows that the winner is measured on at the end.
         test_input: What they were read from; None where there are none.
+        mix: What each data set gives to the training rows; empty where none has a weight.
     """
 
     format: str
@@ -88,6 +90,7 @@ class DataReport:
     all_validation_input: SplitInput
     num_test_rows: int = 0
     test_input: SplitInput | None = None
+    mix: tuple[MixedDataset, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -107,9 +110,17 @@ class DataReport:
         for name in ("train_input", "validation_input", "all_validation_input"):
             data[name] = SplitInput(**data[name])
         data["test_input"] = None if data["test_input"] is None else SplitInput(**data["test_input"])
+        data["mix"] = tuple(MixedDataset(**part) for part in data.get("mix", ()))
         for name in ("lines", "samples"):
             data[name] = {kind: tuple(entries) for kind, entries in data[name].items()}
         return cls(**data)
+
+    @property
+    def mix_text(self) -> str | None:
+        """The rows of each data set in the mix, in words; None where there is none."""
+        if not self.mix:
+            return None
+        return f"{self.num_train_rows} training rows by weight: {'; '.join(map(str, self.mix))}"
 
     def summary(self) -> str:
         """Return the report in words: rows, what was left out and where, and the length histogram."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -13,6 +14,7 @@ from typing import Any, Literal, get_args
 from cohort.core.errors import InputError
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal, checked, choice, flag, number, problems_of, setting_fields, whole
+from cohort.core.units import counted
 from cohort.data.chat_templates import is_template_text, known_templates
 from cohort.data.given_rows import GivenRows
 
@@ -26,6 +28,7 @@ __all__ = [
     "quoted_share",
     "share_refusals",
     "template_fields",
+    "weight_refusal",
 ]
 
 FormatChoice = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference"]
@@ -52,6 +55,7 @@ CANONICAL_COLUMNS = (
 )
 
 SHARE_ALLOWED = "a file, or a share above 0 and below 1"
+WEIGHTS_ALLOWED = "numbers above 0, one for each entry of train"
 _COLUMNS_ALLOWED = "a mapping such as {prompt: question, completion: answer}"
 _SECTION = Place(key=("dataset",))
 _QUOTED_SHARE = re.compile(r"\s*(\d*\.?\d+)\s*(%?)\s*")
@@ -116,8 +120,31 @@ def _chat_template_refusals(value: object) -> Iterator[Refusal]:
     yield Refusal(found=repr(value), allowed=f"a file, or one of {', '.join(known)}", hint=hint)
 
 
+def _weight_refusals(value: object) -> Iterator[Refusal]:
+    if value is None:
+        return
+    if not isinstance(value, list | tuple) or not value:
+        hint = "Write one weight for each entry of dataset.train."
+        yield Refusal(found=repr(value), allowed=f"null, or a list of {WEIGHTS_ALLOWED}", hint=hint)
+        return
+    for index, weight in enumerate(value):
+        if (refusal := weight_refusal(weight)) is not None:
+            yield replace(refusal, at=(index,))
+
+
+def weight_refusal(weight: object) -> Refusal | None:
+    """Return what is wrong with the weight of a data set."""
+    # compared and not asked: a whole number may be larger than any float
+    if isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight <= sys.float_info.max:
+        return None
+    hint = "Write a number such as 0.3; remove a data set that is not to be trained on."
+    if isinstance(weight, str) and (share := quoted_share(weight)) is not None:
+        hint = f"Write {share:g}, without quotes."
+    return Refusal(found="nothing" if weight is None else repr(weight), allowed="a number above 0", hint=hint)
+
+
 # keys of later versions: a fingerprint of rows must stay the same where a task does not use them
-_LATER_KEYS = ("split_overlap", "chat_template", "trained_turns")
+_LATER_KEYS = ("split_overlap", "chat_template", "trained_turns", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +158,9 @@ class DatasetSettings:
         test: The same as ``train``, for rows that only the finished winner is measured on; None for none.
         columns: Our column name -> the file's column name, e.g. ``{"prompt": "question"}``.
         completion_only_loss: False trains on every token, whatever a message's weight says.
-        seed: Chooses the validation share, the evaluation rows and the rows of ``max_train_samples``.
+        weights: Share of the training rows by entry of ``train``, whatever their sum (see :mod:`cohort.data.mixing`);
+            None takes every row once.
+        seed: Chooses the validation share, the evaluation rows, the rows of ``max_train_samples`` and of a mix.
         base_directory: What relative paths are relative to; the working directory when None.
         given: Rows given from Python, by split; they are read instead of the files that the split names.
         where: The place of this section.
@@ -182,6 +211,13 @@ class DatasetSettings:
     trained_turns: TrainedTurns = choice(
         "all", "answers of a conversation that the loss counts", options=get_args(TrainedTurns)
     )
+    weights: Sequence[float] | None = checked(
+        None,
+        "share of the training rows that each entry of train has, by weight; repeated or sampled to fit",
+        kind=list[float] | None,
+        allowed=f"null, or a list of {WEIGHTS_ALLOWED}",
+        check=_weight_refusals,
+    )
     seed: int = 0
     base_directory: Path | None = None
     given: Mapping[str, GivenRows] = field(default_factory=dict)
@@ -203,6 +239,11 @@ class DatasetSettings:
             if name not in _LATER_KEYS or getattr(self, name) != found.default
         }
 
+    @property
+    def train_entries(self) -> tuple[str | Path, ...]:
+        """What ``train`` names, one by one."""
+        return (self.train,) if isinstance(self.train, str | Path) else tuple(self.train)
+
     def key(self, *names: str) -> Place:
         return self.where.below(*names)
 
@@ -210,6 +251,14 @@ class DatasetSettings:
         """Yield what is wrong with keys that have no field of their own, and with keys together."""
         if isinstance(self.validation, int | float):
             yield from (replace(refusal, at=("validation",)) for refusal in share_refusals(self.validation))
+        count = len(self.train_entries)
+        if isinstance(self.weights, list | tuple) and self.weights and len(self.weights) != count:
+            yield Refusal(
+                found=f"{counted(len(self.weights), 'weight')} for {counted(count, 'data set')}",
+                allowed=WEIGHTS_ALLOWED,
+                hint="Write one weight for each entry, or none.",
+                at=("weights",),
+            )
         if self.prompt_template is not None and self.format not in ("auto", "prompt_completion", "alpaca"):
             yield Refusal(
                 found=f"a prompt template with format: {self.format}",

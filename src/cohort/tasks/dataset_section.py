@@ -14,6 +14,7 @@ from cohort.tasks.fields import refusal_of, refuse, section_with, setting
 __all__ = ["DatasetSection"]
 
 _FILES_ALLOWED = "a file, a list of files, a directory or a hub id"
+_FILES_HINT = "Write a path such as data/train.jsonl."
 
 
 def _files(value: object) -> object:
@@ -23,7 +24,8 @@ def _files(value: object) -> object:
         Refusal(
             found=repr(entry),
             allowed=_FILES_ALLOWED,
-            hint="Write a path such as data/train.jsonl.",
+            # train has had its weights taken off (weighted_files.py)
+            hint="Write the path alone: only training rows have weights." if isinstance(entry, dict) else _FILES_HINT,
             at=(index,) if isinstance(value, list) else (),
         )
         for index, entry in enumerate(entries)
@@ -54,8 +56,17 @@ def _plain_files(value: tuple[str, ...] | float) -> object:
 
 
 _FILES_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+_WEIGHTED_SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "weight": {"type": "number", "exclusiveMinimum": 0}},
+    "required": ["path"],
+    "additionalProperties": False,
+}
+# a file with its weight is accepted where task files are read, and becomes train and weights
+_TRAIN_ENTRY = {"anyOf": [{"type": "string"}, _WEIGHTED_SCHEMA]}
+_TRAIN_SCHEMA = {"anyOf": [*_TRAIN_ENTRY["anyOf"], {"type": "array", "items": _TRAIN_ENTRY, "minItems": 1}]}
 Files = Annotated[
-    tuple[str, ...], BeforeValidator(_files), PlainSerializer(_plain_files), WithJsonSchema(_FILES_SCHEMA)
+    tuple[str, ...], BeforeValidator(_files), PlainSerializer(_plain_files), WithJsonSchema(_TRAIN_SCHEMA)
 ]
 FilesOrNothing = Annotated[
     tuple[str, ...] | None,
@@ -74,7 +85,9 @@ FilesOrShare = Annotated[
 if TYPE_CHECKING:
     _DatasetKeys = DatasetSettings
 else:
-    _TRAIN = setting(allowed=_FILES_ALLOWED, description="training rows")
+    _TRAIN = setting(
+        allowed=_FILES_ALLOWED, description="training rows; several data sets with weights: {path: FILE, weight: 0.3}"
+    )
     _VALIDATION = setting(
         0.1,
         allowed=SHARE_ALLOWED,

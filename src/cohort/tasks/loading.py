@@ -21,6 +21,7 @@ from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
 from cohort.tasks.paths import from_working_directory, locate_data, locate_model
 from cohort.tasks.problems import problems_from
 from cohort.tasks.task_file import TaskFile
+from cohort.tasks.weighted_files import split_weights
 from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml
 
 __all__ = ["TaskFile", "TaskFileError", "load_task", "task_from_mapping", "task_json_schema", "task_lines"]
@@ -112,6 +113,8 @@ def task_from_mapping(
     # on the data as written, and before validation stops at a wrong type: all problems come in one message
     problems = [
         *(_contradiction(other, key, origin) for other, key in contradictions),
+        # first of those that read paths: it leaves a list of them
+        *split_weights(written, origin),
         *unbuilt_in(written, where=origin.where),
         *locate_model(written, base_directory, origin),
         *locate_data(written, base_directory, origin, given=given or {}),

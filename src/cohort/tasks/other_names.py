@@ -35,6 +35,7 @@ OTHER_WORDS = {
     "sequence_len": "dataset.max_length",
     "max_seq_length": "dataset.max_length",
     "cutoff_len": "dataset.max_length",
+    "interleave_probs": "dataset.weights",
     "mask_history": "dataset.trained_turns",
     "train_on_inputs": "dataset.completion_only_loss",
     "lora_r": "lora.r",

@@ -104,6 +104,9 @@ def from_working_directory(override: Override) -> Override:
 
     # a shell completes paths from the working directory; a path that is not there may be meant from the task file
     def absolute(entry: Any) -> Any:
+        # a file with its weight
+        if isinstance(entry, Mapping) and "path" in entry:
+            return {**entry, "path": absolute(entry["path"])}
         if not isinstance(entry, str) or not Path(entry).expanduser().exists():
             return entry
         return str(Path(entry).expanduser().resolve())

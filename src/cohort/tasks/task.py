@@ -26,7 +26,7 @@ from cohort.tuning.early_exit.settings import EarlyExitSettings
 __all__ = ["Task", "elsewhere_of_task"]
 
 Rows = Any
-"""Files, a directory or a hub id; or rows: a list of dicts, a pandas DataFrame, a ``datasets.Dataset``."""
+"""Files, a directory or a hub id, also with weights; or a list of dicts, a pandas DataFrame, a ``datasets.Dataset``."""
 
 
 _ROWS = "rows (a list of dicts, a pandas DataFrame, a datasets.Dataset), or the section: {'train': ..., ...}"
@@ -113,8 +113,9 @@ class Task:
 
         Args:
             model: ``model_name_or_path``, a hub id or a local directory.
-            dataset: ``dataset.train``: files, a directory or a hub id; or rows: a list of dicts, a pandas DataFrame or
-                a ``datasets.Dataset``. Or the whole section as a mapping, whose ``train``, ``validation`` and ``test``
+            dataset: ``dataset.train``: files, a directory or a hub id, several with weights as
+                ``[{"path": "a.jsonl", "weight": 0.7}, ...]``; or rows: a list of dicts, a pandas DataFrame or a
+                ``datasets.Dataset``. Or the whole section as a mapping, whose ``train``, ``validation`` and ``test``
                 may be any of these. A run keeps its own copy of rows, in ``rows/`` of its directory.
             search_space: ``search.space``: a list, a range ``{"min": ..., "max": ..., "log": True}``, one value, or a
                 multiple of r such as ``"2r"``, by hyperparameter.

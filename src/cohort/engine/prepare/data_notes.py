@@ -56,6 +56,8 @@ def split_notes(report: DataReport, *, max_length: int) -> tuple[str, ...]:
     """Return what to know about the rows before training; ``max_length`` is the task's."""
     # a result chosen on the test split is no result to publish
     notes = report.samples.get(ProblemKind.VALIDATED_ON_TEST_SPLIT, ())
+    if report.mix_text is not None:
+        notes = (*notes, report.mix_text)
     if report.max_length < max_length:
         shorter = (
             f"rows have at most {report.max_length} tokens, the model's context, instead of the default {max_length}"
