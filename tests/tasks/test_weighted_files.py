@@ -80,8 +80,9 @@ def test_wrong_entries(folder: Path, train: Any, problem: str) -> None:
 
 
 def test_weights_written_twice_or_for_validation(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"weights in train and in dataset\.weights"):
+    with pytest.raises(InputError, match=r"the weights \[0\.7, 0\.3\], but dataset\.weights \[1, 2\]"):
         task_with(folder, ENTRIES, weights=[1, 2])
+    assert task_with(folder, ENTRIES, weights=[0.7, 0.3]).dataset.weights == [0.7, 0.3]
     with pytest.raises(InputError, match="only training rows have weights"):
         task_with(folder, "a.jsonl", validation=[{"path": "b.jsonl", "weight": 1}])
 

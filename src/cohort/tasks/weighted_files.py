@@ -37,12 +37,13 @@ def split_weights(data: dict[str, Any], origin: TaskOrigin) -> list[Problem]:
     weights = [entry.get("weight") for entry in entries if isinstance(entry, Mapping) and "weight" in entry]
     # the section is the caller's; what is no path is left for validation to name
     section = data["dataset"] = {**section, "train": paths if isinstance(train, list) else paths[0]}
-    if weights and section.get("weights") is not None:
+    # a recorded task has weights apart, and the new places of its rows may repeat them
+    if weights and section.get("weights") not in (None, weights):
         refusals.append(
             Refusal(
-                found="weights in train and in dataset.weights",
+                found=f"the weights {weights}, but dataset.weights {section['weights']}",
                 allowed="one of the two, which mean the same",
-                hint="Remove dataset.weights.",
+                hint="Leave one out; a run that continues keeps the weights that it began with.",
             )
         )
     elif weights and not refusals:
