@@ -268,8 +268,11 @@ def _dataset_section(dataset: Any, *, where: Place) -> tuple[dict[str, Any], dic
 
 
 def _are_files(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return "path" in value
     listed = value if isinstance(value, list | tuple) else [value]
-    return bool(listed) and all(isinstance(entry, str | os.PathLike) for entry in listed)
+    # dicts that are no rows are files with their weights
+    return bool(listed) and all(isinstance(entry, str | os.PathLike | Mapping) for entry in listed)
 
 
 def _neither_rows_nor_files(value: object, *, where: Place) -> Problem:
