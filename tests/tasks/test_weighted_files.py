@@ -97,3 +97,5 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not task.file.given
     rows = [{"path": "x", "weight": 2, "prompt": "P", "completion": "C"}]
     assert "train" in Task(model="org/model", dataset=rows).file.given, "rows may have such columns"
+    with pytest.raises(InputError, match=r"train\[0\]\.weigth.*Did you mean weight"):
+        Task(model="org/model", dataset=[{"path": "a.jsonl", "weigth": 1}])

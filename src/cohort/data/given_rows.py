@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
@@ -92,7 +93,10 @@ def _rows_of(value: object, *, where: Place) -> Iterable[object] | None:
 
 def _is_file_entry(entry: object) -> bool:
     """Return whether an entry names a file and its weight: as a row it would have nothing to train on."""
-    return isinstance(entry, Mapping) and "path" in entry and not set(entry) - {"path", "weight"}
+    if not isinstance(entry, Mapping) or "path" not in entry:
+        return False
+    # a misspelt key is named as one, and not as a column of unknown rows
+    return all(name == "path" or get_close_matches(str(name), ("weight",), cutoff=0.8) for name in entry)
 
 
 def _no_row(row: object, place: Place) -> Problem:
