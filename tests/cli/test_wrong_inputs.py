@@ -145,8 +145,7 @@ def test_an_output_is_refused_before_rows_are_read(inputs: Path, capsys: pytest.
     ("words", "hint"),
     [
         (("--lr", "1"), "Did you mean training.learning_rate?"),
-        # a near miss of early_exit.ema_weight by its letters alone
-        (("--dataset.weights", "[1, 2]"), "a file that is listed twice counts twice"),
+        (("--interleave_probs", "[1, 2]"), "Did you mean dataset.weights?"),
         (("--lora_r", "3"), "Did you mean lora.r?"),
         (("--search.space.lr", "1"), "Did you mean search.space.learning_rate?"),
         (("--training.seed",), "Write --training.seed VALUE."),
