@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.cli.progress import RUN_VIEW, watching
-from cohort.cli.run_results import print_results
+from cohort.cli.tables.run_results import print_results
 from cohort.core.units import format_duration
 from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.engine.train.progress import ProgressWatcher

@@ -50,7 +50,7 @@ print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas")
 
 STATUS_IMPORT = """
 import sys
-import cohort.cli.queue_table, cohort.cli.run_results, cohort.task_queue.status
+import cohort.cli.tables.queue_table, cohort.cli.tables.run_results, cohort.task_queue.status
 heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "jinja2", "scipy", "pydantic")
 print([name for name in heavy if name in sys.modules])
 """

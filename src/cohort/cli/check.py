@@ -55,7 +55,7 @@ def check(
         from cohort.engine.prepare.inputs import load_fitting_task
 
         loaded = load_fitting_task(task, context.obj or ())
-        from cohort.cli.trial_table import print_facts
+        from cohort.cli.tables.trial_table import print_facts
         from cohort.core.units import counted, format_count
         from cohort.data.inspection import format_example
         from cohort.engine.check import check_task

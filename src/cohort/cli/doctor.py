@@ -46,7 +46,7 @@ def doctor(gpu: _GpuOption = None, as_json: JsonOption = False, debug: DebugOpti
             return
         from rich.console import Console
 
-        from cohort.cli.trial_table import print_facts
+        from cohort.cli.tables.trial_table import print_facts
 
         console = Console(highlight=False, soft_wrap=True)
         print_facts(console, _facts(report))

@@ -70,8 +70,8 @@ def evaluate(
 
         # before the import below, which loads torch: a wrong path is reported immediately
         RunDirectory.open(run_dir)
-        from cohort.cli.batch_view import BATCH_VIEW
         from cohort.cli.progress import watching
+        from cohort.cli.tables.batch_view import BATCH_VIEW
         from cohort.engine.adapter_files.evaluate import evaluate_run
 
         with watching(BATCH_VIEW) as watcher:
@@ -122,7 +122,7 @@ def _print(found: HeldOutEvaluation, *, run_dir: Path, as_json: bool) -> None:
 
 
 def _print_facts(found: HeldOutEvaluation) -> None:
-    from cohort.cli.trial_table import print_facts, wide_console
+    from cohort.cli.tables.trial_table import print_facts, wide_console
     from cohort.runs.verdicts import estimate_text
 
     first, *others = found.contenders

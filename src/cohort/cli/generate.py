@@ -120,8 +120,8 @@ def _answer(
     model: str | None,
     as_json: bool,
 ) -> None:
-    from cohort.cli.batch_view import BATCH_VIEW
     from cohort.cli.progress import watching
+    from cohort.cli.tables.batch_view import BATCH_VIEW
     from cohort.engine.adapter_files.answer_file import answer_file
 
     with watching(BATCH_VIEW) as watcher:

@@ -90,7 +90,7 @@ def plan(
                 found["packs"] = packs_json(packed)
             print(json.dumps(found, indent=2))
             return
-        from cohort.cli.plan_tables import print_plan
+        from cohort.cli.tables.plan_tables import print_plan
 
         print_plan(planned, simulation, packed, page=output)
 

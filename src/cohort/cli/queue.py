@@ -61,7 +61,7 @@ def remove(
 def list_tasks(output: QueueDirOption = Path("runs"), as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """Show the tasks of a queue and their state, like `cohort status`."""
     with exits(as_json=as_json, debug=debug):
-        from cohort.cli.queue_table import print_queue
+        from cohort.cli.tables.queue_table import print_queue
         from cohort.task_queue.status import read_queue_status
 
         print_queue(read_queue_status(output), as_json=as_json)

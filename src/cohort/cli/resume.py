@@ -36,7 +36,7 @@ def resume(
 
         RunDirectory.open(run_dir)
         from cohort.cli.progress import RUN_VIEW, watching
-        from cohort.cli.run_results import print_results
+        from cohort.cli.tables.run_results import print_results
         from cohort.engine.tune import resume as resume_run
 
         with watching(RUN_VIEW) as watcher:

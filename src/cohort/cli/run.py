@@ -133,7 +133,7 @@ def _run_queue(
     as_json: bool,
 ) -> None:
     from cohort.cli.progress import watching
-    from cohort.cli.queue_table import QUEUE_VIEW
+    from cohort.cli.tables.queue_table import QUEUE_VIEW
     from cohort.scheduling.placement.list_policies import ListPolicy
     from cohort.task_queue.operations import work_off
     from cohort.task_queue.settings import DispatcherSettings, Limits
@@ -155,7 +155,7 @@ def _run_queue(
 
 
 def _show_queue(directory: Path, *, as_json: bool) -> None:
-    from cohort.cli.queue_table import print_queue
+    from cohort.cli.tables.queue_table import print_queue
     from cohort.task_queue.page import write_queue_page
     from cohort.task_queue.status import read_queue_status
 

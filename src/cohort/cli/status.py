@@ -14,7 +14,7 @@ def status(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: Debu
         from cohort.task_queue.store import find_queue
 
         if find_queue(run_dir):
-            from cohort.cli.queue_table import print_queue
+            from cohort.cli.tables.queue_table import print_queue
             from cohort.task_queue.status import read_queue_status
 
             print_queue(read_queue_status(run_dir), as_json=as_json)
@@ -22,11 +22,11 @@ def status(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: Debu
         from cohort.task_queue.status import read_unstarted_task
 
         if (unstarted := read_unstarted_task(run_dir)) is not None:
-            from cohort.cli.queue_table import print_unstarted
+            from cohort.cli.tables.queue_table import print_unstarted
 
             print_unstarted(unstarted, as_json=as_json)
             return
-        from cohort.cli.run_results import print_status
+        from cohort.cli.tables.run_results import print_status
         from cohort.runs.directory import RunDirectory
         from cohort.runs.status import read_status
 

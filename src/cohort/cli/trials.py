@@ -104,7 +104,7 @@ def _refuse_options(overrides: Sequence[str], *, warm_start: bool) -> None:
 
 
 def _print_trials(run_dir: Path, *, as_json: bool) -> None:
-    from cohort.cli.run_results import print_trials
+    from cohort.cli.tables.run_results import print_trials
     from cohort.runs.directory import RunDirectory
     from cohort.runs.status import read_status
 

@@ -55,7 +55,7 @@ def tune(
         if occupied is not None:
             raise InputError(occupied)
         from cohort.cli.progress import RUN_VIEW, watching
-        from cohort.cli.run_results import print_results
+        from cohort.cli.tables.run_results import print_results
         from cohort.engine.tune import tune as tune_task
 
         with watching(RUN_VIEW) as watcher:

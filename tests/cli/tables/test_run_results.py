@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cohort.cli.run_results import print_results, print_status
+from cohort.cli.tables.run_results import print_results, print_status
 from cohort.core.events import Evaluated
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import TaskFacts

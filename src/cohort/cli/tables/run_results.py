@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cohort.cli.trial_table import (
+from cohort.cli.tables.trial_table import (
     constant_text,
     left_out_text,
     parameter_text,

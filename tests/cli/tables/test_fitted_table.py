@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from cohort.cli.fitted_table import TableColumn, fitted_table
+from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 
 COLUMNS = (
     TableColumn(heading="trial"),

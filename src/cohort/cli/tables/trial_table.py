@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cohort.cli.fitted_table import TableColumn, fitted_table
+from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.runs.records import JsonValue, TrialStatus
 from cohort.runs.results import RankedTrial
 from cohort.runs.results_table import Medium, shown_columns

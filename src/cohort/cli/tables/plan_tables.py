@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from cohort.cli.fitted_table import TableColumn, fitted_table
-from cohort.cli.gantt_text import print_gantt
-from cohort.cli.trial_table import left_out_text, print_facts, wide_console
+from cohort.cli.tables.fitted_table import TableColumn, fitted_table
+from cohort.cli.tables.gantt_text import print_gantt
+from cohort.cli.tables.trial_table import left_out_text, print_facts, wide_console
 from cohort.core.units import counted, format_bytes, format_duration
 from cohort.planning.packs import TaskPacks
 from cohort.planning.planning import TaskPlan

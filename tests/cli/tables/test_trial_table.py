@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cohort.cli.trial_table import constant_text, format_value, parameter_text, trial_table, varied_names
+from cohort.cli.tables.trial_table import constant_text, format_value, parameter_text, trial_table, varied_names
 from cohort.core.estimates import Estimate
 from cohort.runs.records import JsonValue, TrialRecord, TrialStatus
 from cohort.runs.results import RankedTrial, read_results

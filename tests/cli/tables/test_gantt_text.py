@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from cohort.cli.gantt_text import print_gantt
+from cohort.cli.tables.gantt_text import print_gantt
 from cohort.scheduling.placement.records import Placement
 
 

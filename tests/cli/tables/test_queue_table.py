@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cohort.cli.queue_table import QUEUE_VIEW, queue_line, task_table
+from cohort.cli.tables.queue_table import QUEUE_VIEW, queue_line, task_table
 from cohort.runs.lock import RunLock
 from cohort.task_queue.progress import QueueProgress, SlotView, TaskView
 from cohort.task_queue.records import RunStretch, TaskDecision, TaskState
