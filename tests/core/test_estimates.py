@@ -58,5 +58,5 @@ def test_newcombes_example_of_paired_shares() -> None:
 
 
 def test_other_rows_cannot_be_paired() -> None:
-    with pytest.raises(ValueError, match="2 values beside 1"):
+    with pytest.raises(ValueError, match="2 values and 1 others"):
         difference(losses(1.0, 2.0), losses(1.0))
