@@ -27,6 +27,8 @@ from benchmarks.llama_shapes import SHAPES, gsm8k_rows, hf_config
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import trial_specs
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config_file import read_config
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_executor import RankExecutor
@@ -116,9 +118,6 @@ def _start(folder: Path, *, num_ranks: int, options: argparse.Namespace) -> tupl
         token_budget=16384,
         evaluation_token_budget=16384,
     )
-    from cohort.models.checkpoint_layout import linear_shapes
-    from cohort.models.config_file import read_config
-
     setup = RankSetup(
         rank=1,
         model_directory=str(folder),
@@ -255,7 +254,7 @@ def _links(executor: ReplicaExecutor, options: argparse.Namespace) -> dict[str, 
 
     def moved() -> None:
         state = executor.unload(spec.trial_id, on_device=True)
-        executor.load(spec, state, rank=0 if executor.num_ranks == 1 else 2 if executor.num_ranks > 2 else 0)
+        executor.load(spec, state, rank=2 if executor.num_ranks > 2 else 0)
         state = executor.unload(spec.trial_id, on_device=True)
         executor.load(spec, state, rank=1)
 
@@ -266,7 +265,6 @@ def _links(executor: ReplicaExecutor, options: argparse.Namespace) -> dict[str, 
         "opened_ms": _median_ms(opened),
         "to_host_ms": _median_ms(to_host),
         "there_and_back_ms": _median_ms(moved),
-        "command_ms": _median_ms(lambda: executor.fits(spec)),
     }
     executor.drop(spec.trial_id)
     return found

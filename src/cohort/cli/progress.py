@@ -44,7 +44,7 @@ class View(Generic[P]):
 
     Attributes:
         line: Everything in one line.
-        tables: What a terminal of so many columns and lines shows below that line.
+        tables: What is shown below that line, by the columns and lines of the terminal.
         phase: A change of it is printed at once.
         interval_seconds: Time between plain lines.
     """

@@ -103,7 +103,7 @@ def choice_rows(
 
 
 def _place(source: str) -> Place:
-    """Return the file and line of a row, so that a fault of all rows is told once."""
+    """Return the file and line of a row, so that a fault of all rows is reported once."""
     file, _, line = source.rpartition(":")
     return Place(file=file, line=int(line)) if file and line.isdecimal() else Place(text=source)
 

@@ -158,6 +158,17 @@ class SizeInputs:
         )
 
     @property
+    def num_ranks(self) -> int:
+        """Executors that train, each in a process of its own."""
+        return self.request.num_ranks or max(1, self.machine.num_gpus)
+
+    @property
+    def rows_by_need(self) -> list[int]:
+        """Rank rows of each trial of one executor, most first; several executors have a part of the trials each."""
+        rows = sorted((aligned_rank(spec.adapter.r) for spec in self.specs), reverse=True)
+        return rows[: math.ceil(len(rows) / self.num_ranks)]
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of one rank row in the bank."""
         return rank_row_bytes(self.layout, has_compute_copy=self.machine.dtype == "bfloat16")
@@ -180,10 +191,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     on_gpu = inputs.machine.device.type == "cuda"
     assert needs is not None or not on_gpu, "passes of a GPU are measured or estimated"
     row_bytes = inputs.row_bytes
-    ranks = [spec.adapter.r for spec in inputs.specs]
-    num_ranks = request.num_ranks or max(1, inputs.machine.num_gpus)
-    # trials are divided over the executors: each has room for its part of them
-    by_need = sorted(map(aligned_rank, ranks), reverse=True)[: math.ceil(len(ranks) / num_ranks)]
+    by_need = inputs.rows_by_need
     num_slots = request.num_slots or min(len(by_need), MOST_SLOTS)
     if needs is not None:
         room = int(free_bytes * (1 - needs.margin_share)) - needs.reserve_bytes
@@ -217,10 +225,13 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         row, source = inputs.longest_row, inputs.longest_source
         raise InputError(
             row_too_long(needs, passes, left=left, longest_row=row, source=source, mode=mode)
-            or too_large(max(ranks), row_bytes=row_bytes, room=room, free_bytes=free_bytes)
+            or too_large(
+                max(spec.adapter.r for spec in inputs.specs), row_bytes=row_bytes, room=room, free_bytes=free_bytes
+            )
         )
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
+    tokens = max(passes.tokens, inputs.longest_row)
     return Sizes(
         executor=ExecutorSettings(
             num_slots=num_slots,
@@ -231,13 +242,9 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
             gradient_checkpointing=mode,
             keep_tokens=passes.keep_tokens,
         ),
-        capacity=_capacity(rank_rows, num_slots, tokens=max(passes.tokens, inputs.longest_row), num_ranks=num_ranks),
+        capacity=Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=tokens, num_ranks=inputs.num_ranks),
         device_state_bytes=(affordable - rank_rows) * row_bytes if on_gpu else 0,
     )
-
-
-def _capacity(rank_rows: int, num_slots: int, *, tokens: int, num_ranks: int) -> Capacity:
-    return Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=tokens, num_ranks=num_ranks)
 
 
 def too_large(rank: int, *, row_bytes: int, room: int, free_bytes: int) -> Problem:

@@ -138,24 +138,22 @@ class Drop:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Return a copy of a trial's state."""
+    """Return a copy of a trial's state, on the rank's device while there is room."""
 
     trial_id: int
-    on_device: bool
 
     def run(self, rank: Rank) -> TrialState:
-        return rank.executor.state(self.trial_id, on_device=self.on_device)
+        return rank.executor.state(self.trial_id, on_device=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Return a copy of a trial's weights."""
+    """Return a copy of a trial's weights, on the rank's device while there is room."""
 
     trial_id: int
-    on_device: bool
 
     def run(self, rank: Rank) -> Any:
-        return rank.executor.weights(self.trial_id, on_device=self.on_device)
+        return rank.executor.weights(self.trial_id, on_device=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,13 +164,13 @@ class ReplicaExecutor:
         if (rank := self.rank_of(trial_id)) == 0:
             return self._local.state(trial_id, on_device=on_device)
         # opened where it is and copied from there: through the connection it would take ten times as long
-        found: TrialState = self._ask(rank, State(trial_id=trial_id, on_device=True))
+        found: TrialState = self._ask(rank, State(trial_id=trial_id))
         return found if on_device else _on(found, torch.device("cpu"))
 
     def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
         if (rank := self.rank_of(trial_id)) == 0:
             return self._local.weights(trial_id, on_device=on_device)
-        found: Tensor = self._ask(rank, Weights(trial_id=trial_id, on_device=True))
+        found: Tensor = self._ask(rank, Weights(trial_id=trial_id))
         return found if on_device else found.cpu()
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:

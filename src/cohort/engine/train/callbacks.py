@@ -247,7 +247,7 @@ class Callbacks:
 
 def _values(values: object) -> dict[str, Any]:
     if isinstance(values, Mapping):
-        # the caller waits for no answer: a misspelt name is told where it is written
+        # the caller waits for no answer: a misspelt name is reported where it is written
         problems = [
             Problem(
                 where="values",

@@ -70,9 +70,6 @@ class ExecutorShare:
     def slot_of(self, trial_id: int) -> int:
         return self._executor.slot_of(self.key(trial_id))
 
-    def rank_of(self, trial_id: int) -> int:
-        return self._executor.rank_of(self.key(trial_id))
-
     def steps_of(self, trial_id: int) -> int:
         return self._executor.steps_of(self.key(trial_id))
 

@@ -90,7 +90,10 @@ class Session:
         owned = {key: self._owner(key) for key in self._executor.resident}
         admission = admit(
             [request for member in self._members for request in member.runnable()],
-            [member.request_of(trial_id) for member, trial_id in owned.values()],
+            [
+                member.request_of(trial_id, rank=self._executor.rank_of(key))
+                for key, (member, trial_id) in owned.items()
+            ],
             self._capacity,
             vacated_batch_sizes=[size for member in self._members for size in member.take_vacated()],
         )

@@ -131,8 +131,8 @@ class Supervisor:
         vacated, self._vacated = self._vacated, []
         return vacated
 
-    def request_of(self, trial_id: int) -> Request:
-        """Return what a trial takes while it is resident."""
+    def request_of(self, trial_id: int, *, rank: int = 0) -> Request:
+        """Return what a trial takes while it is resident; ``rank``: where a resident is."""
         spec = self._specs[trial_id]
         return Request(
             trial_id=self.share.key(trial_id),
@@ -141,7 +141,7 @@ class Supervisor:
             mean_length=self._traits.mean_length,
             priority=self._traits.priority,
             arrival=self._traits.arrival,
-            rank=self.share.rank_of(trial_id) if trial_id in self.share.resident else 0,
+            rank=rank,
         )
 
     def evict(self, trial_id: int) -> None:
