@@ -26,11 +26,11 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from cohort.adapters.bank import aligned_rank
 from cohort.adapters.spec import AdapterSpec
+from cohort.checkpoints.checkpoints import save_checkpoint
+from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.state.checkpoints import save_checkpoint
-from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError

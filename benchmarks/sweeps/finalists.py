@@ -24,13 +24,13 @@ from typing import Any
 
 from benchmarks.measure import RESULTS, write_result
 from cohort.adapters.bank import AdapterState
+from cohort.checkpoints.trial_states import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
-from cohort.engine.prepare.preparation import prepare
-from cohort.engine.state.trial_states import StoredState, StoredStateKind
 from cohort.engine.tune import tune
+from cohort.prepare.preparation import prepare
 from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader
-from cohort.runs.results import best_first, read_results
+from cohort.runs.results.results import best_first, read_results
 from cohort.tasks.loading import load_task, task_from_mapping
 from cohort.tasks.task_file import TaskFile
 from cohort.training.checkpoint import read_weights

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.sweeps.sweep_grid import PlannedGridTrial
+from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import SystemClock
 from cohort.core.events import Evaluated, StepDone
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.session import Session

@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.progress import RUN_VIEW, watching
 from cohort.cli.tables.run_results import print_results
 from cohort.core.units import format_duration
-from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
-from cohort.runs.results import RunResults, read_results
+from cohort.runs.results.results import RunResults, read_results
 from cohort.tasks.loading import load_task
 
 HERE = Path(__file__).resolve().parent

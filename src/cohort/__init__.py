@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cohort.api import Engine, load, resume, run, tune
     from cohort.core.errors import CohortError, InputError, Problem
     from cohort.engine.train.callbacks import CallbackError, EvaluationReport, StepReport, TrialEndReport
-    from cohort.runs.task_result import TaskResult, TasksFailedError
+    from cohort.runs.results.task_result import TaskResult, TasksFailedError
     from cohort.tasks.loading import TaskFile, load_task
     from cohort.tasks.task import Task
     from cohort.tuning.early_exit.settings import EarlyExitSettings as EarlyExit
@@ -54,8 +54,8 @@ _HOMES = {
     "StepReport": ("cohort.engine.train.callbacks", "StepReport"),
     "Task": ("cohort.tasks.task", "Task"),
     "TaskFile": ("cohort.tasks.loading", "TaskFile"),
-    "TaskResult": ("cohort.runs.task_result", "TaskResult"),
-    "TasksFailedError": ("cohort.runs.task_result", "TasksFailedError"),
+    "TaskResult": ("cohort.runs.results.task_result", "TaskResult"),
+    "TasksFailedError": ("cohort.runs.results.task_result", "TasksFailedError"),
     "TrialEndReport": ("cohort.engine.train.callbacks", "TrialEndReport"),
     "load": ("cohort.api", "load"),
     "load_task": ("cohort.tasks.loading", "load_task"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cohort.adapter_files.choose import BestSoFar
 from cohort.cli.options import report_so_far
-from cohort.engine.adapter_files.choose import BestSoFar
 
 
 def test_an_unfinished_run_is_reported_on_stderr_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

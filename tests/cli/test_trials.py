@@ -12,7 +12,7 @@ import pytest
 from cohort.engine.tune import resume, tune
 from cohort.runs.lock import RunLock
 from cohort.runs.reader import RunReader
-from cohort.runs.trial_requests import Answer, RequestSpool
+from cohort.runs.requests.trial_requests import Answer, RequestSpool
 from tests.cli.command import cohort
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, tiny_task, write_inputs
 

@@ -9,8 +9,8 @@ from cohort.core.errors import InputError
 from cohort.core.place import Place
 from cohort.data.chat import ChatRenderer, require_chat_template
 from cohort.data.examples import Conversation
+from cohort.data.files.messages import parse_messages
 from cohort.data.masking import RenderedRow
-from cohort.data.messages import parse_messages
 from cohort.data.problems import BadRowError, ProblemKind
 
 MakeTokenizer = Callable[..., PreTrainedTokenizerBase]

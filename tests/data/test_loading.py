@@ -17,7 +17,7 @@ from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.report import DataReport
 from cohort.data.settings import DatasetSettings
 from cohort.data.tokenise import encode_prompt
-from cohort.engine.prepare.data_notes import split_notes
+from cohort.prepare.data_notes import split_notes
 
 Write = Callable[..., Path]
 MakeTokenizer = Callable[..., PreTrainedTokenizerBase]

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from cohort.core.place import Place
 from cohort.data.examples import PromptCompletion
-from cohort.data.formats import ParsedRow
+from cohort.data.files.formats import ParsedRow
 from cohort.data.masking import border_is_inside_token, tokens_in_spans
 from cohort.data.problems import ProblemLog
 from cohort.data.settings import DatasetSettings

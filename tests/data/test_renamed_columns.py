@@ -8,9 +8,9 @@ import pytest
 
 from cohort.core.errors import Problem
 from cohort.core.place import Place
-from cohort.data.formats import parse_rows
+from cohort.data.files.formats import parse_rows
+from cohort.data.files.rows import RawRow
 from cohort.data.problems import ProblemLog
-from cohort.data.rows import RawRow
 from cohort.data.settings import DatasetSettings
 
 SETTINGS = DatasetSettings(

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from cohort.core.errors import InputError
 from cohort.core.place import Place
 from cohort.data.examples import PlainText, PromptCompletion
-from cohort.data.formats import ParsedRow
+from cohort.data.files.formats import ParsedRow
 from cohort.data.problems import ProblemLog
 from cohort.data.settings import DatasetSettings
 from cohort.data.tokenise import TokenRow, encode_prompt, render_rows, require_usable_tokenizer, tokenise_rows

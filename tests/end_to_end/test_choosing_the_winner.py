@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from cohort.adapters.bank import AdapterState
+from cohort.checkpoints.trial_states import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
-from cohort.engine.prepare.preparation import Preparation, prepare
-from cohort.engine.state.trial_states import StoredState, StoredStateKind
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.engine.tune import tune
+from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.reader import RunReader
-from cohort.runs.results import best_first, read_results
+from cohort.runs.results.results import best_first, read_results
 from cohort.tasks.loading import task_from_mapping
 from cohort.training.checkpoint import read_weights
 from cohort.training.trial import TrialState

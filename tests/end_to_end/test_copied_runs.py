@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.main import main
 from cohort.core.errors import InputError
-from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader

@@ -109,7 +109,7 @@ def limits(folder: Path, roomy: Path) -> dict[str, int]:
 
 def _prepare(task: TaskFile) -> Any:
     from cohort.core.clock import SystemClock
-    from cohort.engine.prepare.preparation import prepare
+    from cohort.prepare.preparation import prepare
 
     return prepare(task, clock=SystemClock())
 

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cohort.core.errors import InputError
-from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.metrics import MetricFailedError
+from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunPlaces
 from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results
+from cohort.runs.results.results import read_results
 from cohort.runs.task_of_run import load_run_task
 from cohort.serving import generate as serving
 from cohort.tasks.task import Task

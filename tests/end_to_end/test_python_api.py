@@ -13,7 +13,7 @@ import cohort
 from cohort.cluster.local import cpu_slots
 from cohort.core.errors import InputError
 from cohort.machine.local_slots import hardware_of_slots
-from cohort.runs.task_result import TasksFailedError
+from cohort.runs.results.task_result import TasksFailedError
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.task_queue.pool import PoolRequest
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_data, write_inputs

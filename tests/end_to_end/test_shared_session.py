@@ -20,7 +20,7 @@ from cohort.engine.train.task_run import TaskRun
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision
-from cohort.runs.task_result import TasksFailedError
+from cohort.runs.results.task_result import TasksFailedError
 from cohort.tasks.loading import TaskFile
 from cohort.tuning.decisions import DecisionKind
 from tests.cli.tiny_task import write_tiny_model

@@ -38,7 +38,7 @@ def test_validation_losses_are_those_of_peft(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from cohort.core.clock import SystemClock
-    from cohort.engine.prepare.preparation import prepare
+    from cohort.prepare.preparation import prepare
 
     prepared = prepare(tiny_task(folder, **SECTIONS), clock=SystemClock())
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)

@@ -12,10 +12,10 @@ from typing import Any
 
 from cohort.core.clock import ManualClock
 from cohort.engine.train.progress import RunProgress
-from cohort.runs.asking import ask
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision
-from cohort.runs.trial_requests import RequestKind, TrialRequest
+from cohort.runs.requests.asking import ask
+from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from tests.cli.tiny_task import write_rows, write_tiny_model
 

@@ -9,7 +9,6 @@ import pytest
 
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
-from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.resume_checks import (
     changed_functions_warning,
     require_same_inputs,
@@ -17,6 +16,7 @@ from cohort.engine.resume_checks import (
     surroundings_warning,
 )
 from cohort.machine.machine import cpu_name
+from cohort.prepare.preparation import Preparation, prepare
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

@@ -11,10 +11,10 @@ import torch
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
 from cohort.engine import run_start
-from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.run_start import begun_run, new_directory, open_state_store, prepare_task
 from cohort.engine.train.open_run import RunOptions
 from cohort.memory.sizes import SizeRequest
+from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 from tests.engine.train.fakes import Notes

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.tune import tune
+from cohort.prepare.inputs import read_inputs
 from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results
+from cohort.runs.results.results import read_results
 from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.trial_values import default_values
 from tests.conftest import REPOSITORY

@@ -10,8 +10,6 @@ import torch
 
 from cohort.core.errors import InputError
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs
-from cohort.engine.prepare.proposals import TrialProposals
 from cohort.machine.machine import Machine
 from cohort.memory.limit import (
     SmallestMemory,
@@ -23,6 +21,8 @@ from cohort.memory.limit import (
     weight_bytes,
 )
 from cohort.memory.sizes import SizeInputs, choose_sizes
+from cohort.prepare.inputs import TaskInputs, read_inputs
+from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.task_file import TaskFile
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

@@ -15,8 +15,8 @@ from cohort.engine.check import check_task
 from cohort.engine.train.progress import SilentWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results
-from cohort.runs.results_table import results_json
+from cohort.runs.results.results import read_results
+from cohort.runs.results.results_table import results_json
 from cohort.tasks.loading import load_task
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_task, write_inputs
 

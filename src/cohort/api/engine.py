@@ -21,7 +21,7 @@ from cohort.engine.shared_session import SharedSession
 from cohort.engine.train.callbacks import Callbacks, EvaluationReport, StepReport, TrialEndReport
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
-from cohort.runs.task_result import TaskResult
+from cohort.runs.results.task_result import TaskResult
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task, elsewhere_of_task
 from cohort.tuning.early_exit.settings import EarlyExitSettings

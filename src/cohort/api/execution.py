@@ -15,7 +15,7 @@ from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
-from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
+from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.operations import enqueue, work_off
 from cohort.task_queue.pool import PoolRequest, open_pool

@@ -16,7 +16,7 @@ from cohort.engine import tune as engine_tune
 from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
-from cohort.runs.task_result import TaskResult, read_task_result
+from cohort.runs.results.task_result import TaskResult, read_task_result
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings

@@ -11,8 +11,8 @@ from pathlib import Path
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.engine.existing_run import same_run_problems
-from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.tune import RunOptions
+from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import RunDirectory
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task

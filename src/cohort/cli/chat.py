@@ -20,7 +20,7 @@ from cohort.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from cohort.engine.adapter_files.chat import Chat
+    from cohort.adapter_files.chat import Chat
 
 __all__ = ["chat"]
 
@@ -59,8 +59,8 @@ def chat(
 
         # before the import below, which loads torch: a wrong path is reported immediately
         RunDirectory.open(run_dir)
-        from cohort.engine.adapter_files.chat import open_chat
-        from cohort.engine.adapter_files.generate import GenerationSettings
+        from cohort.adapter_files.chat import open_chat
+        from cohort.adapter_files.generate import GenerationSettings
 
         settings = GenerationSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, use_base=False

@@ -52,7 +52,7 @@ def check(
 
             print(load_task(task, context.obj or ()).resolved_yaml(), end="")
             return
-        from cohort.engine.prepare.inputs import load_fitting_task
+        from cohort.prepare.inputs import load_fitting_task
 
         loaded = load_fitting_task(task, context.obj or ())
         from cohort.cli.tables.trial_table import print_facts

@@ -20,8 +20,8 @@ from cohort.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from cohort.engine.adapter_files.evaluate import HeldOutEvaluation
-    from cohort.runs.comparison import Contender
+    from cohort.adapter_files.evaluate import HeldOutEvaluation
+    from cohort.runs.results.comparison import Contender
 
 __all__ = ["evaluate"]
 
@@ -70,9 +70,9 @@ def evaluate(
 
         # before the import below, which loads torch: a wrong path is reported immediately
         RunDirectory.open(run_dir)
+        from cohort.adapter_files.evaluate import evaluate_run
         from cohort.cli.progress import watching
         from cohort.cli.tables.batch_view import BATCH_VIEW
-        from cohort.engine.adapter_files.evaluate import evaluate_run
 
         with watching(BATCH_VIEW) as watcher:
             found = evaluate_run(
@@ -123,7 +123,7 @@ def _print(found: HeldOutEvaluation, *, run_dir: Path, as_json: bool) -> None:
 
 def _print_facts(found: HeldOutEvaluation) -> None:
     from cohort.cli.tables.trial_table import print_facts, wide_console
-    from cohort.runs.verdicts import estimate_text
+    from cohort.runs.results.verdicts import estimate_text
 
     first, *others = found.contenders
     facts = {"rows": f"{found.num_rows} of {found.data}"}

@@ -48,7 +48,7 @@ def export(
 
         # before the import below, which loads torch: a wrong path is reported immediately
         RunDirectory.open(run_dir)
-        from cohort.engine.adapter_files.export import ExportForm, export_adapter
+        from cohort.adapter_files.export import ExportForm, export_adapter
 
         exported = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output, model=model)
         report_note(exported.note)

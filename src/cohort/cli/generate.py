@@ -21,7 +21,7 @@ from cohort.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from cohort.engine.adapter_files.generate import GenerationSettings
+    from cohort.adapter_files.generate import GenerationSettings
 
 __all__ = ["generate"]
 
@@ -71,7 +71,7 @@ def generate(
         # before the import below, which loads torch: a wrong path or option is reported immediately
         _require_one_source(prompt or (), source=source, output=output)
         RunDirectory.open(run_dir)
-        from cohort.engine.adapter_files.generate import GenerationSettings, generate_from_run
+        from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 
         settings = GenerationSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, is_raw=raw, use_base=base
@@ -120,9 +120,9 @@ def _answer(
     model: str | None,
     as_json: bool,
 ) -> None:
+    from cohort.adapter_files.answer_file import answer_file
     from cohort.cli.progress import watching
     from cohort.cli.tables.batch_view import BATCH_VIEW
-    from cohort.engine.adapter_files.answer_file import answer_file
 
     with watching(BATCH_VIEW) as watcher:
         answered = answer_file(

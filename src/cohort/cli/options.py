@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cohort.engine.adapter_files.choose import BestSoFar
+    from cohort.adapter_files.choose import BestSoFar
 
 __all__ = [
     "DebugOption",

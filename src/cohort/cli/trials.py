@@ -13,8 +13,8 @@ from cohort.cli.exits import exits
 from cohort.cli.options import DebugOption, JsonOption, RunDirArgument
 
 if TYPE_CHECKING:
-    from cohort.runs.asking import Asked
-    from cohort.runs.trial_requests import TrialRequest
+    from cohort.runs.requests.asking import Asked
+    from cohort.runs.requests.trial_requests import TrialRequest
 
 __all__ = ["trials"]
 
@@ -45,7 +45,7 @@ def trials(
             _refuse_options(overrides, warm_start=warm_start)
             _print_trials(run_dir, as_json=as_json)
             return
-        from cohort.runs.asking import ask, check_all
+        from cohort.runs.requests.asking import ask, check_all
 
         requests = _requests(action, numbers or [], overrides, warm_start=warm_start)
         # all before the first: a command that is refused has changed nothing
@@ -61,7 +61,7 @@ def _requests(action: str, numbers: Sequence[int], overrides: Sequence[str], *, 
         InputError: it asks for nothing that there is.
     """
     from cohort.core.errors import InputError, Problem
-    from cohort.runs.trial_requests import RequestKind, TrialRequest
+    from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
     from cohort.tasks.trial_values import trial_values_of
 
     where, kinds = f"cohort trials {action}", [kind.value for kind in RequestKind]

@@ -44,7 +44,7 @@ def tune(
     run_directory = output if output is not None else Path("runs") / task.stem
     with exits(as_json=as_json, debug=debug, resume=run_directory):
         from cohort.core.errors import InputError
-        from cohort.engine.prepare.inputs import load_fitting_task
+        from cohort.prepare.inputs import load_fitting_task
         from cohort.runs.directory import RunDirectory
 
         directory = RunDirectory(run_directory)
@@ -74,8 +74,8 @@ def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatch
     """Continue the run in ``directory`` if it is the task's."""
     from cohort.core.errors import InputError
     from cohort.engine.existing_run import places_of, same_run_problems
-    from cohort.engine.prepare.inputs import read_inputs
     from cohort.engine.tune import resume
+    from cohort.prepare.inputs import read_inputs
 
     hint = "Choose another directory, or train again from the start with --on-existing overwrite."
     if problems := same_run_problems(directory, task, read_inputs(task), hint=hint):
@@ -86,7 +86,7 @@ def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatch
 def _remove(task: TaskFile, directory: RunDirectory) -> None:
     """Remove the run in ``directory`` once the task that follows it is known to be right."""
     from cohort.engine.existing_run import remove_run
-    from cohort.engine.prepare.inputs import read_inputs_and_machine
+    from cohort.prepare.inputs import read_inputs_and_machine
 
     read_inputs_and_machine(task)
     remove_run(directory)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from cohort.core.errors import InputError
 from cohort.core.place import Place
 from cohort.data.examples import Conversation, Example, PromptCompletion
-from cohort.data.formats import ParsedRow, renamed
-from cohort.data.parsing import parse_row
+from cohort.data.files.formats import ParsedRow, renamed
+from cohort.data.files.parsing import parse_row
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog, capped
 from cohort.data.settings import DatasetSettings
 from cohort.data.tokenise import flattened, render_rows, tokenise_rows

@@ -15,11 +15,11 @@ import numpy as np
 from cohort.core.errors import InputError, StorageFullError
 from cohort.data.cache import CachedData, default_cache_directory, read_cache, write_cache
 from cohort.data.chat import require_chat_template
-from cohort.data.formats import DataFormat, ParsedRow
+from cohort.data.files.formats import DataFormat, ParsedRow
+from cohort.data.files.reading import InputSource, ParsedDataset, find_sources, read_examples
 from cohort.data.lengths import measure_lengths
 from cohort.data.mixing import MixedDataset, mix_rows, note_datasets_named_twice
 from cohort.data.problems import ProblemKind, ProblemLog, capped
-from cohort.data.reading import InputSource, ParsedDataset, find_sources, read_examples
 from cohort.data.report import DataReport, collect_notes, split_input
 from cohort.data.settings import DatasetSettings
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from cohort.core.setting_fields import Refusal
+from cohort.data.files.reading import InputSource
 from cohort.data.problems import ProblemKind, ProblemLog
-from cohort.data.reading import InputSource
 from cohort.data.settings import DatasetSettings
 from cohort.data.splits import choose_rows
 from cohort.data.tokenise import TokenRow

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cohort.data.files.reading import InputSource, ParsedDataset
+from cohort.data.files.sources import SplitName
 from cohort.data.lengths import LengthStatistics, format_histogram
 from cohort.data.mixing import MixedDataset
 from cohort.data.problems import ProblemLog
-from cohort.data.reading import InputSource, ParsedDataset
-from cohort.data.sources import SplitName
 from cohort.data.tokenised import TokenisedRows
 
 __all__ = ["DataReport", "SplitInput", "collect_notes", "split_input"]

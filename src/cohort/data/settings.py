@@ -16,7 +16,7 @@ from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal, checked, choice, flag, number, problems_of, setting_fields, whole
 from cohort.core.units import counted
 from cohort.data.chat_templates import is_template_text, known_templates
-from cohort.data.given_rows import GivenRows
+from cohort.data.files.given_rows import GivenRows
 
 __all__ = [
     "CANONICAL_COLUMNS",

@@ -15,7 +15,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.data.chat import ChatRenderer
 from cohort.data.examples import Conversation, Example, PlainText, PromptCompletion
-from cohort.data.formats import ParsedRow
+from cohort.data.files.formats import ParsedRow
 from cohort.data.masking import RenderedRow, border_is_inside_token, tokens_in_spans
 from cohort.data.pieces import split_tokens
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog

@@ -11,14 +11,14 @@ from cohort.data.inspection import RenderedExample, render_examples
 from cohort.data.report import DataReport
 from cohort.engine.estimate.estimate import estimate_task, hardware_of
 from cohort.engine.estimate.task_costs import TimeParts
-from cohort.engine.prepare.data_notes import split_notes
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs_and_machine
-from cohort.engine.prepare.proposals import TrialProposals, num_first_trials
-from cohort.engine.prepare.trials import evaluation_note, plan_evaluation
-from cohort.engine.prepare.warnings import task_warnings
 from cohort.machine.machine import Machine
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter, weight_bytes
 from cohort.models.counts import count_model
+from cohort.prepare.data_notes import split_notes
+from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.proposals import TrialProposals, num_first_trials
+from cohort.prepare.trials import evaluation_note, plan_evaluation
+from cohort.prepare.warnings import task_warnings
 from cohort.scheduling.cost.model import CostSource
 from cohort.tasks.loading import TaskFile
 from cohort.tuning.evaluation_times import EvaluationPlan

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.errors import RunStateError
-from cohort.engine.state.checkpoints import Manifest
 from cohort.runs.database_copies import is_good_copy, replace_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunPlaces, RunState

@@ -11,9 +11,9 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import dotted
 from cohort.engine.changed_rows import row_problems
-from cohort.engine.prepare.inputs import TaskInputs
-from cohort.engine.prepare.record_facts import model_fingerprint, row_facts
 from cohort.engine.resume_checks import require_same_task
+from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.record_facts import model_fingerprint, row_facts
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.tasks.loading import load_task

@@ -12,17 +12,17 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.units import counted
-from cohort.data.formats import DataFormat, detect_format
+from cohort.data.files.formats import DataFormat, detect_format
+from cohort.data.files.reading import find_sources
+from cohort.data.files.rows import RawRow, read_source
+from cohort.data.files.sources import resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
-from cohort.data.reading import find_sources
-from cohort.data.rows import RawRow, read_source
 from cohort.data.settings import DatasetSettings
-from cohort.data.sources import resolve_sources
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.tasks.first_task_file import FirstTaskFile
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.yaml_lines import parse_yaml

@@ -13,8 +13,8 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.engine.changed_rows import RESTORE_OR_POINT_TO, row_problems, short
-from cohort.engine.prepare.preparation import Preparation
 from cohort.metrics import metric_name
+from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import InputFacts, MachineFacts, RunFacts
 from cohort.tasks.functions import FUNCTION_KEYS
 from cohort.tasks.paths import PATH_KEYS

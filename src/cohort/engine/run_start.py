@@ -9,21 +9,21 @@ from pathlib import Path
 
 import torch
 
+from cohort.checkpoints.checkpoints import save_checkpoint
+from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import Clock
 from cohort.core.durable_files import write_bytes, write_text
 from cohort.core.errors import Problem
 from cohort.core.units import counted
 from cohort.engine.copied_runs import places_now
-from cohort.engine.prepare.preparation import LoadedBackbone, Preparation, prepare
-from cohort.engine.prepare.trials import objective_metric
-from cohort.engine.state.checkpoints import save_checkpoint
-from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
 from cohort.memory.sizes import SizeRequest
+from cohort.prepare.preparation import LoadedBackbone, Preparation, prepare
+from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import InputFacts, RunState
 from cohort.runs.store import RunStore

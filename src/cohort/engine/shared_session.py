@@ -16,7 +16,6 @@ from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem, RunStateError
-from cohort.engine.prepare.preparation import LoadedBackbone, Preparation
 from cohort.engine.run_start import begun_run, new_directory, prepare_task
 from cohort.engine.train.isolation import one_line
 from cohort.engine.train.open_run import RunOptions
@@ -24,9 +23,10 @@ from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
 from cohort.memory.sizes import SizeRequest, size_facts
+from cohort.prepare.preparation import LoadedBackbone, Preparation
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import PassFacts
-from cohort.runs.task_result import TaskResult, TasksFailedError, read_task_result
+from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.tasks.task import Task
 from cohort.tasks.task_file import TaskFile
 

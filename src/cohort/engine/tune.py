@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from cohort.adapter_files.base_model import find_base, record_base
+from cohort.checkpoints.checkpoints import Manifest, latest_good_checkpoint
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.durable_files import write_text
 from cohort.core.errors import RunStateError
-from cohort.engine.adapter_files.base_model import find_base, record_base
 from cohort.engine.changed_rows import rewritten_note
 from cohort.engine.copied_runs import places_now, settle_copy
-from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.resume_checks import (
     changed_functions_warning,
     require_same_inputs,
@@ -23,21 +23,21 @@ from cohort.engine.resume_checks import (
     surroundings_warning,
 )
 from cohort.engine.run_start import begun_run, new_directory, open_state_store, prepare_task
-from cohort.engine.state.checkpoints import Manifest, latest_good_checkpoint
 from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.finish import is_complete
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_session import TaskSession
 from cohort.memory.sizes import SizeRequest
+from cohort.prepare.preparation import Preparation
 from cohort.runs.database_copies import repair_database
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision, LoggedEvent
+from cohort.runs.requests.trial_requests import RequestSpool
 from cohort.runs.store import RunStore
 from cohort.runs.task_of_run import load_run_task, model_place
-from cohort.runs.trial_requests import RequestSpool
 from cohort.tasks.added_keys import with_added_keys
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.interventions import USER

@@ -13,10 +13,10 @@ from typing import Any
 
 from cohort.adapters.bank import aligned_rank
 from cohort.engine.estimate.task_costs import TaskCosts, cost_key
-from cohort.engine.prepare.inputs import read_inputs
 from cohort.machine.measurements import read_costs
 from cohort.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes
 from cohort.planning.planning import NamedTask, TaskPlan, where_and_when
+from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.model import CostModel
 from cohort.scheduling.packing.planner import plan_packs
 from cohort.scheduling.packing.records import PackableTrial, PackingProblem, PackPlan

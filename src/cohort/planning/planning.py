@@ -9,8 +9,8 @@ from typing import Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.estimate.estimate import TaskEstimate, estimate_task
-from cohort.engine.prepare.inputs import load_fitting_task
 from cohort.planning.cluster_choice import ClusterChoice
+from cohort.prepare.inputs import load_fitting_task
 from cohort.runs.directory import choose_name
 from cohort.scheduling.packing.records import PackJob
 from cohort.scheduling.placement.list_policies import ListPolicy, list_plan

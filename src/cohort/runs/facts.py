@@ -15,8 +15,8 @@ from typing import Any, Self, TypedDict
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
 from cohort.data.report import SplitInput
-from cohort.runs.comparison import Comparison
 from cohort.runs.records import DataProblem, JsonValue
+from cohort.runs.results.comparison import Comparison
 from cohort.tuning.evaluation_times import EvaluationTimes
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric, TieRule
 

@@ -10,7 +10,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialStatus
-from cohort.runs.results import RankedTrial, RunResults, read_results
+from cohort.runs.results.results import RankedTrial, RunResults, read_results
 from cohort.runs.time_left import TokenRate, TrialAhead, seconds_left
 from cohort.tuning.evaluation_times import warmup_steps
 

@@ -11,7 +11,7 @@ from cohort.cluster.worker_pool import WorkerPool
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.interrupts import stopping_gently
-from cohort.engine.prepare.inputs import read_inputs
+from cohort.prepare.inputs import read_inputs
 from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.runs.lock import RunLock
 from cohort.task_queue.dispatcher import Dispatcher

@@ -10,8 +10,8 @@ from pathlib import Path
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
-from cohort.engine.prepare.inputs import load_fitting_task
 from cohort.engine.resume_checks import require_same_task
+from cohort.prepare.inputs import load_fitting_task
 from cohort.runs.directory import RunDirectory, choose_name
 from cohort.task_queue.records import QueuedTask, TaskState
 from cohort.tasks.loading import TaskFile, load_task, task_from_mapping, task_lines

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
-from cohort.data.given_rows import GivenRows
+from cohort.data.files.given_rows import GivenRows
 from cohort.tasks.functions import locate_functions
 from cohort.tasks.not_built import unbuilt_in
 from cohort.tasks.other_names import ACCEPTED, use_own_names

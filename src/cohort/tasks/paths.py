@@ -12,9 +12,9 @@ from cohort.core.errors import Problem
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.place import KeyPath
 from cohort.data.chat_templates import is_template_text, known_templates
+from cohort.data.files.sources import SPLITS, HubSource, resolve_sources
 from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import quoted_share
-from cohort.data.sources import SPLITS, HubSource, resolve_sources
 from cohort.tasks.overrides import Override
 from cohort.tasks.yaml_lines import TaskOrigin
 

@@ -13,8 +13,8 @@ from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
-from cohort.data.given_rows import GivenRows, given_rows
-from cohort.data.sources import SPLITS
+from cohort.data.files.given_rows import GivenRows, given_rows
+from cohort.data.files.sources import SPLITS
 from cohort.integrations.trl import trl_keys
 from cohort.tasks.early_exit_section import early_exit_section
 from cohort.tasks.functions import name_functions

@@ -16,7 +16,7 @@ from cohort.core.discovery import modules_of
 from cohort.core.errors import Problem
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal, setting_fields
-from cohort.data.given_rows import GivenRows
+from cohort.data.files.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
 from cohort.tasks.dataset_section import DatasetSection

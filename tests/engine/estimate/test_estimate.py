@@ -7,11 +7,11 @@ import torch
 from cohort.core.errors import InputError
 from cohort.engine.estimate.estimate import estimate_task, hardware_of
 from cohort.engine.estimate.task_costs import cost_key
-from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.tune import tune
 from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import RunCosts, write_costs
 from cohort.machine.thread_count import settle_thread_count
+from cohort.prepare.inputs import read_inputs
 from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader
 from cohort.scheduling.cost.hardware import KNOWN_GPUS, Hardware

@@ -8,8 +8,8 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.engine.estimate.task_costs import ENOUGH_PACKS, START_SECONDS, TaskCosts, cost_key
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.machine.measurements import MeasuredCosts, RunCosts
+from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.scheduling.cost.hardware import KNOWN_GPUS, Hardware
 from cohort.scheduling.cost.model import CostSource, StepSample, TrialWork
 from cohort.tasks.task_file import TaskFile

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
+from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
-from cohort.engine.state.trial_states import TrialStateStore
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.supervisor import Supervisor, TaskTraits

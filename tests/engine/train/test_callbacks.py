@@ -10,7 +10,7 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.engine.train.callbacks import Callbacks, StepReport
-from cohort.runs.trial_requests import TrialRequest
+from cohort.runs.requests.trial_requests import TrialRequest
 
 
 async def _later(report: StepReport) -> None: ...

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from cohort.adapters.bank import AdapterState
+from cohort.checkpoints.trial_states import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
-from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.run_start import begun_run, new_directory
-from cohort.engine.state.trial_states import StoredState, StoredStateKind
 from cohort.engine.train import task_run
 from cohort.engine.train.finals import Finals
 from cohort.engine.train.open_run import OpenRun, RunOptions
@@ -24,10 +23,11 @@ from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_session import TaskSession
 from cohort.engine.tune import resume, tune
 from cohort.memory.sizes import SizeRequest
+from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results
-from cohort.runs.verdicts import comparison_lines
+from cohort.runs.results.results import read_results
+from cohort.runs.results.verdicts import comparison_lines
 from cohort.training.checkpoint import read_weights
 from cohort.training.trial import TrialState
 from tests.cli.tiny_task import write_rows

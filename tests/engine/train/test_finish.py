@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results
+from cohort.runs.results.results import read_results
 from tests.end_to_end.tiny_tasks import outcome_of, tiny_task, write_inputs
 
 

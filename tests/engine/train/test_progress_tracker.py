@@ -8,9 +8,9 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.events import Evaluated, StepDone, TrialEvent
-from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress_tracker import ProgressTracker
+from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus
 from cohort.tuning.candidate import Candidate

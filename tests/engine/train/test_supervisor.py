@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from cohort.checkpoints.checkpoints import latest_good_checkpoint
 from cohort.core.clock import ManualClock
 from cohort.core.events import StepDone
-from cohort.engine.state.checkpoints import latest_good_checkpoint
 from cohort.engine.train.open_run import RunOptions
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus

@@ -12,12 +12,12 @@ import pytest
 
 from cohort.core.clock import ManualClock, SystemClock
 from cohort.core.errors import RunStateError, StorageFullError
-from cohort.engine.prepare.preparation import Preparation, prepare
 from cohort.engine.run_start import begun_run, new_directory
 from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.step_costs import StepRecorder
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.train.task_session import TaskSession
+from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.facts import RunState
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 from tests.engine.train.fakes import Notes

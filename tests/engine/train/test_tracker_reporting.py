@@ -10,15 +10,15 @@ import pytest
 
 from cohort.core.errors import InputError
 from cohort.core.events import Evaluated, StepDone
-from cohort.engine.prepare.inputs import read_inputs
 from cohort.engine.train import task_run as task_run_module
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.integrations.trackers import Trackers
+from cohort.prepare.inputs import read_inputs
 from cohort.runs.facts import Activity
 from cohort.runs.reader import RunReader
-from cohort.runs.results import read_results
+from cohort.runs.results.results import read_results
 from cohort.tuning.decisions import Decision
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterBank, AdapterState, Moment
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.spec import AdapterSpec
+from cohort.checkpoints.trial_states import TrialStateStore
 from cohort.data.packing import pack
-from cohort.engine.state.trial_states import TrialStateStore
 from cohort.memory.sizes import rank_row_bytes
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cohort.adapter_files.pace import BatchProgress
 from cohort.cli.progress import View
 from cohort.core.units import format_count, format_duration
-from cohort.engine.adapter_files.pace import BatchProgress
 
 __all__ = ["BATCH_VIEW"]
 

@@ -20,11 +20,11 @@ from cohort.cli.tables.trial_table import (
 from cohort.core.units import format_count, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
-from cohort.runs.results import RankedTrial, RunResults, read_results
-from cohort.runs.results_table import results_json
+from cohort.runs.results.results import RankedTrial, RunResults, read_results
+from cohort.runs.results.results_table import results_json
+from cohort.runs.results.verdicts import comparison_lines, training_value_text, verdicts
 from cohort.runs.searched_parameters import searched_names
 from cohort.runs.status import RunStatus
-from cohort.runs.verdicts import comparison_lines, training_value_text, verdicts
 
 __all__ = ["print_results", "print_status", "print_trials"]
 

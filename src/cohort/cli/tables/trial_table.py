@@ -13,8 +13,8 @@ from rich.text import Text
 
 from cohort.cli.tables.fitted_table import TableColumn, fitted_table
 from cohort.runs.records import JsonValue, TrialStatus
-from cohort.runs.results import RankedTrial
-from cohort.runs.results_table import Medium, shown_columns
+from cohort.runs.results.results import RankedTrial
+from cohort.runs.results.results_table import Medium, shown_columns
 
 __all__ = [
     "STYLES",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.estimate.task_costs import TaskCosts, TimeParts, cost_key
-from cohort.engine.prepare.inputs import TaskInputs, read_inputs
 from cohort.machine.devices import hardware_of
 from cohort.machine.measurements import read_costs
 from cohort.memory.sizes import Sizes
+from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import CostSource
 from cohort.scheduling.placement.records import TaskOption, TaskRequest

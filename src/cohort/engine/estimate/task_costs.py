@@ -16,9 +16,6 @@ from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
-from cohort.engine.prepare.inputs import TaskInputs
-from cohort.engine.prepare.proposals import TrialProposals
-from cohort.engine.prepare.trials import PlannedTrial, metric_tokens, plan_evaluation
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
 from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory
@@ -29,6 +26,9 @@ from cohort.memory.sizes import (
     rank_row_bytes,
 )
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token, weight_bytes
+from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.proposals import TrialProposals
+from cohort.prepare.trials import PlannedTrial, metric_tokens, plan_evaluation
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
 from cohort.scheduling.cost.fit import LaunchRegime, fit_step_cost

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.open_run import OpenRun
+from cohort.prepare.trials import PlannedTrial
 from cohort.runs.records import JsonValue
-from cohort.runs.trial_requests import RequestKind, TrialRequest
+from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.tuning.study import Study
 
 __all__ = ["CallbackRequests"]

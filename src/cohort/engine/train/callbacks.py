@@ -17,7 +17,7 @@ from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.core.plain_values import plain_value
 from cohort.runs.records import JsonValue, LoggedDecision, LoggedEvent
-from cohort.runs.trial_requests import RequestKind, TrialRequest
+from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.other_names import nearest_hint
 from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from cohort.core.estimates import RowValues
 from cohort.core.events import Evaluated
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.row_scores import RowScores
 from cohort.engine.train.time_spent import TimeSpent
+from cohort.prepare.preparation import Preparation
 from cohort.training.evaluation_loss import EvaluationLoss
 
 __all__ = ["Measured", "RunEvaluator"]

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from cohort.adapters.bank import AdapterState
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.prepare.preparation import Preparation, choose_rows
-from cohort.engine.prepare.trials import tokens_per_row
 from cohort.engine.train.evaluation import Measured, RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
-from cohort.runs.comparison import Comparison, Contender
-from cohort.runs.compute_saved import compute_saved
+from cohort.prepare.preparation import Preparation, choose_rows
+from cohort.prepare.trials import tokens_per_row
 from cohort.runs.facts import Activity
+from cohort.runs.results.comparison import Comparison, Contender
+from cohort.runs.results.compute_saved import compute_saved
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning.finals_plan import FinalsPlan, plan_finals
 from cohort.tuning.objective_metric import ObjectiveMetric

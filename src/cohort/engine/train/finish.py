@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cohort.adapter_files.model_card import render_model_card
+from cohort.adapter_files.write import AdapterContent, write_adapter_directory, write_adapter_files
+from cohort.checkpoints.checkpoints import keep_last_checkpoint
 from cohort.core.errors import RunStateError
-from cohort.engine.adapter_files.model_card import render_model_card
-from cohort.engine.adapter_files.write import AdapterContent, write_adapter_directory, write_adapter_files
-from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.state.checkpoints import keep_last_checkpoint
 from cohort.engine.train.open_run import OpenRun
+from cohort.prepare.preparation import Preparation
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
-from cohort.runs.metrics_file import MetricsFile
 from cohort.runs.records import TrialStatus
 from cohort.runs.report import write_report
-from cohort.runs.results import read_results
-from cohort.runs.results_table import write_results_csv
+from cohort.runs.results.metrics_file import MetricsFile
+from cohort.runs.results.results import read_results
+from cohort.runs.results.results_table import write_results_csv
 from cohort.runs.store import RunStore
 from cohort.training.trial import TrialSpec
 from cohort.tuning.decisions import FAILED, Reason

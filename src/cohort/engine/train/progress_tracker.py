@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent
 from cohort.core.units import counted
-from cohort.engine.prepare.trials import PlannedTrial
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.progress import RunProgress, TrialProgress
+from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import Activity
 from cohort.runs.records import TrialStatus
 from cohort.runs.time_left import MeasuredPace, TokenRate, TrialAhead, seconds_left

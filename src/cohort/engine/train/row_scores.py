@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from cohort.data.choices import ChoiceRows
 from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
-from cohort.engine.prepare.metrics import reference_row, task_choices, task_metrics
-from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.metrics import CHOICE_ACCURACY, MetricFailedError, score_texts
 from cohort.parallel.rank_executor import Prompt
+from cohort.prepare.metrics import reference_row, task_choices, task_metrics
+from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
 from cohort.serving.generate import end_of_answer_ids
 from cohort.training.objectives import OBJECTIVES

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from cohort.adapters.bank import aligned_rank
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
-from cohort.engine.prepare.preparation import Preparation
 from cohort.engine.train.open_run import OpenRun
 from cohort.machine.devices import hardware_of
 from cohort.machine.measurements import RunCosts, write_costs
+from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
 from cohort.scheduling.cost.model import StepSample, TrialWork
 from cohort.training.trial import TrialSpec

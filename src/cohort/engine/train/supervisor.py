@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.checkpoints.checkpoints import Manifest, save_checkpoint
 from cohort.core.errors import RunStateError
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
-from cohort.engine.state.checkpoints import Manifest, save_checkpoint
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.isolation import TrialErrors, run_isolated
 from cohort.engine.train.open_run import OpenRun

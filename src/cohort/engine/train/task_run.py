@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
-from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.prepare.trials import PlannedTrial, plan_added_trial
 from cohort.engine.train.callback_requests import CallbackRequests
 from cohort.engine.train.callbacks import CallbackCaller
 from cohort.engine.train.evaluation import RunEvaluator
@@ -24,11 +22,13 @@ from cohort.engine.train.trial_control import TrialControl
 from cohort.integrations.trackers import TrackerSettings, open_trackers
 from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.models.finite_weights import non_finite_weights
+from cohort.prepare.preparation import Preparation
+from cohort.prepare.trials import PlannedTrial, plan_added_trial
 from cohort.runs.facts import Activity, RunState
-from cohort.runs.growing_tables import GrowingTables
 from cohort.runs.records import LoggedDecision, LoggedEvent
-from cohort.runs.request_checks import CheckedRequest, check_request, recorded_value
-from cohort.runs.trial_requests import Answer, RequestKind, TrialRequest
+from cohort.runs.requests.request_checks import CheckedRequest, check_request, recorded_value
+from cohort.runs.requests.trial_requests import Answer, RequestKind, TrialRequest
+from cohort.runs.results.growing_tables import GrowingTables
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import FROM_STEP, FROM_TRIAL, USER, Intervention, intervention_of
 from cohort.tuning.parameters import Value

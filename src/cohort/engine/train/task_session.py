@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.clock import Clock
 from cohort.core.interrupts import stopping_gently
-from cohort.engine.prepare.preparation import Preparation
-from cohort.engine.state.checkpoints import Manifest
 from cohort.engine.train.callbacks import CallbackError
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
@@ -16,6 +15,7 @@ from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
 from cohort.memory.watch import MemoryWatch
+from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import PassFacts
 
 __all__ = ["TaskSession"]

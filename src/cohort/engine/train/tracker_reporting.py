@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from cohort.core.events import Evaluated, StepDone, TrialEvent
-from cohort.engine.prepare.trials import PlannedTrial
 from cohort.integrations.trackers import Trackers
+from cohort.prepare.trials import PlannedTrial
 from cohort.tuning.decisions import Decision
 
 __all__ = ["TrackerReporter"]

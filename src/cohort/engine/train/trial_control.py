@@ -1,6 +1,6 @@
 """What people ask of a run's trials while it trains: taken up between two steps, carried out, recorded, answered.
 
-Requests come from other processes (:mod:`cohort.runs.trial_requests`) or from this one, e.g. from a callback.
+Requests come from other processes (:mod:`cohort.runs.requests.trial_requests`) or from this one, e.g. from a callback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from cohort.core.errors import InputError, Problem
 from cohort.engine.train.open_run import OpenRun
-from cohort.runs.trial_requests import Answer, RequestSpool, TrialRequest
+from cohort.runs.requests.trial_requests import Answer, RequestSpool, TrialRequest
 
 __all__ = ["TrialControl"]
 

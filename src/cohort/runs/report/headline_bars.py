@@ -14,8 +14,8 @@ from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.report.labels import percent_label, value_label
 from cohort.runs.report.outcomes import outcome_counts, outcome_of
-from cohort.runs.results import RunResults
-from cohort.runs.verdicts import comparison_lines, training_value_text, verdicts
+from cohort.runs.results.results import RunResults
+from cohort.runs.results.verdicts import comparison_lines, training_value_text, verdicts
 
 __all__ = ["headline_bars"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from cohort.core.units import counted, format_duration
 from cohort.runs.facts import RunFacts
-from cohort.runs.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 from cohort.runs.records import LoggedDecision
 from cohort.runs.report.labels import is_number, percent_label, value_label
-from cohort.runs.results import RankedTrial, RunResults
-from cohort.runs.results_table import Column, Medium, shown_columns
+from cohort.runs.results.provenance import data_settings, evaluation_settings, linears_text, prompt_template
+from cohort.runs.results.results import RankedTrial, RunResults
+from cohort.runs.results.results_table import Column, Medium, shown_columns
 from cohort.tuning.decisions import DecisionKind
 from cohort.tuning.interventions import STOPPED_BY_USER
 

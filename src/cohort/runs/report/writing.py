@@ -22,7 +22,7 @@ from cohort.runs.report.outcomes import outcome_key, outcome_styles
 from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.report.parallel_coordinates import parallel_coordinates
 from cohort.runs.report.slot_timeline import slot_timeline
-from cohort.runs.results import RunResults, read_results
+from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.searched_parameters import searched_ranges
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.version import __version__

@@ -1,0 +1,148 @@
+"""Takes an adapter out of a run: as PEFT and vLLM load it, or merged into the base model's weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from cohort.adapter_files.base_model import RunBase, open_base
+from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
+from cohort.adapters.merge import merge_into_base
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
+from cohort.core.durable_files import atomic_directory
+from cohort.core.errors import InputError, Problem
+from cohort.models.safetensors_files import read_headers
+from cohort.models.source import find_local_model
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.runs.task_of_run import read_run_task
+
+__all__ = ["ExportForm", "Exported", "export_adapter"]
+
+
+class ExportForm(StrEnum):
+    """What is written."""
+
+    PEFT = "peft"
+    """An adapter directory."""
+    MERGED = "merged"
+    """The base model with the adapter added into its weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """Where an adapter was written.
+
+    Attributes:
+        path: The directory.
+        so_far: The checkpoint it is from, where the run has not finished.
+        note: For the user, about the base model.
+    """
+
+    path: Path
+    so_far: BestSoFar | None = None
+    note: str | None = None
+
+
+def export_adapter(
+    run_directory: Path,
+    *,
+    form: ExportForm,
+    trial_id: int | None = None,
+    output: Path | None = None,
+    model: str | None = None,
+) -> Exported:
+    """Write an adapter of a run and return where it is.
+
+    Args:
+        trial_id: A trial, kept or not; None: the best one, or of an unfinished run the best so far.
+        output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None, followed
+            by trial and step where it is not the run's best.
+        model: Where the base model is now, if not where the run has it.
+
+    Raises:
+        InputError: there is no such adapter, ``output`` is not empty, or the base model is gone or another one.
+        StorageFullError: the disk is full; nothing half-written stays.
+    """
+    directory = RunDirectory.open(run_directory)
+    so_far = best_so_far(directory) if trial_id is None else None
+    # trial and step are in the name, so that exports of one run do not replace each other
+    name = f"export-{form.value}" + ("" if trial_id is None else f"-{trial_id:04d}")
+    if so_far is not None:
+        trial_id = so_far.trial_id
+        name += f"-{trial_id:04d}-step-{so_far.step}"
+    target = directory.root / name if output is None else output
+    # an export replaces nothing: what is there may be the user's
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(
+            Problem(
+                where=f"-o {target}",
+                found="a file" if not target.is_dir() else "a directory that is not empty",
+                allowed="a directory that is new or empty",
+                hint="Choose another directory, or delete this one.",
+            )
+        )
+    base = _base_of(directory, form=form, model=model)
+    step = None if so_far is None else so_far.step
+    with chosen_adapter(directory, trial_id=trial_id, step=step, base=base) as source:
+        # a checkpoint of an unfinished run may be replaced by the next one, so it is copied and not linked
+        if form is ExportForm.PEFT:
+            _copy(source, target, base=None if base is None else base.name)
+        else:
+            assert base is not None, "a merged model is made of its base"
+            _merge(source, target, base=base.directory)
+    return Exported(path=target, so_far=so_far, note=None if base is None else base.note)
+
+
+def _base_of(directory: RunDirectory, *, form: ExportForm, model: str | None) -> RunBase | None:
+    """Return the base model where the export needs it or it is there anyway; None where it is not on this machine."""
+    if form is ExportForm.PEFT and model is None:
+        # an adapter is written without its base model, which may be on another machine, or on the hub: nothing is
+        # fetched to be compared. One that is here and has changed is refused, since the adapter would name it
+        with RunReader.open(directory.database) as reader:
+            facts = reader.facts()
+        try:
+            name = read_run_task(directory, facts=facts).model_name_or_path
+        except InputError:
+            return None
+        if find_local_model(name) is None:
+            return None
+    return open_base(directory, model=model)
+
+
+def _copy(source: Path, target: Path, *, base: str | None) -> None:
+    with atomic_directory(target) as partial:
+        for path in sorted(source.iterdir()):
+            # a kept trial's directory also holds its resume state, which is no part of the adapter
+            if path.name == WEIGHTS_FILE or path.suffix in _ADAPTER_SUFFIXES:
+                shutil.copy2(path, partial / path.name)
+        if base is not None:
+            _name_base(partial, base)
+
+
+def _name_base(folder: Path, base: str) -> None:
+    """Let an adapter and its card name the base model where it is now."""
+    path, card = folder / CONFIG_FILE, folder / "README.md"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    before = config.get("base_model_name_or_path")
+    if before == base:
+        return
+    path.write_text(json.dumps({**config, "base_model_name_or_path": base}, indent=2, sort_keys=True) + "\n")
+    # a hub id in the card stays true wherever a copy of that model lies
+    if before and Path(before).is_absolute() and card.is_file():
+        card.write_text(card.read_text(encoding="utf-8").replace(before, base), encoding="utf-8")
+
+
+def _merge(source: Path, target: Path, *, base: Path) -> None:
+    adapter = read_adapter(source)
+    # the base model keeps its division into files, so that its index still fits
+    shards = sorted({stored.file for stored in read_headers(base).tensors.values()})
+    with atomic_directory(target) as partial:
+        merge_into_base(base, adapter, partial, shards=shards)
+
+
+# adapter_config.json, the model card and the tokenizer
+_ADAPTER_SUFFIXES = {".json", ".md", ".model", ".txt", ".jinja"}

@@ -1,0 +1,194 @@
+"""Recognising a file's format by its keys, and turning each row into a typed example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
+
+from cohort.core.place import Place, dotted
+from cohort.data.examples import Example
+from cohort.data.files.parsing import NamedRow, parse_row
+from cohort.data.files.rows import RawRow
+from cohort.data.files.sources import SplitName
+from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
+from cohort.data.settings import DatasetSettings, template_fields
+
+__all__ = ["DataFormat", "ParsedRow", "detect_format", "parse_rows"]
+
+
+class DataFormat(StrEnum):
+    """The layouts of a row; the value is the name used in the task file."""
+
+    PREFERENCE = "preference"
+    MESSAGES = "messages"
+    SHAREGPT = "sharegpt"
+    ALPACA = "alpaca"
+    PROMPT_COMPLETION = "prompt_completion"
+    TEXT = "text"
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether every row of the format is a conversation."""
+        return self in (DataFormat.MESSAGES, DataFormat.SHAREGPT)
+
+
+# the most specific first: files often hold a rendered copy as well (`text` in Alpaca, `messages` in preference sets)
+_KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
+    (DataFormat.PREFERENCE, ("preferred_completion", "non_preferred_completion")),
+    (DataFormat.PREFERENCE, ("chosen", "rejected")),
+    (DataFormat.MESSAGES, ("messages",)),
+    (DataFormat.SHAREGPT, ("conversations",)),
+    (DataFormat.ALPACA, ("instruction", "output")),
+    (DataFormat.PROMPT_COMPLETION, ("prompt", "completion")),
+    (DataFormat.TEXT, ("text",)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParsedRow:
+    """One row's example, the file and line that it came from, and the row as its file has it."""
+
+    where: Place
+    example: Example
+    split: SplitName = "train"
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+def detect_format(values: Mapping[str, Any], *, prompt_template: str | None = None) -> DataFormat | None:
+    """Return the most specific format whose keys ``values`` has (a None counts as absent); None if there is none.
+
+    With a prompt template a row needs no ``prompt`` of its own.
+    """
+    return next(iter(_fitting(values, prompt_template=prompt_template)), None)
+
+
+def _fitting(values: Mapping[str, Any], *, prompt_template: str | None) -> list[DataFormat]:
+    present = {name for name, value in values.items() if value is not None}
+    if prompt_template is not None:
+        present.add("prompt")
+    return [data_format for data_format, keys in _KEYS if present.issuperset(keys)]
+
+
+def renamed(values: Mapping[str, Any], *, columns: Mapping[str, str]) -> NamedRow:
+    """Return the row under our names. A renamed column is no longer seen under its old name."""
+    sources = set(columns.values())
+    row = {name: value for name, value in values.items() if name not in sources}
+    row.update({name: values[source] for name, source in columns.items() if source in values})
+    return NamedRow(row, names=columns)
+
+
+def parse_rows(
+    rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog
+) -> tuple[DataFormat | None, list[ParsedRow]]:
+    """Return the format of ``rows`` and an example for each good one; everything else is noted in ``log``.
+
+    The first row that is recognised sets the format of all; a row of another format stops the run, whatever
+    ``on_bad_rows`` says, since it is rarely the only one.
+    """
+    named = [(row, renamed(row.values, columns=settings.columns)) for row in rows]
+    missing = _note_missing_columns(rows, settings=settings, log=log)
+    if settings.format != "auto":
+        chosen = DataFormat(settings.format)
+    else:
+        detected = [
+            (row, values, data_format)
+            for row, values in named
+            if (data_format := detect_format(values, prompt_template=settings.prompt_template)) is not None
+        ]
+        if not detected:
+            if rows and not missing:
+                _note_unknown(rows[0], settings=settings, log=log)
+            return None, []
+        first, _, chosen = detected[0]
+        others = [
+            (row, entry)
+            for row, values, entry in detected
+            if chosen not in _fitting(values, prompt_template=settings.prompt_template)
+        ]
+        if others:
+            _note_mixed(others, first=first, chosen=chosen, log=log)
+            return chosen, []
+    if settings.prompt_template is not None and chosen not in (DataFormat.PROMPT_COMPLETION, DataFormat.ALPACA):
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key("prompt_template"),
+            found=f"a prompt template for rows in the {chosen.value} format",
+            allowed="a prompt template with prompt_completion or alpaca rows",
+            hint="Remove prompt_template, or map the columns: {completion: answer}.",
+        )
+        return chosen, []
+    # named once: as a problem of each row it would ask to change the data where the template has the mistake
+    if _note_missing_fields(rows, settings=settings, log=log):
+        return chosen, []
+    parsed = []
+    for row, values in named:
+        try:
+            example = parse_row(
+                values, original=row.values, data_format=chosen.value, template=settings.prompt_template
+            )
+        except BadRowError as problem:
+            log.extend([problem.at(row.where)])
+        else:
+            parsed.append(ParsedRow(where=row.where, example=example, split=row.split, columns=row.values))
+    return chosen, parsed
+
+
+def _note_missing_columns(rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog) -> bool:
+    missing = False
+    for name, source in settings.columns.items():
+        if rows and not any(source in row.values for row in rows):
+            log.add(
+                ProblemKind.INPUT,
+                where=settings.key("columns", name),
+                found=f"{source!r}, a column no row has",
+                allowed=", ".join(rows[0].values) or "the columns of the file",
+                hint="Name a column of the file.",
+            )
+            missing = True
+    return missing
+
+
+def _note_missing_fields(rows: Sequence[RawRow], *, settings: DatasetSettings, log: ProblemLog) -> bool:
+    # a template may use our names for mapped columns as well
+    known = {name for row in rows for name in row.values}.union(settings.columns)
+    fields = () if settings.prompt_template is None else template_fields(settings.prompt_template)
+    missing = [name for name in fields if name not in known] if rows else []
+    for name in missing:
+        near = get_close_matches(name, known, n=1)
+        log.add(
+            ProblemKind.INPUT,
+            where=settings.key("prompt_template"),
+            found=f"{{{name}}}, a column no row has",
+            allowed=", ".join(rows[0].values) or "the columns of the file",
+            hint=f"Did you mean {{{near[0]}}}?" if near else "Name a column of the file.",
+        )
+    return bool(missing)
+
+
+def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) -> None:
+    columns = dotted(settings.key("columns").key)
+    log.add(
+        ProblemKind.INPUT,
+        where=row.where,
+        # a null counts as absent, so its name alone would look right
+        found=f"the keys {', '.join(k if v is not None else f'{k} (null)' for k, v in row.values.items()) or '(none)'}",
+        allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _KEYS),
+        hint=f"Map the file's columns, e.g. {columns}: {{prompt: question, completion: answer}}.",
+    )
+
+
+def _note_mixed(
+    others: Sequence[tuple[RawRow, DataFormat]], *, first: RawRow, chosen: DataFormat, log: ProblemLog
+) -> None:
+    row, data_format = others[0]
+    more = f" (and {len(others) - 1} more rows)" if len(others) > 1 else ""
+    log.add(
+        ProblemKind.INPUT,
+        where=row.where,
+        found=f"a row in the {data_format.value} format{more}",
+        allowed=f"{chosen.value} as in {first.where}: one format for all rows",
+        hint="Split the file by format, or convert the rows to one format.",
+    )

@@ -1,1 +1,0 @@
-"""Everything before the first step: read inputs, propose trials, choose sizes."""

@@ -1,1 +1,0 @@
-"""States of trials outside the bank: parked, checkpointed, best so far."""

@@ -1,0 +1,1 @@
+"""What is done before the first step: inputs read, trials proposed, sizes chosen, warnings given."""

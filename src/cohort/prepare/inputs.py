@@ -1,0 +1,272 @@
+"""The inputs of a task, read and checked together: model files, target modules, tokenizer and every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.errors import InputError, Problem
+from cohort.core.setting_fields import setting_fields
+from cohort.data.chat import use_chat_template
+from cohort.data.loading import LoadedDataset, load_dataset
+from cohort.data.settings import DatasetSettings
+from cohort.data.tokenised import TokenisedRows
+from cohort.integrations.trackers import tracker_problems
+from cohort.machine.machine import Machine, choose_machine
+from cohort.machine.measurements import CostKey
+from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory, weight_bytes
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config import DecoderConfig
+from cohort.models.source import find_model
+from cohort.models.targets import select_linears
+from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.prepare.metrics import function_identities, metric_problems
+from cohort.prepare.proposals import TrialProposals
+from cohort.tasks.loading import TaskFile, TaskFileError, load_task
+from cohort.tuning.samplers import count_configurations
+
+__all__ = ["TaskInputs", "load_fitting_task", "read_inputs", "read_inputs_and_machine"]
+
+_LISTED_PROBLEMS = 20
+_DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskInputs:
+    """A task's inputs, complete and consistent; no weight has been read yet.
+
+    Attributes:
+        model_directory: Local files of the base model.
+        config: Its configuration.
+        target_modules: Full paths of the linears that get an adapter.
+        tokenizer: The base model's tokenizer.
+        data: Tokenised rows and the report about them.
+        num_trials: Configurations that will be tried.
+        metric_functions: SHA-256 of the code of the user's metric functions, by the name of the metric.
+    """
+
+    model_directory: Path
+    config: DecoderConfig
+    target_modules: tuple[str, ...]
+    tokenizer: Any
+    data: LoadedDataset
+    num_trials: int
+    metric_functions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> AdapterLayout:
+        """Where the adapted linears stand in a rank row."""
+        return _layout(self.config, self.target_modules)
+
+    def cost_key(self, *, hardware: str, precision: str) -> CostKey:
+        """Return what measured steps of such a task are kept under."""
+        # runs write and plans read under this key: made in two places, plans would not find what runs measured
+        return CostKey.of(
+            self.config,
+            hardware=hardware,
+            precision=precision,
+            mean_length=float(self.data.train.lengths.mean()),
+            target_modules=self.target_modules,
+        )
+
+
+def load_fitting_task(path: str | Path, overrides: Sequence[str] = (), *, also: Sequence[Problem] = ()) -> TaskFile:
+    """Return the task of a file; if the file is wrong, raise its problems together with those of its model and rows.
+
+    A correct file is returned immediately: its data and model are read where they are used.
+
+    Args:
+        overrides: Command-line arguments (:func:`load_task`).
+        also: Known problems, to be listed with the others.
+
+    Raises:
+        InputError: every problem of the task file, and of its model and rows as far as they can be found.
+    """
+    try:
+        return load_task(path, overrides)
+    except TaskFileError as error:
+        known = [*error.problems, *also]
+        # a task file with errors still names a model and rows, whose problems the user wants in the same list
+        if error.rest is not None and _is_local(error.rest):
+            read_inputs(error.rest, also=known, reads_rows=error.are_rows_readable)
+        raise InputError(known) from None
+
+
+def read_inputs(
+    task: TaskFile,
+    *,
+    max_problems: int | None = _LISTED_PROBLEMS,
+    also: Sequence[Problem] = (),
+    reads_rows: bool = True,
+    machine: Machine | None = None,
+) -> TaskInputs:
+    """Read and check the inputs of ``task``.
+
+    Args:
+        max_problems: Most problems of the data to list; None lists all.
+        also: Known problems, to be listed with the others.
+        reads_rows: False where known problems would only lead to more in the rows.
+        machine: The device it will train on, if known; ``memory.limit`` must hold the base model there.
+
+    Raises:
+        InputError: every problem of the trackers, the model's files, the target modules, the search space, the rows and
+            the memory.
+    """
+    # each part goes on after the errors of another: a second error after an hour is what users complain of most
+    problems = [*also, *tracker_problems(task.report_to, where=task.where("report_to"))]
+    model = _read_model(task, problems)
+    target_modules = None if model is None else _select_modules(task, model[1], problems)
+    num_trials = _count_trials(task, problems)
+    context = None if model is None else model[1].max_position_embeddings
+    tokenised = _read_data(task, problems, context=context, max_problems=max_problems) if reads_rows else None
+    # only inputs that are correct alone can be compared
+    if model is not None and tokenised is not None:
+        problems += _misfits(task, model[1], tokenised[1])
+        problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
+    if machine is not None and model is not None:
+        rows = tokenised[1].train if tokenised is not None and num_trials else None
+        problems += _limit_problems(task, machine, config=model[1], target_modules=target_modules, rows=rows)
+    if problems or model is None or target_modules is None or tokenised is None:
+        raise InputError(problems)
+    return TaskInputs(
+        model_directory=model[0],
+        config=model[1],
+        target_modules=target_modules,
+        tokenizer=tokenised[0],
+        data=tokenised[1],
+        num_trials=num_trials,
+        metric_functions=function_identities(task),
+    )
+
+
+def read_inputs_and_machine(
+    task: TaskFile, *, max_problems: int | None = _LISTED_PROBLEMS, also: Sequence[Problem] = ()
+) -> tuple[TaskInputs, Machine]:
+    """Choose the device that ``task`` trains on here and read its inputs; the arguments are those of read_inputs.
+
+    Raises:
+        InputError: there is no such device, and every problem of :func:`read_inputs`.
+    """
+    try:
+        machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+    except InputError as error:
+        # raises this problem together with those of the inputs
+        read_inputs(task, max_problems=max_problems, also=[*also, *error.problems])
+        raise
+    return read_inputs(task, max_problems=max_problems, also=also, machine=machine), machine
+
+
+def _is_local(task: TaskFile) -> bool:
+    # a user should not wait for a download to learn of a typing error
+    data = task.dataset
+    files = [*data.train, *(data.validation if isinstance(data.validation, tuple) else ()), *(data.test or ())]
+    return Path(task.model_name_or_path).is_dir() and all(Path(file).exists() for file in files)
+
+
+def _layout(config: DecoderConfig, target_modules: Sequence[str]) -> AdapterLayout:
+    shapes = linear_shapes(config)
+    return AdapterLayout({name: shapes[name] for name in target_modules})
+
+
+def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderConfig] | None:
+    try:
+        directory = find_model(task.model_name_or_path)
+        return directory, check_checkpoint(directory)
+    except InputError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:
+    try:
+        return select_linears(task.lora.target_modules, paths=linear_shapes(config))
+    except InputError as error:
+        problems.extend(task.located(problem) for problem in error.problems)
+        return None
+
+
+def _limit_problems(
+    task: TaskFile,
+    machine: Machine,
+    *,
+    config: DecoderConfig,
+    target_modules: Sequence[str] | None,
+    rows: TokenisedRows | None,
+) -> list[Problem]:
+    """Return what is wrong with a limit that the base model uses up, and which limit would do where that is known."""
+    base_bytes = weight_bytes(config, machine)
+    problem = limit_problem(task, base_bytes=base_bytes)
+    # the smallest memory is searched for, which takes trials and rows: only where a message will name it
+    if problem is not None and target_modules is not None and rows is not None:
+        specs, layout = TrialProposals(task, rows).largest(), _layout(config, target_modules)
+        inputs = estimated_inputs(task, machine, config=config, layout=layout, specs=specs, rows=rows)
+        enough = smallest_memory(task, inputs, base_bytes=base_bytes, there_bytes=machine.memory_bytes)
+        problem = limit_problem(task, base_bytes=base_bytes, enough=enough)
+    return [] if problem is None else [problem]
+
+
+def _count_trials(task: TaskFile, problems: list[Problem]) -> int:
+    try:
+        found = count_configurations(task.search_space(), sampler=task.search.sampler, trials=task.search.trials)
+    except InputError as error:
+        problems.extend(task.located(problem) for problem in error.problems)
+        return 0
+    if not found:
+        problems.append(_unmet(task))
+    return found
+
+
+def _unmet(task: TaskFile) -> Problem:
+    return Problem(
+        where=task.where("search.constraints"),
+        found="; ".join(task.search.constraints),
+        allowed="constraints that some configuration of the space meets",
+        hint="Loosen one of them, or widen the space.",
+    )
+
+
+def _read_data(
+    task: TaskFile, problems: list[Problem], *, context: int | None, max_problems: int | None
+) -> tuple[Any, LoadedDataset] | None:
+    try:
+        tokenizer = load_tokenizer(task.model_name_or_path)
+        use_chat_template(tokenizer, task.dataset.chat_template)
+        load = partial(
+            load_dataset,
+            tokenizer=tokenizer,
+            evaluation_max_examples=task.evaluation.max_examples,
+            max_problems=max_problems,
+        )
+        settings = task.dataset_settings()
+        loaded = load(settings)
+        # The default was not chosen for this model. Rows are read again only where some are longer than its context, so
+        # that runs that have begun keep theirs.
+        if context is not None and settings.max_length == _DEFAULT_LENGTH and loaded.longest > context:
+            loaded = load(replace(settings, max_length=context))
+    except InputError as error:
+        # a model that cannot be found has no tokenizer either: say it once
+        problems.extend(task.located(problem) for problem in error.problems if problem not in problems)
+        return None
+    return tokenizer, loaded
+
+
+def _misfits(task: TaskFile, config: DecoderConfig, data: LoadedDataset) -> list[Problem]:
+    """Return the problems of inputs that are correct alone but not together."""
+    problems = []
+    longest = data.longest
+    # the model was never trained on positions beyond its context
+    limit = config.max_position_embeddings
+    if longest > limit:
+        problems.append(
+            Problem(
+                where=task.where("dataset.max_length"),
+                found=f"rows of up to {longest} tokens",
+                allowed=f"at most {limit} tokens, the model's context",
+                hint=f"Write max_length: {limit}.",
+            )
+        )
+    return problems

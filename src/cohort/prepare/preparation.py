@@ -1,0 +1,257 @@
+"""Everything a run needs before its first step: data, model, trials and sizes, from a task file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError, Problem
+from cohort.core.seeds import derive_seed
+from cohort.data.tokenised import TokenisedRows
+from cohort.machine.machine import Machine
+from cohort.memory.plan import MemoryPlan, plan_memory
+from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.parallel.commands import RankSetup
+from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.replicas import ReplicaExecutor
+from cohort.parallel.training_executor import TrainingExecutor
+from cohort.prepare.data_notes import split_notes
+from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.proposals import TrialProposals
+from cohort.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
+from cohort.prepare.trials import evaluation_note, plan_evaluation, recorded_evaluation
+from cohort.prepare.warnings import task_warnings
+from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
+from cohort.tasks.task_file import TaskFile
+from cohort.training.objectives import OBJECTIVES
+from cohort.tuning.evaluation_times import EvaluationPlan
+
+__all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedBackbone:
+    """A base model that is loaded already, for tasks that share it.
+
+    Attributes:
+        decoder: The model.
+        model_hash: SHA-256 of its files.
+        memory: The memory of its passes, as measured for the first task.
+        sizes: The sizes of its executor, if it has one.
+    """
+
+    decoder: Decoder
+    model_hash: str
+    memory: MemoryPlan
+    sizes: Sizes | None = None
+
+    def require_same(self, task: TaskFile, *, directory: Path, machine: Machine) -> None:
+        """Refuse a task of another base model or device.
+
+        Raises:
+            InputError: the files in ``directory`` are others, or ``machine`` trains on another device.
+        """
+        device, own = self.memory.machine.device.type, machine.device.type
+        if device != own:
+            raise InputError(
+                Problem(
+                    where=task.where("num_gpus"),
+                    found=f"{own}, but the other tasks of this session train on {device}",
+                    allowed="one device for all",
+                    hint="Write the same num_gpus.",
+                )
+            )
+        # by content and not by name: two paths may hold the same weights, and one name two versions
+        if model_fingerprint(directory) != self.model_hash:
+            raise InputError(
+                Problem(
+                    where=task.where("model_name_or_path"),
+                    found=f"{task.model_name_or_path}, a base model that the session's other tasks do not use",
+                    allowed="the same weights and configuration",
+                    hint="Tune it in a session of its own.",
+                )
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A task that is ready to run.
+
+    Attributes:
+        task: The task.
+        machine: Device and precision.
+        inputs: Its model files, linears, tokenizer and rows.
+        decoder: The frozen backbone.
+        proposals: Its trials: the first ones, and those that follow from results.
+        evaluation_rows: Validation rows that every evaluation uses.
+        sizes: The executor's.
+        memory: The memory that the sizes fit in.
+        facts: For the run record.
+        notes: For the user, before training begins.
+        warnings: What is allowed, but rarely meant.
+    """
+
+    task: TaskFile
+    machine: Machine
+    inputs: TaskInputs
+    decoder: Decoder
+    proposals: TrialProposals
+    evaluation_rows: tuple[int, ...]
+    sizes: Sizes
+    memory: MemoryPlan
+    facts: RunFacts
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def group_size(self) -> int:
+        """Rows that share a term of the objective, and so are evaluated together."""
+        return OBJECTIVES[self.task.objective].group_size
+
+    @property
+    def backbone(self) -> LoadedBackbone:
+        """Its base model, for tasks that share it."""
+        model_hash = self.facts.inputs.model_hash
+        assert model_hash is not None, "prepare() hashes the files of the model"
+        return LoadedBackbone(decoder=self.decoder, model_hash=model_hash, memory=self.memory)
+
+    def build_executor(self) -> TrainingExecutor:
+        """Allocate the bank; with several ranks, start the processes of the others, which load the model as well.
+
+        Raises:
+            RankLostError: one of them ended.
+            Exception: one of them could not build its executor.
+        """
+        others: list[RankProcess] = []
+        # a notebook lives on after an error, and would keep processes that hold a GPU each
+        with contextlib.ExitStack() as started:
+            for rank in range(1, self.sizes.capacity.num_ranks):
+                others.append(RankProcess(self._rank_setup(rank)))
+                started.callback(others[-1].close)
+            local = RankExecutor(
+                self.decoder,
+                target_linears=self.inputs.layout.linears,
+                train_rows=self.inputs.data.train,
+                settings=self.sizes.executor,
+                device=self.machine.device,
+                compute_dtype=self.decoder.dtype,
+                memory_limit_bytes=self.memory.limit_bytes,
+                objective=OBJECTIVES[self.task.objective],
+            )
+            executor = ReplicaExecutor(local, others) if others else local
+            started.pop_all()
+        return executor
+
+    def _rank_setup(self, rank: int) -> RankSetup:
+        return RankSetup(
+            rank=rank,
+            model_directory=str(self.inputs.model_directory),
+            device=self.machine.device.type,
+            dtype=self.machine.dtype,
+            target_linears=self.inputs.layout.linears,
+            settings=self.sizes.executor,
+            memory_limit_bytes=self.memory.limit_bytes,
+            objective=self.task.objective,
+            train_rows=self.inputs.data.train,
+            threads=self.machine.threads,
+        )
+
+
+def prepare(
+    task: TaskFile,
+    *,
+    clock: Clock,
+    say: Callable[[str], None] = lambda _: None,
+    request: SizeRequest | None = None,
+    also: Sequence[Problem] = (),
+    backbone: LoadedBackbone | None = None,
+    recorded: InputFacts | None = None,
+) -> Preparation:
+    """Read data and model of ``task`` and plan its trials; nothing is trained or written but caches.
+
+    Args:
+        also: Known problems, to be listed with the others.
+        backbone: The same base model, where it is loaded already.
+        recorded: The inputs of a run that is resumed: it keeps its evaluations.
+
+    Raises:
+        InputError: every problem of the data, the model and the search space.
+    """
+    started = clock.monotonic()
+    say("reading and tokenising the data")
+    inputs, machine = read_inputs_and_machine(task, also=also)
+    data, tokenised = inputs.data, clock.monotonic()
+    say(f"loading {task.model_name_or_path}")
+    decoder = _load(task, inputs, machine, backbone)
+    # trials before memory: passes are measured for the ranks that will train
+    proposals = TrialProposals(task, data.train)
+    loaded, specs, layout = clock.monotonic(), proposals.largest(), inputs.layout
+    memory = backbone.memory if backbone else plan_memory(
+        task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=data.train, clock=clock, say=say
+    )  # fmt: skip
+    machine = memory.machine
+    # a task that joins an executor has its sizes: the bank was allocated for the first one
+    sizes = (backbone.sizes if backbone else None) or memory.sizes(
+        task, specs=specs, layout=layout, rows=data.train, request=request
+    )
+    plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
+    notes = (evaluation, memory.note(), recomputed_note(sizes, data.train.lengths))
+    facts = RunFacts(
+        task=task_facts(task, proposals.first),
+        machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
+        inputs=input_facts(task, inputs, plan=plan),
+        sizes=size_facts(sizes),
+        memory=memory.facts(),
+        passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
+        # measured before there is a record to count them in
+        seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
+    )
+    return Preparation(
+        task=task,
+        machine=machine,
+        inputs=inputs,
+        decoder=decoder,
+        proposals=proposals,
+        evaluation_rows=choose_rows(task, data.validation, wanted=plan.num_rows),
+        sizes=sizes,
+        facts=facts,
+        memory=memory,
+        notes=(
+            *split_notes(data.report, max_length=task.dataset.max_length),
+            *(note for note in notes if note is not None),
+        ),
+        warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
+    )
+
+
+def _settle_evaluation(
+    task: TaskFile, proposals: TrialProposals, *, validation: TokenisedRows, recorded: InputFacts | None
+) -> tuple[EvaluationPlan, str | None]:
+    """Plan how trials are evaluated, as they are to be from now on; return the plan and a note for the user."""
+    # a resumed run showed its note when it began
+    kept = None if recorded is None else recorded_evaluation(recorded)
+    # by the first trials: evaluations must be the same for those that a sampler proposes later
+    plan = kept or plan_evaluation(task, proposals.first, validation=validation)
+    proposals.evaluate_at(plan.times)
+    return plan, evaluation_note(plan, task=task, num_available=len(validation)) if kept is None else None
+
+
+def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
+    """Choose evaluation rows, or groups of rows, by seed: the same for every trial of the task."""
+    available = len(rows) // OBJECTIVES[task.objective].group_size
+    # each row's rank is its own hash, so that one more validation row changes at most one chosen row
+    ranked = sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
+    return tuple(sorted(ranked[:wanted]))
+
+
+def _load(task: TaskFile, inputs: TaskInputs, machine: Machine, backbone: LoadedBackbone | None) -> Decoder:
+    if backbone is None:
+        return load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
+    backbone.require_same(task, directory=inputs.model_directory, machine=machine)
+    return backbone.decoder

@@ -1,0 +1,130 @@
+"""The facts that a run's record begins with: its task, machine, kernels and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cohort.data.loading import LoadedDataset
+from cohort.kernels.backend import describe_backend
+from cohort.machine.kernel_choices import (
+    attention_name,
+    inside_products,
+    linear_groups,
+    plain_torch,
+    product_name,
+    tile_lines,
+    tile_source,
+)
+from cohort.machine.machine import Machine, package_versions
+from cohort.prepare.data_notes import data_counts, data_problems
+from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.trials import PlannedTrial
+from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
+from cohort.runs.records import JsonValue
+from cohort.tasks.task_file import TaskFile
+from cohort.tasks.trial_values import default_values
+from cohort.tuning.evaluation_times import EvaluationPlan
+
+__all__ = ["file_digest", "input_facts", "machine_facts", "model_fingerprint", "row_facts", "task_facts"]
+
+
+def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
+    # a trial of the search may have exactly the values a user would train with: the report compares with it
+    defaults, document = default_values(task), task.model_dump(mode="json")
+    return TaskFacts(
+        document=document,
+        # sorted: the order of keys in a task file says nothing about the task
+        task_hash=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
+        objective=task.objective,
+        training=_shared_training(task),
+        default_trial_id=next(
+            (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
+        ),
+        warmup_fraction=task.early_exit_settings().warmup_fraction,
+        kept_share=task.early_exit_settings().kept_share,
+    )
+
+
+def machine_facts(machine: Machine, inputs: TaskInputs, *, token_budget: int) -> MachineFacts:
+    device, config = machine.device, inputs.config
+    groups = linear_groups(inputs.layout.linears, targets=inputs.target_modules)
+    # tiles depend on the rows of a full pass, so they are known only with the sizes
+    tiles = tile_lines(device, groups, num_rows=token_budget)
+    return MachineFacts(
+        versions=dict(package_versions()),
+        device=f"{device.type} ({machine.device_name})",
+        precision=f"{machine.dtype} base, float32 adapters",
+        threads=machine.threads,
+        backend=f"{describe_backend(device).backend.value}: {product_name(device)}{plain_torch(config, device)}",
+        attention=attention_name(device, rule=config.attention_rule(0)),
+        tile_table=tile_source(device) if tiles else None,
+        tiles=tuple(tiles) or None,
+        term_inside=inside_products(device) if tiles else None,
+    )
+
+
+def row_facts(data: LoadedDataset) -> InputFacts:
+    """Return what is known of the rows, without the model."""
+    return InputFacts(
+        data_hash=data.report.data_hash,
+        data_format=data.report.format,
+        is_chat=data.report.is_chat,
+        data_counts=data_counts(data.report),
+        data_problems=data_problems(data.report),
+        # a resume compares these, of the rows that are used; the hashes of files only say what changed
+        train_fingerprint=data.train.fingerprint,
+        validation_fingerprint=data.validation.fingerprint,
+        train_input=data.report.train_input,
+        validation_input=data.report.validation_input,
+        test_input=data.report.test_input,
+        tokenizer_hash=data.report.tokenizer_hash,
+        num_train_rows=len(data.train),
+    )
+
+
+def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> InputFacts:
+    return replace(
+        row_facts(inputs.data),
+        # rows that no evaluation reads may change without a difference
+        all_validation_input=inputs.data.report.all_validation_input if task.evaluation.finalists else None,
+        model_hash=model_fingerprint(inputs.model_directory),
+        target_modules=tuple(inputs.target_modules),
+        evaluation_rows=plan.num_rows,
+        evaluation_times=plan.times,
+        evaluation_cost_fraction=plan.cost_fraction,
+        metric_functions=inputs.metric_functions or None,
+    )
+
+
+def file_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
+
+
+def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = file_digest) -> str:
+    """Return the SHA-256 over the base model's configuration and weight files; ``digest_of`` reads each file."""
+    # weights and configuration only: a model card or tokenizer changes no product
+    digest = hashlib.sha256()
+    for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"]):
+        digest.update(path.name.encode())
+        digest.update(digest_of(path))
+    return digest.hexdigest()
+
+
+def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
+    """Return the settings that all trials share, for the report and model cards."""
+    searched = set(task.search.space)
+    shared = {name: value for name, value in task.searchable_defaults().items() if name not in searched}
+    # a value that depends on another hyperparameter (2r) is kept as it is written
+    plain: dict[str, JsonValue] = {
+        name: value if isinstance(value, int | float | str | bool) else f"{value.factor:g}{value.parameter}"
+        for name, value in shared.items()
+    }
+    if task.training.max_steps is not None:
+        plain["max_steps"] = task.training.max_steps
+    return plain

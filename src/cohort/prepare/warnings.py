@@ -1,0 +1,132 @@
+"""Warnings about tasks that are valid, but rarely what their authors meant: shown before anything trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cohort.core.units import counted
+from cohort.data.problems import ProblemKind
+from cohort.metrics import needs_generation
+from cohort.metrics.answers import find_answer, last_number
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.trials import PlannedTrial
+from cohort.tasks.task_file import TaskFile
+from cohort.tuning.evaluation_times import EvaluationPlan
+
+__all__ = ["task_warnings"]
+
+# from this share of rows left out or cut, max_length is likelier wrong than the rows
+_MUCH_OF_THE_ROWS = 0.1
+# a mean over fewer rows is mostly noise: its standard error is a quarter of the rows' own spread
+_FEW_ROWS = 16
+
+
+def task_warnings(
+    task: TaskFile, inputs: TaskInputs, *, trials: Sequence[PlannedTrial], plan: EvaluationPlan
+) -> Iterator[str]:
+    """Yield a warning, with what to do, for everything in ``task`` that is allowed but looks like a mistake."""
+    yield from _row_warnings(task, inputs)
+    yield from _shared_row_warnings(inputs)
+    yield from _answer_warnings(task, inputs)
+    yield from _rank_warnings(inputs, trials)
+    num_rows, largest = len(inputs.data.train), max(trial.spec.batch_size for trial in trials)
+    if largest > num_rows:
+        yield (
+            f"batch_size {largest} is more than the {counted(num_rows, 'row')} to train on: each step takes all "
+            "of them, as a smaller batch_size would; lower batch_size"
+        )
+    yield from _exit_warnings(task, trials)
+    if plan.cost_fraction > 1:
+        # generated tokens count as evaluation, and are most of it where answers may be long
+        tokens = "evaluation.max_new_tokens or " if any(map(needs_generation, task.evaluation.measured)) else ""
+        yield (
+            f"evaluations cost more than training ({100 * plan.cost_fraction:.3g} % of its compute); raise "
+            f"evaluation.every_fraction, lower {tokens}evaluation.warmup_evaluations, or train for more steps"
+        )
+
+
+def _row_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
+    report = inputs.data.report
+    read = report.lengths
+    for kind, what in ((ProblemKind.TOO_LONG, "dropped"), (ProblemKind.TRUNCATED, "cut")):
+        count = report.counts.get(kind, 0)
+        if read.num_rows and count / read.num_rows >= _MUCH_OF_THE_ROWS:
+            yield (
+                f"{100 * count / read.num_rows:.2g} % of the rows ({count} of {read.num_rows}) are {what}: they have "
+                f"more than dataset.max_length = {report.max_length} tokens (the median row has {read.median}, the "
+                f"longest {read.maximum}); {_for_long_rows(inputs)}"
+            )
+    num_validation = report.num_validation_rows
+    if num_validation < _FEW_ROWS:
+        where = "" if isinstance(task.dataset.validation, tuple) else ", raise the share dataset.validation"
+        yield (
+            f"{counted(num_validation, 'row')} {'is' if num_validation == 1 else 'are'} left for validation: a "
+            f"difference between trials on so few is mostly chance; add rows{where} or name a validation file"
+        )
+
+
+def _for_long_rows(inputs: TaskInputs) -> str:
+    """Return what to do about long rows; ``max_length`` cannot exceed the model's context."""
+    report = inputs.data.report
+    if report.max_length < inputs.config.max_position_embeddings:
+        return "raise max_length"
+    way = "write on_long_rows: split" if report.format == "text" else "shorten them"
+    return f"the model's context is no longer, so {way}, or choose a model with a longer one"
+
+
+def _shared_row_warnings(inputs: TaskInputs) -> Iterator[str]:
+    report = inputs.data.report
+    for kind, name, also, num_rows in (
+        (ProblemKind.IN_TRAIN_AND_VALIDATION, "validation", "trained on", report.num_validation_rows),
+        (ProblemKind.IN_TEST_AND_ANOTHER, "test", "trained on or validated on", report.num_test_rows),
+    ):
+        if count := report.counts.get(kind, 0):
+            first = ", ".join(report.lines[kind][:3])
+            yield (
+                f"{count} of {counted(num_rows, f'{name} row')} {'is' if count == 1 else 'are'} also {also}, so what "
+                f"is measured there is too good (first {first}); remove them from one of the two"
+            )
+
+
+def _answer_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
+    rows, evaluation = inputs.data.all_validation, task.evaluation
+    expected = [text for text, prompt in zip(rows.references, rows.prompts, strict=True) if prompt]
+    pattern = evaluation.options.answer_pattern
+    if not expected or not evaluation.measured:
+        return
+    if pattern is not None and not any(find_answer(text, pattern) is not None for text in expected):
+        yield (
+            f"evaluation.answer_pattern {pattern!r} is found in none of the "
+            f"{counted(len(expected), 'expected answer')} (the first is {expected[0]!r:.60}): a model that learns "
+            "to answer like them scores 0; correct the pattern"
+        )
+        return
+    answers = (find_answer(text, pattern) or text for text in expected)
+    if "number_match" in evaluation.measured and all(last_number(text) is None for text in answers):
+        yield (
+            f"none of the {counted(len(expected), 'expected answer')} (the first is {expected[0]!r:.60}) holds a "
+            "number, so every answer scores 0 in number_match; choose another metric"
+        )
+
+
+def _rank_warnings(inputs: TaskInputs, trials: Sequence[PlannedTrial]) -> Iterator[str]:
+    shapes = linear_shapes(inputs.config)
+    widest = max(min(shapes[name]) for name in inputs.target_modules)
+    above = sorted({trial.spec.adapter.r for trial in trials if trial.spec.adapter.r > widest})
+    if above:
+        yield (
+            f"r {', '.join(map(str, above))} is above {widest}, the rank of the widest adapted layer itself: more "
+            f"of it adds memory and nothing that can be learned; write r of at most {widest}"
+        )
+
+
+def _exit_warnings(task: TaskFile, trials: Sequence[PlannedTrial]) -> Iterator[str]:
+    kept = task.early_exit_settings().kept_share
+    early = [trial for trial in trials if trial.candidate.warmup_steps < 2 <= trial.candidate.planned_steps]
+    if kept < 1 and early and len(trials) > 1:
+        which = "trials" if len(early) == len(trials) else f"{len(early)} of {len(trials)} trials"
+        yield (
+            f"{which} are first compared after one step, when little but chance tells them apart, and the weak ones "
+            "stop there; train for more steps, or raise early_exit.warmup_fraction"
+        )

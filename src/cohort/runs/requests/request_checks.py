@@ -1,0 +1,183 @@
+"""Whether a request about a run's trials can be carried out, checked alike by the process that asks and by the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cohort.core.errors import InputError, Problem
+from cohort.runs.facts import RunFacts, RunState
+from cohort.runs.reader import RunReader
+from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
+from cohort.scheduling.admission import Capacity, Request, find_inadmissible
+from cohort.tasks.task_file import TaskFile
+from cohort.tasks.trial_values import added_parameters, default_values
+from cohort.tuning.decisions import Reason
+from cohort.tuning.interventions import can_be_resumed
+from cohort.tuning.parameters import Value
+
+__all__ = ["CheckedRequest", "check_request", "recorded_value"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedRequest:
+    """A request that can be carried out.
+
+    Attributes:
+        trial: The trial it is about; None for a new one that copies none.
+        parameters: The hyperparameters of a new trial, as its record shows them.
+    """
+
+    trial: TrialRecord | None
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+
+def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -> CheckedRequest:
+    """Check a request against a run as it stands.
+
+    Raises:
+        InputError: it cannot be carried out; every reason.
+    """
+    with reader.snapshot():
+        trials, facts = {trial.trial_id: trial for trial in reader.trials()}, reader.facts()
+    # the comparison of its best trials is the last thing of a run, and is not made again
+    if facts.state is RunState.DONE or facts.finals is not None:
+        raise InputError(
+            Problem(
+                where=f"cohort trials {request.kind}",
+                found="a run whose trials have all ended",
+                allowed="a run that trains, or one that `cohort resume` can continue",
+                hint="Export the adapter of any trial with `cohort export RUN_DIR --trial N`, or start a new run.",
+            )
+        )
+    trial = None
+    if request.trial_id is not None:
+        trial = trials.get(request.trial_id)
+        if trial is None:
+            raise InputError(_no_such_trial(request, trials))
+        if (problem := _wrong_state(request, trial)) is not None:
+            raise InputError(problem)
+    if request.kind not in (RequestKind.CLONE, RequestKind.ADD):
+        return CheckedRequest(trial=trial)
+    source = None if trial is None else {name: recorded_value(value) for name, value in trial.parameters.items()}
+    parameters = added_parameters(task, request.values, source=source)
+    problems = [*_too_large(parameters, facts=facts)]
+    if trial is not None and request.warm_start:
+        problems += _cold(trial, parameters)
+    else:
+        problems += _twice(parameters, trials, defaults=default_values(task))
+    if problems:
+        raise InputError(problems)
+    return CheckedRequest(trial=trial, parameters=parameters)
+
+
+def recorded_value(value: object) -> Value:
+    """Return a recorded hyperparameter as the plain value that it is."""
+    assert isinstance(value, bool | int | float | str), "a hyperparameter is a number, a word or a switch"
+    return value
+
+
+def _no_such_trial(request: TrialRequest, trials: Mapping[int, TrialRecord]) -> Problem:
+    numbers = sorted(trials)
+    # a number below the last one is missing only where a sampler still has trials to propose
+    is_gapless = numbers == list(range(len(numbers)))
+    listed = f"0 to {numbers[-1]}" if is_gapless else ", ".join(map(str, numbers))
+    return Problem(
+        where=f"cohort trials {request.kind}",
+        found=f"trial {request.trial_id}",
+        allowed=f"a trial of this run: {listed}",
+        hint="List them with `cohort trials RUN_DIR`.",
+    )
+
+
+def _wrong_state(request: TrialRequest, trial: TrialRecord) -> Problem | None:
+    """Return why a trial cannot be stopped, resumed or kept as it is now."""
+    where, number = f"cohort trials {request.kind}", trial.trial_id
+    now = f"trial {number}, which is {_standing(trial)}"
+    if request.kind is RequestKind.RESUME:
+        if trial.status is not TrialStatus.STOPPED or not can_be_resumed(Reason(trial.reason)):
+            clone = f"cohort trials RUN_DIR clone {number}"
+            hint = "Choose a trial that was stopped." if not trial.is_over else f"Train a copy of it: `{clone}`."
+            return Problem(
+                where=where, found=now, allowed="a trial that a rule or a person stopped, with a finite loss", hint=hint
+            )
+    elif request.kind in (RequestKind.STOP, RequestKind.KEEP) and trial.is_over:
+        resume = f"Resume it first: `cohort trials RUN_DIR resume {number}`; no rule stops it again."
+        is_stopped = request.kind is RequestKind.KEEP and trial.status is TrialStatus.STOPPED
+        return Problem(
+            where=where,
+            found=now,
+            allowed="a trial that has not ended",
+            hint=resume if is_stopped else "There is nothing left to do for it.",
+        )
+    elif request.kind is RequestKind.KEEP and trial.is_protected:
+        return Problem(
+            where=where, found=f"trial {number} again", allowed="each trial once", hint="It is kept already."
+        )
+    return None
+
+
+def _standing(trial: TrialRecord) -> str:
+    reason = f" ({trial.reason})" if trial.reason and trial.status is TrialStatus.STOPPED else ""
+    return f"{trial.status.value}{reason} after {trial.steps_done} of {trial.planned_steps} steps"
+
+
+def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Problem, ...]:
+    """Return what the plan of the run's memory has against a new trial: its bank cannot grow while trials train."""
+    rank_rows, num_slots = facts.sizes.rank_rows, facts.sizes.num_slots
+    if rank_rows is None or num_slots is None:
+        return ()
+    room = Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=1.0)
+    wish = Request(trial_id=0, r=int(parameters["r"]), batch_size=int(parameters["batch_size"]), mean_length=1.0)
+    return tuple(
+        Problem(
+            where="--r",
+            found=problem.found,
+            allowed=f"at most {rank_rows}, the rank rows that this run has memory for",
+            hint="Choose a smaller r, or start a run whose task file searches this r.",
+        )
+        for problem in find_inadmissible([wish], capacity=room)
+    )
+
+
+def _cold(trial: TrialRecord, parameters: Mapping[str, Value]) -> list[Problem]:
+    """Return why a clone cannot begin with the weights of the other trial."""
+    problems = []
+    if trial.best_step is None:
+        problems.append(
+            Problem(
+                where="--warm-start",
+                found=f"trial {trial.trial_id}, which has no checkpoint with a finite loss yet",
+                allowed="a trial that was evaluated at least once",
+                hint="Wait for its first evaluation, or leave out --warm-start.",
+            )
+        )
+    if parameters["r"] != trial.parameters["r"]:
+        problems.append(
+            Problem(
+                where="--r",
+                found=f"{parameters['r']} with the weights of rank {trial.parameters['r']}",
+                allowed=f"{trial.parameters['r']}, as trial {trial.trial_id} has",
+                hint="Leave out --r or --warm-start.",
+            )
+        )
+    return problems
+
+
+def _twice(
+    parameters: Mapping[str, Value], trials: Mapping[int, TrialRecord], *, defaults: Mapping[str, Value]
+) -> list[Problem]:
+    """Return the problem of a new trial that would train to the bits of one that is there."""
+    wanted = {**defaults, **parameters}
+    same = next((number for number, trial in trials.items() if {**defaults, **trial.parameters} == wanted), None)
+    if same is None:
+        return []
+    return [
+        Problem(
+            where="cohort trials",
+            found=f"the hyperparameters of trial {same}",
+            allowed="others: the same ones give the same adapter, bit for bit",
+            hint=f"Change a value, such as --seed {int(wanted['seed']) + 1}.",
+        )
+    ]

@@ -1,0 +1,137 @@
+"""What a run's comparisons say, in words: numbers with rows and intervals, and plainly what is only noise."""
+
+from __future__ import annotations
+
+from cohort.core.estimates import Estimate
+from cohort.core.intervals import share_interval
+from cohort.core.units import counted
+from cohort.metrics import counts_hits
+from cohort.runs.results.comparison import Comparison, Contender
+from cohort.runs.results.results import RunResults
+from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+
+__all__ = ["comparison_lines", "estimate_text", "training_value_text", "verdicts"]
+
+
+def estimate_text(found: Estimate, *, rows: str = "") -> str:
+    """Return ``0.625 (95 %: 0.52 to 0.72, 96 rows)``."""
+    return f"{found.value:.4g} ({_within(found)}{rows or counted(found.num_rows, 'row')})"
+
+
+def training_value_text(results: RunResults, value: float | None) -> str:
+    """Return a value of the task's metric that was measured on the rows of the evaluations during training."""
+    label, num_rows = results.metric_label, results.facts.inputs.evaluation_rows
+    if value is None:
+        return f"{label} -"
+    if num_rows is None:
+        return f"{label} {value:.4g}"
+    hits, within = value * num_rows, ""
+    # of a loss only the comparison at the end keeps what an interval needs
+    if counts_hits(results.metric.name) and abs(hits - round(hits)) < 1e-6:
+        ends = share_interval(round(hits), num_rows)
+        within = f"95 %: {ends.low:.4g} to {ends.high:.4g}, "
+    return f"{label} {value:.4g} ({within}{counted(num_rows, 'validation row')})"
+
+
+def comparison_lines(results: RunResults) -> dict[str, str]:
+    """Return what the comparisons at the end measured, by name; nothing for a run that made none."""
+    return _finals_lines(results) | _test_lines(results)
+
+
+def _test_lines(results: RunResults) -> dict[str, str]:
+    test, metric, default_id = results.facts.test, results.metric, results.facts.task.default_trial_id
+    if test is None or metric.name not in test.winner.values:
+        return {}
+    lines = {"test": _numbers(test.winner, test, metric)}
+    default = None if default_id is None else test.of_trial(default_id)
+    if default is not None and default is not test.winner:
+        lines["test default"] = _against(default, test, metric)
+    if test.base is not None:
+        lines["test base"] = _against(test.base, test, metric)
+    return lines
+
+
+def _finals_lines(results: RunResults) -> dict[str, str]:
+    finals = results.facts.finals
+    if finals is None or results.metric.name not in finals.winner.values:
+        return {}
+    metric, default_id = results.metric, results.facts.task.default_trial_id
+    lines = {"best": f"{_numbers(finals.winner, finals, metric)}; {_place(finals.winner)}"}
+    if len(finals.ranked) > 1:
+        lines["runner-up"] = _against(finals.ranked[1], finals, metric)
+    default = None if default_id is None else finals.of_trial(default_id)
+    if default is not None and default is not finals.winner:
+        lines["default"] = _against(default, finals, metric)
+    if finals.base is not None:
+        lines["base"] = _against(finals.base, finals, metric)
+    if finals.note:
+        lines["finals"] = finals.note
+    return lines
+
+
+def verdicts(results: RunResults) -> list[str]:
+    """Return what a user has to know before trusting the best adapter, one sentence each; most important first."""
+    finals, metric = results.facts.finals, results.metric
+    if finals is None or metric.name not in finals.winner.values:
+        return []
+    sentences = []
+    if finals.base is not None:
+        gain = _gain(finals.base, metric)
+        if not gain.excludes_zero:
+            sentences.append("nothing beats the base model: the best trial is within noise of it")
+        elif gain.value < 0:
+            sentences.append("nothing beats the base model: the best trial is worse")
+    default_id = results.facts.task.default_trial_id
+    default = None if default_id is None else finals.of_trial(default_id)
+    if default is finals.winner:
+        sentences.append("the default configuration is the best")
+    elif default is not None:
+        gain = _gain(default, metric)
+        if not gain.excludes_zero:
+            sentences.append("the best trial is within noise of the default configuration")
+        elif gain.value < 0:
+            sentences.append("the default configuration is better than the best trial")
+    noise = [entry.trial_id for entry in finals.ranked[1:] if not _gain(entry, metric).excludes_zero]
+    noise = [trial_id for trial_id in noise if default is None or trial_id != default.trial_id]
+    if noise:
+        listed = ", ".join(map(str, noise))
+        sentences.append(f"the best trial is within noise of trial{'s' if len(noise) > 1 else ''} {listed}")
+    return sentences
+
+
+def _against(other: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
+    """Return what ``other`` has, and by how much the winner is better."""
+    gain = _gain(other, metric)
+    within = "" if gain.low is None else f" (95 %: {gain.low:.4g} to {gain.high:.4g})"
+    by = f"{'better' if gain.value > 0 else 'worse'} by {abs(gain.value):.4g}" if gain.value else "equal"
+    if not gain.excludes_zero:
+        by = f"within noise of it, {by}"
+    place = "" if other.trial_id is None else f"; {_place(other)}"
+    return f"{_numbers(other, comparison, metric)}{place}; the best is {by}{within}"
+
+
+def _gain(other: Contender, metric: ObjectiveMetric) -> Estimate:
+    """Return by how much the winner is better than ``other``; positive is better, whichever way the metric goes."""
+    found = other.winner_minus[metric.name]
+    if metric.maximize:
+        return found
+    low, high = (None, None) if found.low is None or found.high is None else (-found.high, -found.low)
+    return Estimate(value=-found.value, low=low, high=high, num_rows=found.num_rows)
+
+
+def _numbers(contender: Contender, comparison: Comparison, metric: ObjectiveMetric) -> str:
+    found = contender.values[metric.name]
+    # rows without a prompt have a loss and no answer
+    rows = comparison.rows_text if found.num_rows == comparison.num_rows else counted(found.num_rows, "row")
+    text = f"{metric.label} {estimate_text(found, rows=rows)}"
+    if metric.name == LOSS.name:
+        return text
+    return f"{text}, loss {estimate_text(contender.values[LOSS.name], rows=comparison.rows_text)}"
+
+
+def _within(found: Estimate) -> str:
+    return "" if found.low is None else f"95 %: {found.low:.4g} to {found.high:.4g}, "
+
+
+def _place(contender: Contender) -> str:
+    return f"trial {contender.trial_id}, step {contender.step}"

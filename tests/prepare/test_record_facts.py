@@ -1,0 +1,69 @@
+"""The facts that a run's record begins with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.machine.machine import Machine
+from cohort.prepare.inputs import TaskInputs, read_inputs
+from cohort.prepare.proposals import TrialProposals
+from cohort.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
+from cohort.prepare.trials import plan_evaluation
+from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
+
+CPU = Machine(device=torch.device("cpu"), device_name="a CPU", dtype="float32", threads=3, memory_bytes=1 << 30)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("facts"))
+
+
+@pytest.fixture(scope="module")
+def inputs(folder: Path) -> TaskInputs:
+    return read_inputs(tiny_task(folder))
+
+
+def test_a_task_is_known_by_its_content(folder: Path, inputs: TaskInputs) -> None:
+    task = tiny_task(folder)
+    first = TrialProposals(task, inputs.data.train).first
+    facts = task_facts(task, first)
+    assert facts.task_hash == task_facts(tiny_task(folder), first).task_hash
+    assert facts.task_hash != task_facts(tiny_task(folder, training={"max_steps": 9}), first).task_hash
+    # what is searched is no setting that all trials share
+    assert facts.training is not None
+    assert "learning_rate" not in facts.training
+    assert facts.training["max_steps"] == 8
+
+
+def test_the_trial_with_the_values_of_a_task_without_a_search_is_named(folder: Path, inputs: TaskInputs) -> None:
+    without = TrialProposals(tiny_task(folder), inputs.data.train).first
+    assert task_facts(tiny_task(folder), without).default_trial_id is None
+    task = tiny_task(folder, search={"space": {"batch_size": [1, 2]}})
+    trials = TrialProposals(task, inputs.data.train).first
+    # the task file asks for batches of 2 where the search does not say
+    expected = next(trial.spec.trial_id for trial in trials if trial.configuration["batch_size"] == 2)
+    assert task_facts(task, trials).default_trial_id == expected
+
+
+def test_the_machine_says_what_computed(inputs: TaskInputs) -> None:
+    facts = machine_facts(CPU, inputs, token_budget=2048)
+    assert (facts.device, facts.threads, facts.precision) == ("cpu (a CPU)", 3, "float32 base, float32 adapters")
+    assert facts.backend is not None
+    assert "torch" in facts.backend
+    # tiles are chosen where Triton runs
+    assert (facts.tiles, facts.tile_table) == (None, None)
+
+
+def test_inputs_are_known_by_their_hashes(folder: Path, inputs: TaskInputs, tmp_path: Path) -> None:
+    task = tiny_task(folder)
+    plan = plan_evaluation(task, TrialProposals(task, inputs.data.train).first, validation=inputs.data.validation)
+    facts = input_facts(task, inputs, plan=plan)
+    assert facts.model_hash == model_fingerprint(inputs.model_directory)
+    assert facts.evaluation_rows == plan.num_rows
+    assert facts.num_train_rows == len(inputs.data.train)
+    (tmp_path / "config.json").write_text("{}")
+    assert model_fingerprint(tmp_path) != facts.model_hash
