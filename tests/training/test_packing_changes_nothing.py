@@ -23,7 +23,13 @@ VALIDATION = random_rows(9, seed=4)
 
 
 def trial(
-    trial_id: int, *, r: int = 8, batch_size: int = 2, dropout: float = 0.0, learning_rate: float = 5e-3
+    trial_id: int,
+    *,
+    r: int = 8,
+    batch_size: int = 2,
+    dropout: float = 0.0,
+    learning_rate: float = 5e-3,
+    loraplus_lr_ratio: float = 1.0,
 ) -> TrialSpec:
     return TrialSpec(
         trial_id=trial_id,
@@ -32,18 +38,19 @@ def trial(
         learning_rate=learning_rate,
         batch_size=batch_size,
         num_steps=STEPS,
+        loraplus_lr_ratio=loraplus_lr_ratio,
     )
 
 
 SUBJECTS = [
     trial(0, r=4, batch_size=1),
     trial(0, r=16, batch_size=4, dropout=0.3),
-    trial(0, r=64, batch_size=8),
+    trial(0, r=64, batch_size=8, loraplus_lr_ratio=4.0),
     trial(0, r=7, batch_size=3),
 ]
 NEIGHBOURS = [
     trial(1, r=16, batch_size=8, dropout=0.1),
-    trial(2, r=64, batch_size=1),
+    trial(2, r=64, batch_size=1, loraplus_lr_ratio=0.5),
     trial(3, r=4, batch_size=4, learning_rate=1e-1),
     trial(4, r=33, batch_size=2),
     trial(5, r=8, batch_size=3),

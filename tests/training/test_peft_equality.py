@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2
@@ -27,7 +28,14 @@ from tests.training.small_models import random_rows, save_gemma2, save_llama, sa
 STEPS = 20
 
 
-def spec_of(r: int, *, batch_size: int = 4, learning_rate: float = 1e-3, use_rslora: bool = False) -> TrialSpec:
+def spec_of(
+    r: int,
+    *,
+    batch_size: int = 4,
+    learning_rate: float = 1e-3,
+    use_rslora: bool = False,
+    loraplus_lr_ratio: float = 1.0,
+) -> TrialSpec:
     return TrialSpec(
         trial_id=0,
         seed=17,
@@ -39,6 +47,7 @@ def spec_of(r: int, *, batch_size: int = 4, learning_rate: float = 1e-3, use_rsl
         warmup_ratio=0.1,
         weight_decay=0.01,
         max_grad_norm=1.0,
+        loraplus_lr_ratio=loraplus_lr_ratio,
     )
 
 
@@ -98,13 +107,21 @@ def train_with_peft(
             names[name].copy_(tensor)
     assert len(names) == 2 * len(layout.linears)
     parameters = list(names.values())
-    optimizer = torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+    # with a ratio of 1 this is torch's AdamW over all factors
+    optimizer = create_loraplus_optimizer(
+        model,
+        torch.optim.AdamW,
+        lr=spec.learning_rate,
+        loraplus_lr_ratio=spec.loraplus_lr_ratio,
+        loraplus_weight_decay=spec.weight_decay,
+    )
+    shares = [group["lr"] / spec.learning_rate for group in optimizer.param_groups]
     order = spec.order(len(rows))
     losses = []
     model.train()
     for step in range(spec.num_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = spec.learning_rate_at(step)
+        for group, share in zip(optimizer.param_groups, shares, strict=True):
+            group["lr"] = spec.learning_rate_at(step) * share
         optimizer.zero_grad()
         total = 0.0
         for part in batch_loss(model, rows, order.batch(step)):
@@ -163,7 +180,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("save_model", [save_llama, save_qwen2])
 def test_float64_losses_and_weights_equal_peft(tmp_path: Path, r: int, save_model: Callable[[Path], object]) -> None:
     save_model(tmp_path)
-    rows, spec = random_rows(30, seed=r), spec_of(r, use_rslora=r == 16)
+    rows, spec = random_rows(30, seed=r), spec_of(r, use_rslora=r == 16, loraplus_lr_ratio=4.0 if r == 4 else 1.0)
     losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float64)
     expected_losses, expected = train_with_peft(tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded)
     assert losses == pytest.approx(expected_losses, rel=1e-9)

@@ -96,6 +96,11 @@ class AdapterBank:
             if compute_dtype in (None, dtype)
             else torch.zeros(shape, dtype=compute_dtype, device=device)
         )
+        # the columns that LoRA+ gives a learning rate of their own
+        self.b_columns_D = torch.zeros(layout.width, dtype=torch.bool)
+        for columns in layout.columns.values():
+            self.b_columns_D[columns.b] = True
+        self.b_columns_D = self.b_columns_D.to(device)
         self._specs: dict[int, AdapterSpec] = {}
         self._starts: dict[int, int] = {}
         self._parts = {

@@ -210,4 +210,5 @@ def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int
         warmup_ratio=float(values["warmup_ratio"]),
         weight_decay=float(values["weight_decay"]),
         max_grad_norm=float(values["max_grad_norm"]),
+        loraplus_lr_ratio=float(values["loraplus_lr_ratio"]),
     )

@@ -55,6 +55,7 @@ class TrainingKeys:
     max_grad_norm: float = number(1.0, "norm the gradient is clipped to; 0: no clipping")
     seed: int = whole(0, "seed of the task and of its trials", minimum=0, most=2**63 - 1)
     learning_rate: float = number(2e-4, "peak learning rate", minimum=None)
+    loraplus_lr_ratio: float = number(1.0, "LoRA+: learning rate of B as a multiple of that of A", minimum=None)
     batch_size: int = whole(8, "examples per optimizer step of one adapter")
 
 
@@ -110,6 +111,7 @@ _EXAMPLES = {
     "max_grad_norm": "[0.3, 1.0]",
     "seed": "[0, 1, 2]",
     "use_rslora": "[true, false]",
+    "loraplus_lr_ratio": "[1, 4, 16]",
 }
 _LORA = {**setting_fields(LoraKeys), "lora_alpha": LORA_ALPHA}
 _FIELDS = {**_LORA, **setting_fields(TrainingKeys)}

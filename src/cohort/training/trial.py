@@ -25,6 +25,7 @@ class TrialSpec:
         warmup_ratio: Share of the planned steps over which the rate climbs.
         weight_decay: AdamW's decoupled decay.
         max_grad_norm: Norm the gradient is clipped to; 0 or infinity does not clip.
+        loraplus_lr_ratio: Learning rate of B as a multiple of ``learning_rate``, that of A (LoRA+, Hayou et al. 2024).
     """
 
     trial_id: int
@@ -37,6 +38,7 @@ class TrialSpec:
     warmup_ratio: float = 0.0
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
+    loraplus_lr_ratio: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8

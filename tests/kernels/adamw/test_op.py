@@ -14,9 +14,9 @@ from tests.kernels.closeness import relative_error
 NUM_ROWS = 14
 SLOTS = (
     SlotUpdate(row_start=0, rank=1, learning_rate=1e-2, step=1, max_grad_norm=1.0),
-    SlotUpdate(row_start=1, rank=4, learning_rate=3e-4, step=7, weight_decay=0.01, max_grad_norm=1e6),
+    SlotUpdate(row_start=1, rank=4, learning_rate=3e-4, step=7, weight_decay=0.01, max_grad_norm=1e6, scaled_rate=4.0),
     SlotUpdate(row_start=8, rank=3, learning_rate=1e-3, step=100, weight_decay=0.3, beta1=0.8, beta2=0.95, eps=1e-6),
-    SlotUpdate(row_start=5, rank=2, learning_rate=2e-4, step=2, weight_decay=0.1, max_grad_norm=0.1),
+    SlotUpdate(row_start=5, rank=2, learning_rate=2e-4, step=2, weight_decay=0.1, max_grad_norm=0.1, scaled_rate=0.5),
 )  # rows 7 and 11 to 13 belong to none
 
 
@@ -37,8 +37,11 @@ class _Bank:
         return bank
 
     def step(self, slots: object, **options: object) -> Tensor:
+        # B's columns, as LoRA+ scales their rate
+        scaled_D = torch.arange(self.params.shape[1], device=self.params.device) >= self.params.shape[1] // 3
         return adamw_step(
             self.params,
+            scaled_D=scaled_D,
             grads_RD=self.grads,
             exp_avg_RD=self.exp_avg,
             exp_avg_sq_RD=self.exp_avg_sq,
@@ -52,14 +55,14 @@ class _Bank:
         for slot in slots:
             rows, norm_limit = slice(slot.row_start, slot.row_start + slot.rank), slot.max_grad_norm
             parts = [(rows, slice(0, width // 3)), (rows, slice(width // 3, width))]
+            rates = [slot.learning_rate, slot.learning_rate * slot.scaled_rate]
             weights = [torch.nn.Parameter(self.params[part].clone()) for part in parts]
             for weight, part in zip(weights, parts, strict=True):
                 weight.grad = self.grads[part].clone()
             limit = float("inf") if norm_limit is None else norm_limit
             norms.append(torch.nn.utils.clip_grad_norm_(weights, limit))
             optimizer = torch.optim.AdamW(
-                weights,
-                lr=slot.learning_rate,
+                [{"params": [weight], "lr": rate} for weight, rate in zip(weights, rates, strict=True)],
                 betas=(slot.beta1, slot.beta2),
                 eps=slot.eps,
                 weight_decay=slot.weight_decay,

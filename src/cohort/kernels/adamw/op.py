@@ -23,6 +23,7 @@ def adamw_step(
     exp_avg_sq_RD: Tensor,
     slots: Sequence[SlotUpdate] | StagedSlots,
     compute_RD: Tensor | None = None,
+    scaled_D: Tensor | None = None,
     zero_grads: bool = False,
     backend: Backend | None = None,
 ) -> Tensor:
@@ -39,11 +40,12 @@ def adamw_step(
             the capture, stage the next step into the same memory before each replay. The norms then have a place for
             every slot that was staged at the capture.
         compute_RD: Low-precision copy of the masters, refreshed in the rows of ``slots``.
+        scaled_D: bool [D], the columns whose rate is ``scaled_rate`` times the slot's; None: no column.
         zero_grads: Also set the gradients of ``slots`` to zero.
         backend: Forces an implementation (see :mod:`cohort.kernels.backend`).
 
     Raises:
-        ShapeError: the matrices differ in shape or are not contiguous.
+        ShapeError: the matrices differ in shape or are not contiguous, or ``scaled`` is not as wide as they are.
         SegmentError: slots overlap or leave the bank.
     """
     matrices = {"grads": grads_RD, "exp_avg": exp_avg_RD, "exp_avg_sq": exp_avg_sq_RD}
@@ -55,6 +57,8 @@ def adamw_step(
                 f"{name} is {tuple(matrix.shape)}, {'' if matrix.is_contiguous() else 'not '}contiguous; "
                 f"a bank's matrices are contiguous [R, D] like params {tuple(params_RD.shape)}"
             )
+    if scaled_D is not None and scaled_D.shape != params_RD.shape[1:]:
+        raise ShapeError(f"scaled is {tuple(scaled_D.shape)}; it has one entry for each column of {params_RD.shape}")
     check_slots(slots.slots if isinstance(slots, StagedSlots) else slots, num_rows=params_RD.shape[0])
     norms_S: Tensor = implementation("adamw", choose_backend(params_RD, backend=backend)).adamw_step(
         params_RD,
@@ -63,6 +67,7 @@ def adamw_step(
         exp_avg_sq_RD=exp_avg_sq_RD,
         slots=slots,
         compute_RD=compute_RD,
+        scaled_D=scaled_D,
         zero_grads=zero_grads,
     )
     return norms_S

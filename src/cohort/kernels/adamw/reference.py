@@ -28,6 +28,7 @@ def adamw_step(
     exp_avg_sq_RD: Tensor,
     slots: Sequence[SlotUpdate] | StagedSlots,
     compute_RD: Tensor | None,
+    scaled_D: Tensor | None,
     zero_grads: bool,
 ) -> Tensor:
     slots = slots.slots if isinstance(slots, StagedSlots) else slots
@@ -43,9 +44,13 @@ def adamw_step(
         else:
             clip = None
         params, exp_avg, exp_avg_sq = (tensor[rows].view(-1) for tensor in (params_RD, exp_avg_RD, exp_avg_sq_RD))
+        rates = None
+        if scaled_D is not None and slot.scaled_rate != 1.0:
+            rates = torch.where(scaled_D, slot.scaled_rate, 1.0).to(grads.dtype).repeat(slot.rank)
         for start in range(0, grads.shape[0], PIECE):
             piece = slice(start, start + PIECE)
-            _update(params[piece], grads[piece], exp_avg[piece], exp_avg_sq[piece], slot=slot, clip=clip)
+            own = None if rates is None else rates[piece]
+            _update(params[piece], grads[piece], exp_avg[piece], exp_avg_sq[piece], slot=slot, clip=clip, rates=own)
         if compute_RD is not None:
             compute_RD[rows].copy_(params_RD[rows])
         if zero_grads:
@@ -54,13 +59,21 @@ def adamw_step(
 
 
 def _update(
-    params: Tensor, grads: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, slot: SlotUpdate, clip: Tensor | None
+    params: Tensor,
+    grads: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    slot: SlotUpdate,
+    clip: Tensor | None,
+    rates: Tensor | None,
 ) -> None:
     if clip is not None:
         grads = grads * clip
-    params.mul_(1 - slot.learning_rate * slot.weight_decay)
+    decay = slot.learning_rate * slot.weight_decay
+    params.mul_(1 - decay if rates is None else 1 - decay * rates)
     exp_avg.lerp_(grads, 1 - slot.beta1)
     exp_avg_sq.mul_(slot.beta2).addcmul_(grads, grads, value=1 - slot.beta2)
     step_size = slot.learning_rate / (1 - slot.beta1**slot.step)
     denominator = (exp_avg_sq.sqrt() / math.sqrt(1 - slot.beta2**slot.step)).add_(slot.eps)
-    params.addcdiv_(exp_avg, denominator, value=-step_size)
+    params.addcdiv_(exp_avg if rates is None else exp_avg * rates, denominator, value=-step_size)

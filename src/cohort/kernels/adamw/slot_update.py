@@ -25,6 +25,7 @@ class SlotUpdate:
         weight_decay: Decoupled (Loshchilov and Hutter 2019): weights shrink by ``learning_rate * weight_decay``.
         eps: Added to the root of the corrected second moment.
         max_grad_norm: Clips the slot's gradient to this norm; None leaves it alone.
+        scaled_rate: Learning rate of the scaled columns as a multiple of ``learning_rate``.
     """
 
     row_start: int
@@ -36,6 +37,7 @@ class SlotUpdate:
     beta2: float = 0.999
     eps: float = 1e-8
     max_grad_norm: float | None = None
+    scaled_rate: float = 1.0
 
     def __post_init__(self) -> None:
         if self.row_start < 0 or self.rank < 1 or self.step < 1:
@@ -57,7 +59,8 @@ class Column:
     INVERSE_ROOT_CORRECTION2 = 9
     EPS = 10
     MAX_GRAD_NORM = 11  # -1: no clipping
-    COUNT = 12
+    SCALED_RATE = 12
+    COUNT = 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,4 +137,5 @@ def _settings(slot: SlotUpdate, index: int) -> list[float]:
         1 / math.sqrt(correction2),
         slot.eps,
         -1.0 if slot.max_grad_norm is None else slot.max_grad_norm,
+        slot.scaled_rate,
     ]

@@ -40,6 +40,7 @@ STEP_SIZE = tl.constexpr(Column.STEP_SIZE)
 INVERSE_ROOT_CORRECTION2 = tl.constexpr(Column.INVERSE_ROOT_CORRECTION2)
 EPS = tl.constexpr(Column.EPS)
 MAX_GRAD_NORM = tl.constexpr(Column.MAX_GRAD_NORM)
+SCALED_RATE = tl.constexpr(Column.SCALED_RATE)
 COUNT = tl.constexpr(Column.COUNT)
 
 
@@ -88,11 +89,13 @@ def _update_kernel(
     exp_avg_ptr,
     exp_avg_sq_ptr,
     compute_ptr,
+    scaled_ptr,
     table_ptr,
     clips_ptr,
     width,
     BLOCK: tl.constexpr,
     HAS_COMPUTE: tl.constexpr,
+    HAS_SCALED: tl.constexpr,
     ZERO_GRADS: tl.constexpr,
 ):
     settings = table_ptr + tl.program_id(1) * COUNT
@@ -106,11 +109,17 @@ def _update_kernel(
         exp_avg = tl.load(exp_avg_ptr + places, mask=mask, other=0.0)
         exp_avg_sq = tl.load(exp_avg_sq_ptr + places, mask=mask, other=0.0)
         grads *= tl.load(clips_ptr + tl.load(settings + SLOT).to(tl.int32))
-        params -= params * tl.load(settings + DECAY)
+        decay, step_size = tl.load(settings + DECAY), tl.load(settings + STEP_SIZE)
+        if HAS_SCALED:
+            # a rate of 1 changes no bit: what is multiplied by it stays as it is
+            is_scaled = tl.load(scaled_ptr + columns, mask=mask, other=0) != 0
+            rate = tl.where(is_scaled, tl.load(settings + SCALED_RATE), 1.0)
+            decay, step_size = decay * rate, step_size * rate
+        params -= params * decay
         exp_avg += (grads - exp_avg) * tl.load(settings + ONE_MINUS_BETA1)
         exp_avg_sq = exp_avg_sq * tl.load(settings + BETA2) + grads * grads * tl.load(settings + ONE_MINUS_BETA2)
         root = tl.sqrt_rn(exp_avg_sq) * tl.load(settings + INVERSE_ROOT_CORRECTION2)
-        params -= tl.load(settings + STEP_SIZE) * exp_avg / (root + tl.load(settings + EPS))
+        params -= step_size * exp_avg / (root + tl.load(settings + EPS))
         tl.store(params_ptr + places, params, mask=mask)
         tl.store(exp_avg_ptr + places, exp_avg, mask=mask)
         tl.store(exp_avg_sq_ptr + places, exp_avg_sq, mask=mask)
@@ -128,6 +137,7 @@ def adamw_step(
     exp_avg_sq_RD: Tensor,
     slots: Sequence[SlotUpdate] | StagedSlots,
     compute_RD: Tensor | None,
+    scaled_D: Tensor | None,
     zero_grads: bool,
 ) -> Tensor:
     staged = slots if isinstance(slots, StagedSlots) else stage_slots(slots, device=params_RD.device)
@@ -159,11 +169,13 @@ def adamw_step(
             exp_avg_RD,
             exp_avg_sq_RD,
             params_RD if compute_RD is None else compute_RD,
+            table_AC if scaled_D is None else scaled_D,
             table_AC,
             clips_A,
             width,
             BLOCK=UPDATE_BLOCK,
             HAS_COMPUTE=compute_RD is not None,
+            HAS_SCALED=scaled_D is not None,
             ZERO_GRADS=zero_grads,
             num_warps=4,
         )

@@ -32,6 +32,7 @@ class AdamW(Optimizer):
                 step=resident.step + 1,
                 # 0 means no clipping to users; to the update it would be a norm that no gradient survives
                 max_grad_norm=resident.spec.max_grad_norm or None,
+                scaled_rate=resident.spec.loraplus_lr_ratio,
             )
             for resident in residents
         ]
@@ -42,6 +43,7 @@ class AdamW(Optimizer):
             exp_avg_sq_RD=bank.moments_RD["exp_avg_sq"],
             slots=updates,
             compute_RD=None if bank.compute_RD is bank.weights_RD else bank.compute_RD,
+            scaled_D=bank.b_columns_D,
             zero_grads=not bank.writes_gradients,
         )
 
