@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from cohort.core.errors import InputError, Problem, SampleTooLargeError
-from cohort.parallel.rank_server import portable
 from cohort.parallel.transport import Channel
 
 
@@ -45,19 +43,3 @@ def test_a_closed_connection_is_no_message() -> None:
     ours.close()
     with pytest.raises(EOFError):
         Channel(theirs).receive()
-
-
-def test_errors_travel_with_what_they_carry() -> None:
-    problem = Problem(where="r", found="3", allowed="4", hint="Write 4.")
-    sent = portable(SampleTooLargeError([problem]))
-    ours, theirs = Pipe()
-    Channel(ours).send(sent)
-    found = Channel(theirs).receive()
-    assert type(found) is SampleTooLargeError
-    assert found.problems == (problem,)
-    assert isinstance(found, InputError)
-
-    class LocalError(Exception):
-        pass
-
-    assert str(portable(LocalError("no GPU"))) == "LocalError: no GPU"
