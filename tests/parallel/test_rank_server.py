@@ -84,7 +84,7 @@ def test_a_rank_goes_on_after_a_command_that_raised(served: tuple[Channel, Rank]
 
 def test_errors_travel_with_what_they_carry() -> None:
     problem = Problem(where="r", found="3", allowed="4", hint="Write 4.")
-    sent = portable(SampleTooLargeError([problem]))
+    sent = portable(SampleTooLargeError([problem], 7))
     ours, theirs = Pipe()
     Channel(ours).send(sent)
     found = Channel(theirs).receive()

@@ -19,9 +19,8 @@ def plan(
     return plan_finals(
         num_candidates=candidates,
         num_others=others,
-        num_available=available,
+        row_tokens=[20] * available,
         num_evaluated=evaluated,
-        tokens_per_row=20.0,
         cost_tokens=cost_tokens,
         settings=SETTINGS,
     )
@@ -52,10 +51,25 @@ def test_there_are_never_fewer_rows_than_trials_were_compared_on() -> None:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(cost=st.floats(1, 1e7), available=st.integers(1, 5000), others=st.integers(1, 2), candidates=st.integers(1, 60))
-def test_the_bound_holds_unless_the_least_breaks_it(cost: float, available: int, others: int, candidates: int) -> None:
-    found = plan(cost, available=available, others=others, candidates=candidates, evaluated=min(16, available))
-    spent = EVALUATION_TOKEN_COST * 20.0 * found.num_rows * (found.num_finalists + others)
+@given(
+    cost=st.floats(1, 1e6),
+    lengths=st.lists(st.integers(2, 400), min_size=1, max_size=200),
+    others=st.integers(1, 2),
+    candidates=st.integers(1, 60),
+)
+def test_the_bound_holds_on_ragged_rows_unless_the_least_breaks_it(
+    cost: float, lengths: list[int], others: int, candidates: int
+) -> None:
+    available = len(lengths)
+    found = plan_finals(
+        num_candidates=candidates,
+        num_others=others,
+        row_tokens=lengths,
+        num_evaluated=min(16, available),
+        cost_tokens=cost,
+        settings=SETTINGS,
+    )
+    spent = EVALUATION_TOKEN_COST * sum(lengths[: found.num_rows]) * (found.num_finalists + others)
     assert spent <= SETTINGS.finalists_cost_fraction * cost * (1 + 1e-9) or (
         found.num_finalists <= 2 and found.num_rows == min(16, available)
     )

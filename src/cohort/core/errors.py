@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cohort.core.place import Place
 
@@ -60,7 +61,7 @@ class InputError(CohortError):
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # an exception is rebuilt from its words alone otherwise; errors travel between processes
         return type(self), (self.problems,)
 
@@ -74,7 +75,18 @@ class MemoryLimitError(CohortError):
 
 
 class SampleTooLargeError(InputError):
-    """One row of one trial does not fit into memory even in a pass of its own."""
+    """One row of one trial does not fit into memory even in a pass of its own.
+
+    Attributes:
+        num_tokens: The row's length.
+    """
+
+    def __init__(self, problems: Sequence[Problem] | Problem, num_tokens: int) -> None:
+        super().__init__(problems)
+        self.num_tokens = num_tokens
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems, self.num_tokens)
 
 
 class ShapeError(CohortError, ValueError):

@@ -158,7 +158,7 @@ def _outlook(
     # what trials end before their last step besides the selection is unknown before they train
     kept = settings.kept_share + (1 - settings.kept_share) * settings.warmup_fraction
     fixed = 0.0 if time is None else time.start + time.rest
-    work = 0.0 if time is None else (time.training + time.evaluation) / num_gpus
+    work = 0.0 if time is None else time.shortened / num_gpus
     return Outlook(
         steps_per_trial=_span(trial.spec.num_steps for trial in trials.first),
         tokens_per_trial=_span(trial.planned_tokens for trial in trials.first),

@@ -142,7 +142,7 @@ class RunCosts:
         evaluated_tokens, evaluation_seconds: Sums over all evaluations, generation included.
         steps: Steps of the executor.
         start_seconds: From the reading of the task to the first step.
-        finish_seconds: From the last step to the end: adapters, tables, report.
+        finish_seconds: From the last step to the end, without the comparison: adapters, tables, report.
         other_seconds: Between the first and the last step, without training and evaluation.
     """
 

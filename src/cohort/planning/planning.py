@@ -181,7 +181,7 @@ def _task_json(planned: TaskPlan, task: NamedTask) -> dict[str, Any]:
                 "seconds": option.seconds,
                 **{
                     f"{part}_seconds": getattr(option.time, part)
-                    for part in ("training", "evaluation", "start", "rest")
+                    for part in ("training", "evaluation", "comparison", "start", "rest")
                 },
                 "memory_bytes": option.memory_bytes,
                 "cost": option.step_source.value,

@@ -69,9 +69,9 @@ def simulate_plan(
 
 
 def _shares_of_time(estimate: TaskEstimate, shares: Sequence[float]) -> tuple[float, ...]:
-    # early exits shorten training and evaluation, but not the start of the process nor the writing of results
+    # the start of the process and the writing of results take as long
     time = estimate.options[0].time
-    saved = (time.training + time.evaluation) / time.total
+    saved = time.shortened / time.total
     return tuple(1 - saved * (1 - share) for share in shares)
 
 

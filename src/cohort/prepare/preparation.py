@@ -32,7 +32,7 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives import OBJECTIVES
 from cohort.tuning.evaluation_times import EvaluationPlan
 
-__all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare"]
+__all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare", "ranked_rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,10 +244,14 @@ def _settle_evaluation(
 
 def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:
     """Choose evaluation rows, or groups of rows, by seed: the same for every trial of the task."""
+    return tuple(sorted(ranked_rows(task, rows)[:wanted]))
+
+
+def ranked_rows(task: TaskFile, rows: TokenisedRows) -> list[int]:
+    """Return all rows, or groups of rows, in the order in which :func:`choose_rows` takes them."""
     available = len(rows) // OBJECTIVES[task.objective].group_size
     # each row's rank is its own hash, so that one more validation row changes at most one chosen row
-    ranked = sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
-    return tuple(sorted(ranked[:wanted]))
+    return sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
 
 
 def _load(task: TaskFile, inputs: TaskInputs, machine: Machine, backbone: LoadedBackbone | None) -> Decoder:

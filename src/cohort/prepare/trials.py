@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.choices import num_choices
 from cohort.data.tokenised import TokenisedRows
@@ -38,6 +41,7 @@ __all__ = [
     "plan_evaluation",
     "plan_trial",
     "recorded_evaluation",
+    "row_tokens",
     "tokens_per_row",
 ]
 
@@ -168,6 +172,21 @@ def metric_tokens(task: TaskFile, rows: TokenisedRows) -> float:
 def tokens_per_row(task: TaskFile, validation: TokenisedRows) -> float:
     """Return how many tokens evaluating a row, or a group of rows, reads and generates."""
     return OBJECTIVES[task.objective].group_size * float(validation.lengths.mean()) + metric_tokens(task, validation)
+
+
+def row_tokens(task: TaskFile, rows: TokenisedRows) -> NDArray[np.int64]:
+    """Return the most tokens that measuring each row, or group of rows, reads and generates, int64 [groups]."""
+    size = OBJECTIVES[task.objective].group_size
+    own = rows.lengths.reshape(-1, size)
+    tokens: NDArray[np.int64] = own.sum(axis=1)
+    if task.evaluation.generates:
+        # the prompt is read once more, and is shorter than its row
+        tokens = tokens + own[:, 0] + task.evaluation.max_new_tokens
+    if CHOICE_ACCURACY in task.evaluation.measured:
+        settings = task.dataset_settings()
+        counts = [num_choices(rows, size * group, settings=settings) for group in range(len(own))]
+        tokens = tokens + own[:, 0] * np.array(counts, dtype=np.int64)
+    return tokens
 
 
 def evaluation_note(plan: EvaluationPlan, *, task: TaskFile, num_available: int) -> str | None:

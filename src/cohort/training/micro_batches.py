@@ -159,5 +159,6 @@ def sample_too_large(
             allowed="what fits together with the base model and the adapters",
             hint=f"{first} dataset.max_length below {length}, choose smaller ranks or fewer target_modules, raise "
             f"memory.limit where it is set, or take a device with more memory ({said[:100]}).",
-        )
+        ),
+        num_tokens=length,
     )

@@ -6,7 +6,9 @@ are compared once more on all rows, within a share of what the search has cost.
 
 from __future__ import annotations
 
-import math
+import bisect
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST, EvaluationSettings
@@ -34,9 +36,8 @@ def plan_finals(
     *,
     num_candidates: int,
     num_others: int,
-    num_available: int,
+    row_tokens: Sequence[int],
     num_evaluated: int,
-    tokens_per_row: float,
     cost_tokens: float,
     settings: EvaluationSettings,
 ) -> FinalsPlan:
@@ -45,17 +46,19 @@ def plan_finals(
     Args:
         num_candidates: Trials that have a best checkpoint.
         num_others: What is measured as well and cannot win, such as the base model.
-        num_available: All validation rows.
+        row_tokens: Most tokens that measuring each validation row reads and generates, in the order in which rows are
+            taken. The mean of all rows would not bound the cost of those that are taken.
         num_evaluated: Rows of the evaluations during training; the comparison never uses fewer, whatever it costs.
-        tokens_per_row: Tokens that measuring one row reads and generates.
         cost_tokens: What the search has cost, in tokens of training.
     """
-    wanted = min(settings.finalists, num_candidates)
-    # in rows of one contender: what the bound pays for
-    affordable = settings.finalists_cost_fraction * cost_tokens / (EVALUATION_TOKEN_COST * tokens_per_row)
-    num_finalists = min(wanted, max(_FEWEST, math.floor(affordable / num_available) - num_others))
+    wanted, num_available = min(settings.finalists, num_candidates), len(row_tokens)
+    # what the bound pays for, in tokens read or generated
+    affordable = settings.finalists_cost_fraction * cost_tokens / EVALUATION_TOKEN_COST
+    tokens_of_first = list(itertools.accumulate(row_tokens))
+    num_finalists = min(wanted, max(_FEWEST, int(affordable // tokens_of_first[-1]) - num_others))
     num_contenders = num_finalists + num_others
-    num_rows = min(num_available, max(num_evaluated, math.floor(affordable / num_contenders)))
+    num_paid = bisect.bisect_right(tokens_of_first, affordable / num_contenders)
+    num_rows = min(num_available, max(num_evaluated, num_paid))
     taken = []
     if num_finalists < wanted:
         taken.append(f"{num_finalists} instead of {wanted} finalists")

@@ -34,7 +34,7 @@ def test_an_estimate_says_what_a_task_takes_and_where_the_figure_comes_from(fold
     assert (estimate.num_gpus, estimate.num_trials) == (1, 6)
     assert option.step_source is CostSource.ANALYTIC
     time = option.time
-    assert option.seconds == pytest.approx(time.training + time.evaluation + time.start + time.rest)
+    assert option.seconds == pytest.approx(time.total)
     assert 0 < option.memory_bytes < CPU.memory_bytes
     request = estimate.request("tiny", arrival_seconds=3.0)
     assert (request.task_id, request.arrival_seconds, request.seconds_on(1)) == ("tiny", 3.0, option.seconds)

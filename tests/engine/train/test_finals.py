@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from cohort.adapters.bank import AdapterState
 from cohort.checkpoints.trial_states import StoredState, StoredStateKind
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
+from cohort.data.packing import SlotSample
 from cohort.engine.run_start import begun_run, new_directory
 from cohort.engine.train import task_run
 from cohort.engine.train.finals import Finals
@@ -26,10 +30,13 @@ from cohort.memory.sizes import SizeRequest
 from cohort.prepare.preparation import Preparation, prepare
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
+from cohort.runs.results.compute_saved import compute_saved
 from cohort.runs.results.results import read_results
 from cohort.runs.results.verdicts import comparison_lines
 from cohort.training.checkpoint import read_weights
+from cohort.training.passes import Passes
 from cohort.training.trial import TrialState
+from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST
 from tests.cli.tiny_task import write_rows
 from tests.end_to_end.tiny_tasks import Interrupting, outcome_of, tiny_task, write_inputs
 
@@ -233,6 +240,51 @@ def test_the_winner_the_base_model_and_the_default_are_measured_on_the_test_rows
         lines = comparison_lines(read_results(reader))
     assert [name for name in lines if name.startswith("test")] == ["test", "test default", "test base"]
     assert "On all 7 test rows, which no earlier step has read:" in (run / "best" / "README.md").read_text()
+
+
+def test_rows_that_do_not_fit_into_memory_are_left_out_and_counted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seed in (("long-validation", 0), ("long-test", 1)):
+        rows = [{"prompt": f"{seed}+{n}=", "completion": str(seed + n)} for n in range(6)]
+        rows[4]["completion"] = "9" * 50
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sections = {**SPACE, "dataset": {"validation": "long-validation.jsonl", "test": "long-test.jsonl"}}
+    task, watcher = tiny_task(folder, **sections, evaluation=FEW), Interrupting()
+    measure = Passes.measure
+
+    def within_memory(self: Passes, entries: Sequence[SlotSample]) -> Tensor:
+        if sum(len(entry.sample.tokens) for entry in entries) > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+        return measure(self, entries)
+
+    monkeypatch.setattr(Passes, "measure", within_memory)
+    tune(task, tmp_path / "run", watcher=watcher)
+    facts = facts_of(tmp_path / "run")
+    assert facts.finals is not None
+    assert facts.test is not None
+    assert (facts.finals.rows_text, facts.test.rows_text) == ("5 of 6 validation rows", "5 of 6 test rows")
+    assert "1 row left out, of 55 tokens or more, which do not fit into memory" in facts.finals.note
+    assert [note for note in watcher.notes if "left out" in note] == [
+        f"the comparison uses 5 of 6 {split} rows: 1 row left out, of 55 tokens or more, which do not fit into memory"
+        for split in ("validation", "test")
+    ]
+    ranked = {entry.trial_id: entry.values["loss"].value for entry in facts.finals.ranked}
+    assert facts.best_trial_id == min(ranked, key=ranked.__getitem__)
+
+
+def test_what_the_comparison_costs_stays_within_its_share_where_rows_are_ragged(folder: Path, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    rows = [{"prompt": f"{n}+1=", "completion": str(n + 1) * rng.choice([1, 1, 1, 25])} for n in range(40)]
+    (folder / "ragged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bound = {"max_examples": 1, "finalists_cost_fraction": 1.0}
+    task = tiny_task(folder, **SPACE, dataset={"validation": "ragged.jsonl"}, evaluation=bound)
+    tune(task, tmp_path / "run")
+    with RunReader.open(tmp_path / "run" / "run.db") as reader:
+        finals, searched = reader.facts().finals, compute_saved(reader.trials()).cost_tokens
+    assert finals is not None
+    assert 1 < finals.num_rows < 40, "the bound decides, so the test can fail"
+    assert EVALUATION_TOKEN_COST * finals.num_tokens <= searched
 
 
 def test_a_changed_test_file_is_refused_by_name(folder: Path, tmp_path: Path) -> None:

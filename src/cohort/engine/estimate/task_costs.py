@@ -16,6 +16,7 @@ from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
+from cohort.engine.estimate.measuring_time import MeasuringTime
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
 from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory
@@ -28,13 +29,13 @@ from cohort.memory.sizes import (
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token, weight_bytes
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.proposals import TrialProposals
-from cohort.prepare.trials import PlannedTrial, metric_tokens, plan_evaluation
+from cohort.prepare.trials import PlannedTrial, plan_evaluation
 from cohort.scheduling.admission import Request
 from cohort.scheduling.cost.analytic import ModelWork, analytic_interconnect, analytic_step_cost
 from cohort.scheduling.cost.fit import LaunchRegime, fit_step_cost
 from cohort.scheduling.cost.hardware import Hardware
 from cohort.scheduling.cost.model import CostSource, StepCost, TrialWork, derive_cost
-from cohort.scheduling.cost.task_time import EvaluationWork, WaitingTrial, evaluation_seconds, training_time
+from cohort.scheduling.cost.task_time import WaitingTrial, training_time
 from cohort.tasks.task_file import TaskFile
 
 __all__ = ["TaskCosts", "TimeParts", "cost_key"]
@@ -55,6 +56,7 @@ class TimeParts:
 
     Attributes:
         training, evaluation: All trials' seconds.
+        comparison: Of the best trials on all validation rows, and of the winner on the test rows.
         start: Until the first step.
         rest: Records, checkpoints, and the results at the end.
         source: Where a step's seconds come from.
@@ -62,13 +64,19 @@ class TimeParts:
 
     training: float
     evaluation: float
+    comparison: float
     start: float
     rest: float
     source: CostSource
 
     @property
+    def shortened(self) -> float:
+        """The part that early exits shorten: the comparison, too, may only cost its share of the search."""
+        return self.training + self.evaluation + self.comparison
+
+    @property
     def total(self) -> float:
-        return self.training + self.evaluation + self.start + self.rest
+        return self.shortened + self.start + self.rest
 
 
 def cost_key(inputs: TaskInputs, hardware: Hardware) -> CostKey:
@@ -256,41 +264,29 @@ class TaskCosts:
         others = [run.other_seconds / run.steps for run in runs if run.steps]
         other = statistics.median_low(others) * training.num_steps if others else 0.0
         finish = statistics.median_low(run.finish_seconds for run in runs) if runs else FINISH_SECONDS
+        measuring = MeasuringTime(
+            task=self.task,
+            works=self.works,
+            cost=cost,
+            token_budget=sizes.executor.evaluation_token_budget,
+            rate=self.measured.seconds_per_evaluated_token,
+        )
+        data, plan = self.inputs.data, self._evaluation
+        counts = {trial_id: len(trial.candidate.evaluation_steps) for trial_id, trial in enumerate(self.trials)}
+        searched = measuring.searched_tokens(
+            data,
+            plan,
+            trained=sum(trial.planned_tokens for trial in self.trials),
+            num_evaluations=sum(counts.values()),
+        )
         return TimeParts(
             training=training.seconds,
-            evaluation=self._evaluation_seconds(cost, sizes),
+            evaluation=measuring.evaluations(data, plan, counts=counts),
+            comparison=measuring.comparison(data, plan, searched_tokens=searched),
             start=self._start_seconds(),
             rest=other + finish,
             source=source,
         )
-
-    def _evaluation_seconds(self, cost: StepCost, sizes: Sizes) -> float:
-        """Return the seconds of all trials' evaluations, generation included."""
-        validation = self.inputs.data.validation
-        plan = self._evaluation
-        extra = metric_tokens(self.task, validation)
-        generates = self.task.evaluation.generates
-        generated = plan.num_rows * self.task.evaluation.max_new_tokens if generates else 0
-        # choices are read as rows are, generated tokens one by one
-        tokens = plan.num_rows * (float(validation.lengths.mean()) + extra) - generated
-        num_evaluations = sum(len(trial.candidate.evaluation_steps) for trial in self.trials)
-        # a measured rate includes generation, which the analytic cost can only guess
-        rate = self.measured.seconds_per_evaluated_token
-        if rate is not None:
-            return num_evaluations * (tokens + generated) * rate
-        evaluations = {
-            trial_id: EvaluationWork(
-                num_evaluations=len(trial.candidate.evaluation_steps), num_tokens=tokens, num_sequences=plan.num_rows
-            )
-            for trial_id, trial in enumerate(self.trials)
-        }
-        budget = sizes.executor.evaluation_token_budget
-        seconds = evaluation_seconds(evaluations, works=self.works, cost=cost, token_budget=budget)
-        if generates:
-            # each new token of a batch of rows is a forward pass of one token a row
-            each = 0.5 * cost.step_seconds([TrialWork(r=1, num_tokens=plan.num_rows, num_sequences=plan.num_rows)])
-            seconds += num_evaluations * self.task.evaluation.max_new_tokens * each
-        return seconds
 
     def _start_seconds(self) -> float:
         runs = self.measured.runs

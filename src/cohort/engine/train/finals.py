@@ -12,13 +12,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from cohort.adapters.bank import AdapterState
+from cohort.core.errors import MemoryLimitError, SampleTooLargeError
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.evaluation import Measured, RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
-from cohort.prepare.preparation import Preparation, choose_rows
-from cohort.prepare.trials import tokens_per_row
+from cohort.prepare.preparation import Preparation, choose_rows, ranked_rows
+from cohort.prepare.trials import row_tokens
 from cohort.runs.facts import Activity
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import compute_saved
@@ -64,11 +67,11 @@ class Finals:
         default = [best for best in leaders if best.trial_id == facts.task.default_trial_id != winner_id]
         num_rows = len(rows) // self._preparation.group_size
         say(f"measuring the best adapter on {num_rows} test rows")
-        with self._run.time_spent.on(Activity.COMPARE):
-            measured = self._measure([winner, *default], rows=rows, row_ids=range(num_rows))
-        found = _compare([winner], default, measured, metric=study.metric)
-        self._run.store.add_seconds(self._run.time_spent.take())
-        self._run.store.set_facts(test=replace(found, num_rows=num_rows, num_available=num_rows, split="test"))
+        found = self._compared([winner], default, rows=rows, row_ids=range(num_rows), metric=study.metric)
+        if found is not None:
+            if found.note:
+                self._run.watcher.note(f"the comparison uses {found.num_rows} of {num_rows} test rows: {found.note}")
+            self._run.store.set_facts(test=replace(found, num_available=num_rows, split="test"))
 
     def hold(self, study: Study, *, say: Callable[[str], None]) -> None:
         """Measure the leaders of ``study`` and record the comparison, unless it is on record or not asked for."""
@@ -83,31 +86,57 @@ class Finals:
         if plan.note:
             self._run.watcher.note(f"the last comparison has {plan.note}")
         others = [] if default is None or default in finalists else [default]
-        with self._run.time_spent.on(Activity.COMPARE):
-            rows = self._preparation.inputs.data.all_validation
-            row_ids = choose_rows(self._preparation.task, rows, wanted=plan.num_rows)
-            measured = self._measure([*finalists, *others], rows=rows, row_ids=row_ids)
-        found = _compare(finalists, others, measured, metric=study.metric)
-        found = replace(found, num_rows=plan.num_rows, num_available=self._available, note=plan.note)
-        self._run.store.add_seconds(self._run.time_spent.take())
-        self._run.store.set_facts(finals=found)
-
-    @property
-    def _available(self) -> int:
-        return len(self._preparation.inputs.data.all_validation) // self._preparation.group_size
+        rows = self._preparation.inputs.data.all_validation
+        row_ids = choose_rows(self._preparation.task, rows, wanted=plan.num_rows)
+        found = self._compared(finalists, others, rows=rows, row_ids=row_ids, metric=study.metric)
+        if found is not None:
+            if found.note:
+                uses = f"the comparison uses {found.num_rows} of {plan.num_rows} validation rows"
+                self._run.watcher.note(f"{uses}: {found.note}")
+            notes = "; ".join(note for note in (plan.note, found.note) if note)
+            available = len(rows) // self._preparation.group_size
+            self._run.store.set_facts(finals=replace(found, num_available=available, note=notes))
 
     def _plan(self, *, num_candidates: int, num_others: int) -> FinalsPlan:
         preparation = self._preparation
+        rows = preparation.inputs.data.all_validation
+        tokens = row_tokens(preparation.task, rows)[ranked_rows(preparation.task, rows)]
         return plan_finals(
             num_candidates=num_candidates,
             num_others=num_others,
-            num_available=self._available,
+            row_tokens=tokens.tolist(),
             num_evaluated=len(preparation.evaluation_rows),
-            tokens_per_row=tokens_per_row(preparation.task, preparation.inputs.data.all_validation),
             # from the log, and not from the clock: a resumed run makes the same plan
             cost_tokens=compute_saved(self._run.store.reader.trials()).cost_tokens,
             settings=preparation.task.evaluation_settings(),
         )
+
+    def _compared(
+        self,
+        finalists: Sequence[BestTrial],
+        others: Sequence[BestTrial],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        metric: ObjectiveMetric,
+    ) -> Comparison | None:
+        """Measure and compare on the rows that fit into memory; None if there are none."""
+        kept, note = list(row_ids), ""
+        while kept:
+            try:
+                with self._run.time_spent.on(Activity.COMPARE):
+                    measured = self._measure([*finalists, *others], rows=rows, row_ids=kept)
+                self._run.store.add_seconds(self._run.time_spent.take())
+                found = _compare(finalists, others, measured, metric=metric)
+                return replace(found, num_rows=len(kept), note=note)
+            except (SampleTooLargeError, MemoryLimitError, torch.OutOfMemoryError) as error:
+                # the trials have trained: an error here would come again at every resume, and their result be lost
+                longest = getattr(error, "num_tokens", None)
+            kept, limit = _shorter(kept, rows, longest=longest, group_size=self._preparation.group_size)
+            count = len(row_ids) - len(kept)
+            note = f"{count} row{'s' * (count > 1)} left out, of {limit:,} tokens or more, which do not fit into memory"
+        self._run.watcher.note(f"the best trials are not compared: {note}")
+        return None
 
     def _measure(
         self, contenders: Sequence[BestTrial], *, rows: TokenisedRows, row_ids: Sequence[int]
@@ -144,6 +173,20 @@ class Finals:
         finally:
             for trial_id in present:
                 self._share.drop(trial_id)
+
+
+def _shorter(
+    row_ids: Sequence[int], rows: TokenisedRows, *, longest: int | None, group_size: int
+) -> tuple[list[int], int]:
+    """Return the rows, or groups of rows, of fewer tokens than one that did not fit, and their limit.
+
+    ``longest`` is its length; None where it is unknown which row it was: then the longest of them are left out.
+    """
+    lengths = rows.lengths.reshape(-1, group_size).max(axis=1)
+    most = int(lengths[list(row_ids)].max())
+    # a choice can be longer than its row: something has to go all the same
+    limit = most if longest is None else min(longest, most)
+    return [row_id for row_id in row_ids if lengths[row_id] < limit], limit
 
 
 def _compare(

@@ -98,7 +98,8 @@ class StepRecorder:
             evaluation_seconds=evaluated,
             steps=self._steps,
             start_seconds=self._first_step - self._began,
-            finish_seconds=now - self._last_step,
+            # the comparison depends on the task's rows, and is predicted by itself
+            finish_seconds=now - self._last_step - self._time_spent.total(Activity.COMPARE),
             other_seconds=max(0.0, between - trained - evaluated),
         )
 
