@@ -1,8 +1,10 @@
 """What comparing the best trials on all validation rows changes, and what it costs.
 
 Rows ``choice`` are small sweeps through the product: a grid of 12 or 9 trials on 240 rows of a real set, a model of
-260,000 parameters, default settings. Of each they say which trial led on the rows of the evaluations, which one won on
-the validation rows at the end (of 160), and what both have on 240 test rows that no step reads.
+260,000 parameters, default settings. Of each they say which trial led on the few rows of the evaluations, which one won
+the comparison at the end, which one would have won it with five finalists on all 160 validation rows (``five``), and
+what each of the three has on 240 test rows that no step reads. What every trial has on each of these rows is kept in
+``benchmarks/sweeps/finalist_rows/``, so that other ways to choose can be tried without training.
 
 Rows ``cost`` are task files as they are: which share of the sweep the comparison took, in tokens of training and in
 seconds.
@@ -13,6 +15,7 @@ Rows that the result file has already are left alone, so an interrupted run goes
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import random
 import shutil
@@ -25,6 +28,7 @@ from typing import Any
 from benchmarks.measure import RESULTS, write_result
 from cohort.adapters.bank import AdapterState
 from cohort.checkpoints.trial_states import StoredState, StoredStateKind
+from cohort.core.bootstrap_intervals import difference_interval
 from cohort.core.clock import SystemClock
 from cohort.engine.tune import tune
 from cohort.prepare.preparation import prepare
@@ -38,6 +42,9 @@ from cohort.training.trial import TrialState
 from cohort.tuning.evaluation_times import EVALUATION_TOKEN_COST
 
 NAME = "finalists"
+ROWS = Path(__file__).parent / "finalist_rows"
+# the loss of a row to this many digits: choices differ by far more
+_DIGITS = 5
 SETS = {
     "clinc150": "nlu/clinc150.jsonl",
     "banking77": "nlu/banking77.jsonl",
@@ -85,7 +92,8 @@ def outcome(run: Path) -> dict[str, Any]:
         results, trials = read_results(reader), reader.trials()
     finals, facts = results.facts.finals, results.facts
     assert finals is not None, "the task asks for finalists"
-    leader, winner = best_first(trials, metric=results.metric)[0], finals.winner
+    order, winner = best_first(trials, metric=results.metric), finals.winner
+    leader = order[0]
     of_leader = finals.of_trial(leader.trial_id)
     assert of_leader is not None, "the leader of the search is a finalist"
     # without the comparison itself
@@ -99,6 +107,7 @@ def outcome(run: Path) -> dict[str, Any]:
         "leader": leader.trial_id,
         "winner": winner.trial_id,
         "changed": leader.trial_id != winner.trial_id,
+        "order": [trial.trial_id for trial in order],
         **{f"{name}_validation_loss": value for name, value in values.items()},
         "token_cost_percent": 100 * EVALUATION_TOKEN_COST * finals.num_tokens / searched,
         "seconds_percent": 100 * spent / (results.run_seconds - spent),
@@ -106,23 +115,51 @@ def outcome(run: Path) -> dict[str, Any]:
     }
 
 
-def test_losses(task: TaskFile, run: Path, trial_ids: Sequence[int]) -> dict[int, float]:
-    """Return the loss of trials' best checkpoints on the task's test rows, each measured alone."""
+def row_losses(task: TaskFile, run: Path) -> dict[str, Any]:
+    """Return what each trial's best checkpoint has on every validation and test row, each trial measured alone."""
     preparation = prepare(task, clock=SystemClock())
-    rows, executor = preparation.inputs.data.test, preparation.build_executor()
-    assert rows is not None, "the task names test rows"
+    data, executor = preparation.inputs.data, preparation.build_executor()
+    assert data.test is not None, "the task names test rows"
+    splits = {"validation": data.all_validation, "test": data.test}
     specs = {trial.spec.trial_id: trial.spec for trial in preparation.proposals.first}
     with RunReader.open(run / "run.db") as reader:
         steps = {trial.trial_id: trial.best_step for trial in reader.trials()}
-    found = {}
-    for trial_id in trial_ids:
-        step = steps[trial_id]
-        assert step is not None, "a trial that was compared has a best checkpoint"
+    found: dict[str, Any] = {split: {"tokens": [], "losses": {}} for split in splits}
+    for trial_id, step in steps.items():
+        if step is None:
+            continue
         weights_rD, _ = read_weights(run / StoredState(trial_id, StoredStateKind.BEST, step).relative_path)
         executor.load(specs[trial_id], TrialState(adapter=AdapterState(weights=weights_rD), step=step))
-        found[trial_id] = executor.evaluate([trial_id], rows=rows, row_ids=range(len(rows)))[trial_id].loss
+        for split, rows in splits.items():
+            loss = executor.evaluate([trial_id], rows=rows, row_ids=range(len(rows)))[trial_id]
+            found[split]["tokens"] = [int(count) for count in loss.divisors]
+            found[split]["losses"][str(trial_id)] = [float(f"{term:.{_DIGITS}g}") for term in loss.terms]
         executor.drop(trial_id)
     return found
+
+
+def choices(row: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return who would win with five finalists on all validation rows, and test losses with their differences."""
+    means = {
+        split: {int(trial): sum(losses) / sum(own["tokens"]) for trial, losses in own["losses"].items()}
+        for split, own in measured.items()
+    }
+    five = min(row["order"][:5], key=lambda trial: means["validation"][trial])
+    chosen = {"leader": row["leader"], "winner": row["winner"], "five": five}
+    found: dict[str, Any] = {"five": five, "test_rows": len(measured["test"]["tokens"])}
+    found |= {f"{name}_test_loss": means["test"][trial] for name, trial in chosen.items()}
+    found["best_test_loss"] = min(means["test"].values())
+    for name in ("winner", "five"):
+        interval = None if chosen[name] == row["leader"] else _difference(measured["test"], chosen[name], row["leader"])
+        found[f"{name}_minus_leader"] = interval
+    return found
+
+
+def _difference(measured: Mapping[str, Any], trial: int, other: int) -> list[float] | None:
+    """Return the 95 % interval of the test loss of ``trial`` less that of ``other``, paired by row."""
+    losses = measured["losses"]
+    interval = difference_interval(losses[str(trial)], losses[str(other)], measured["tokens"])
+    return None if interval is None else [interval.low, interval.high]
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -130,13 +167,24 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     chosen = [row for row in rows if row["table"] == "choice"]
     changed = [row for row in chosen if row["changed"]]
     figures: dict[str, float] = {"sweeps": len(chosen), "winners_changed": len(changed)}
-    if changed:
-        ratios = [row["winner_test_loss"] / row["leader_test_loss"] for row in changed]
-        figures["changed_better_on_test"] = sum(ratio < 1 for ratio in ratios)
-        figures["changed_test_loss_ratio_median"] = statistics.median(ratios)
-        figures["changed_test_loss_ratio_worst"] = max(ratios)
-        figures["changed_test_loss_ratio_best"] = min(ratios)
+    for name, moved in (("", changed), ("five_", [row for row in chosen if row["five"] != row["leader"]])):
+        which = "five" if name else "winner"
+        if name:
+            figures["five_winners_changed"] = len(moved)
+        if not moved:
+            continue
+        ratios = [row[f"{which}_test_loss"] / row["leader_test_loss"] for row in moved]
+        figures[f"{name}changed_better_on_test"] = sum(ratio < 1 for ratio in ratios)
+        intervals = [row[f"{which}_minus_leader"] for row in moved]
+        figures[f"{name}changed_surely_better"] = sum(found is not None and found[1] < 0 for found in intervals)
+        figures[f"{name}changed_surely_worse"] = sum(found is not None and found[0] > 0 for found in intervals)
+        figures[f"{name}changed_test_loss_ratio_median"] = statistics.median(ratios)
+        figures[f"{name}changed_test_loss_ratio_worst"] = max(ratios)
+        figures[f"{name}changed_test_loss_ratio_best"] = min(ratios)
     if chosen:
+        for name in ("leader", "winner", "five"):
+            over_best = [row[f"{name}_test_loss"] / row["best_test_loss"] for row in chosen]
+            figures[f"{name}_over_best_test_mean"] = statistics.fmean(over_best)
         figures["token_cost_percent_max"] = max(row["token_cost_percent"] for row in chosen)
     for row in rows:
         if row["table"] == "cost":
@@ -153,10 +201,11 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=list(SETS))
     parser.add_argument("--grid", default="coarse", choices=list(GRIDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
+    parser.add_argument("--output", type=Path, default=RESULTS / f"{NAME}.json", metavar="FILE")
     parser.add_argument("--train-rows", type=int, default=None, help="of --tasks; all by default")
     parser.add_argument("--tasks", type=Path, nargs="*", default=[], help="task files whose cost is measured")
     arguments = parser.parse_args()
-    path = RESULTS / f"{NAME}.json"
+    path = arguments.output
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
 
     def write() -> None:
@@ -188,12 +237,16 @@ def main() -> None:
             task = study_task(folder, data=data, model=arguments.model, grid=arguments.grid, seed=seed)
             tune(task, folder / "run")
             row = {**key, **outcome(folder / "run")}
-            losses = test_losses(task, folder / "run", sorted({row["leader"], row["winner"]}))
-            row |= {f"{part}_test_loss": losses[row[part]] for part in ("leader", "winner")}
-            rows.append(row)
+            measured = row_losses(task, folder / "run")
+            rows.append({**row, **choices(row, measured)})
+            ROWS.mkdir(exist_ok=True)
+            kept = ROWS / f"{name}_{arguments.grid}_seed{seed}.json.gz"
+            text = json.dumps({**key, "order": row["order"], **measured}, separators=(",", ":"))
+            # no time in the header: equal contents are equal files
+            kept.write_bytes(gzip.compress(text.encode(), mtime=0))
             shutil.rmtree(folder)
             write()
-            print(row, flush=True)
+            print(rows[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ print([name for name in ("torch", "transformers", "optuna", "ortools", "pandas")
 STATUS_IMPORT = """
 import sys
 import cohort.cli.tables.queue_table, cohort.cli.tables.run_results, cohort.task_queue.status
-heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "jinja2", "scipy", "pydantic")
+heavy = ("torch", "transformers", "optuna", "ortools", "pandas", "jinja2", "scipy", "pydantic", "numpy")
 print([name for name in heavy if name in sys.modules])
 """
 

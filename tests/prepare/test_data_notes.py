@@ -8,7 +8,8 @@ import numpy as np
 
 from cohort.data.lengths import measure_lengths
 from cohort.data.problems import ProblemKind
-from cohort.data.report import DataReport, SplitInput
+from cohort.data.report import DataReport
+from cohort.data.split_input import SplitInput
 from cohort.prepare.data_notes import data_counts, data_problems
 
 LENGTHS = measure_lengths(np.asarray([4, 9]))

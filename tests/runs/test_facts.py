@@ -6,7 +6,7 @@ import json
 from dataclasses import fields
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
-from cohort.data.report import SplitInput
+from cohort.data.split_input import SplitInput
 from cohort.runs.facts import (
     Activity,
     FactUpdates,

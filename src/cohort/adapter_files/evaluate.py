@@ -22,6 +22,7 @@ from cohort.machine.machine import free_memory_bytes
 from cohort.metrics import LOSS, build_metrics, metric_name
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.comparison import Contender
+from cohort.runs.results.measured_contender import measured_contender
 from cohort.tasks.functions import locate_functions
 from cohort.tasks.yaml_lines import TaskOrigin
 
@@ -207,7 +208,7 @@ def _contenders(
     # after the adapters comes the base model, where it was measured
     trials = [*(best_id if trial_id is None else trial_id for trial_id in wanted), None]
     return tuple(
-        Contender.measured(
+        measured_contender(
             own,
             trial_id=trial_id,
             step=None if so_far is None or place >= len(wanted) or wanted[place] is not None else so_far.step,

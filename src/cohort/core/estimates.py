@@ -6,15 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from cohort.core.intervals import (
-    Interval,
-    difference_interval,
-    mean_interval,
-    share_difference_interval,
-    share_interval,
-)
-
-__all__ = ["Estimate", "RowValues", "difference", "estimate"]
+__all__ = ["Estimate", "RowValues"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,26 +55,3 @@ class RowValues:
         """The value on all rows; NaN without rows."""
         total = sum(self.weights)
         return sum(self.values) / total if total else math.nan
-
-
-def estimate(rows: RowValues) -> Estimate:
-    """Return the value on ``rows`` with its interval: Wilson's for a share, else the bootstrap by rows."""
-    if rows.are_hits:
-        interval: Interval | None = share_interval(round(sum(rows.values)), len(rows.values))
-    else:
-        interval = mean_interval(rows.values, rows.weights)
-    return _with(interval, rows.value, num_rows=len(rows.values))
-
-
-def difference(first: RowValues, second: RowValues) -> Estimate:
-    """Return the first one's value minus the second one's, with its interval; both have the same rows."""
-    if first.are_hits and second.are_hits:
-        interval = share_difference_interval(first.values, second.values)
-    else:
-        interval = difference_interval(first.values, second.values, first.weights)
-    return _with(interval, first.value - second.value, num_rows=len(first.values))
-
-
-def _with(interval: Interval | None, value: float, *, num_rows: int) -> Estimate:
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return Estimate(value=value, low=low, high=high, num_rows=num_rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cohort.core.errors import Problem
 from cohort.core.place import Place
-from cohort.data.report import SplitInput
+from cohort.data.split_input import SplitInput
 from cohort.runs.facts import InputFacts
 from cohort.tasks.task_file import TaskFile
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Self, TypedDict
 
 from cohort.core.memory_records import GradientCheckpointing, ObservedPass, PassKind
-from cohort.data.report import SplitInput
+from cohort.data.split_input import SplitInput
 from cohort.runs.records import DataProblem, JsonValue
 from cohort.runs.results.comparison import Comparison
 from cohort.tuning.evaluation_times import EvaluationTimes

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cohort.core.estimates import RowValues, difference, estimate
+from cohort.core.estimates import RowValues
+from cohort.core.row_estimates import difference, estimate
 from cohort.runs.facts import InputFacts, TaskFacts
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.results import RunResults, read_results

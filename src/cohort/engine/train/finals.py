@@ -25,6 +25,7 @@ from cohort.prepare.trials import row_tokens
 from cohort.runs.facts import Activity
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import compute_saved
+from cohort.runs.results.measured_contender import measured_contender
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning.finals_plan import FinalsPlan, plan_finals
 from cohort.tuning.objective_metric import ObjectiveMetric
@@ -211,7 +212,7 @@ def _compare(
 
     def contender(best: BestTrial | None) -> Contender:
         found = measured[None if best is None else best.trial_id]
-        return Contender.measured(
+        return measured_contender(
             found.rows,
             trial_id=None if best is None else best.trial_id,
             step=None if best is None else best.step,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from cohort.core.estimates import Estimate, RowValues, difference, estimate
+from cohort.core.estimates import Estimate
 
 __all__ = ["Comparison", "Contender"]
 
@@ -25,25 +25,6 @@ class Contender:
     step: int | None
     values: Mapping[str, Estimate]
     winner_minus: Mapping[str, Estimate] = field(default_factory=dict)
-
-    @classmethod
-    def measured(
-        cls,
-        rows: Mapping[str, RowValues],
-        *,
-        trial_id: int | None,
-        step: int | None,
-        winner: Mapping[str, RowValues] | None,
-    ) -> Self:
-        """Return the contender with its intervals, from what it has on each row.
-
-        Args:
-            rows: By name, the loss and every metric.
-            winner: The same of the winner; None for the winner itself.
-        """
-        values = {name: estimate(own) for name, own in rows.items()}
-        minus = {} if winner is None else {name: difference(winner[name], own) for name, own in rows.items()}
-        return cls(trial_id=trial_id, step=step, values=values, winner_minus=minus)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:

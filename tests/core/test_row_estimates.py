@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from cohort.core.estimates import RowValues, difference, estimate
-from cohort.core.intervals import share_difference_interval, share_interval
+from cohort.core.estimates import RowValues
+from cohort.core.intervals import share_interval
+from cohort.core.row_estimates import difference, estimate
 
 
 def losses(*values: float, weight: float = 2.0) -> RowValues:
@@ -47,14 +48,6 @@ def test_shares_that_agree_on_every_row_differ_by_nothing_and_not_for_certain() 
     assert found.low is not None
     assert found.high is not None
     assert found.low < 0 < found.high
-
-
-def test_newcombes_example_of_paired_shares() -> None:
-    # table III of his paper, 20, 12, 2 and 16 pairs: 0.2 with 0.0562 to 0.3290 by method 10
-    pairs = [(1, 1)] * 20 + [(1, 0)] * 12 + [(0, 1)] * 2 + [(0, 0)] * 16
-    found = share_difference_interval([a for a, _ in pairs], [b for _, b in pairs])
-    assert found is not None
-    assert [found.low, found.high] == pytest.approx([0.0562, 0.3290], abs=5e-4)
 
 
 def test_other_rows_cannot_be_paired() -> None:
