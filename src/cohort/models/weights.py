@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.checkpoint_layout import FusedTensor, checkpoint_layout
+from cohort.models.checkpoint_reading import FusedContent, read_fused, read_quantised
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
+from cohort.models.quantised_files import QuantisedFiles
 from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
 from cohort.models.source import find_model
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
+from cohort.models.weight_formats.weight_format import StoredTensors
 
-__all__ = ["WeightDtype", "check_checkpoint", "freeze_weights", "load_decoder", "load_tokenizer"]
+__all__ = ["WeightDtype", "check_checkpoint", "format_problem", "freeze_weights", "load_decoder", "load_tokenizer"]
 
 _SAME_MODEL = "Use the config.json and the weights of the same model."
 
@@ -66,42 +68,74 @@ def load_decoder(
     dtype: WeightDtype | str = WeightDtype.AUTO,
     device: torch.device | str = "cpu",
     weight_format: str = PLAIN.name,
+    cache_directory: Path | None = None,
+    room_bytes: int | None = None,
 ) -> Decoder:
     """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
 
-    ``weight_format`` names one of :data:`~cohort.models.weight_formats.WEIGHT_FORMATS`.
+    Args:
+        weight_format: One of :data:`~cohort.models.weight_formats.WEIGHT_FORMATS`.
+        cache_directory: Where quantised weights are kept for the next load; None quantises them each time.
+        room_bytes: What the model may take of a GPU; None for all of it. No number depends on it.
 
     Raises:
         UnsupportedModelError: another architecture.
-        InputError: anything wrong with the files, all problems at once; no such format, or one without this dtype.
+        InputError: anything wrong with the files, all problems at once; no such format, or one without this dtype or
+            device.
     """
     device = torch.device(device)
     chosen = (dtype if isinstance(dtype, WeightDtype) else WeightDtype.parse(dtype)).on(device)
-    kept = _format_for(weight_format, dtype=chosen)
+    kept = _format_for(weight_format, dtype=chosen, device=device)
     folder = find_model(name_or_path)
     config = read_config(folder)
     layout = checkpoint_layout(config)
     stored = _match(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)
-    tensors, products = freeze_weights(_read(layout, stored, dtype=chosen, device=device), weight_format=kept)
+    if kept.quantisation is None:
+        read: Iterator[tuple[FusedTensor, FusedContent]] = read_fused(layout, stored, dtype=chosen, device=device)
+    else:
+        files = {place.file for place in stored.values()}
+        cache = None
+        if cache_directory is not None:
+            cache = QuantisedFiles(cache_directory, files=files, weight_format=kept)
+        read = read_quantised(layout, stored, dtype=chosen, device=device, quantisation=kept.quantisation, cache=cache)
+    tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes)
     return Decoder(config, tensors=tensors, products=products)
 
 
-def _format_for(name: str, *, dtype: torch.dtype) -> WeightFormat:
+def _format_for(name: str, *, dtype: torch.dtype, device: torch.device) -> WeightFormat:
     found = WEIGHT_FORMATS.get(name)
-    if found is not None and dtype in found.compute_dtypes:
-        return found
     if found is None:
-        problem = Problem(
-            where="weight_format", found=repr(name), allowed=", ".join(WEIGHT_FORMATS), hint="Choose one of these."
+        raise InputError(
+            Problem(
+                where="weight_format", found=repr(name), allowed=", ".join(WEIGHT_FORMATS), hint="Choose one of these."
+            )
         )
-    else:
-        problem = Problem(
-            where="dtype",
-            found=f"{_name_of(dtype)} with the weight format '{name}'",
-            allowed=", ".join(map(_name_of, found.compute_dtypes)),
-            hint="Choose one of these, or another format.",
+    if dtype not in found.compute_dtypes:
+        raise InputError(
+            Problem(
+                where="dtype",
+                found=f"{_name_of(dtype)} with the weight format '{name}'",
+                allowed=", ".join(map(_name_of, found.compute_dtypes)),
+                hint="Choose one of these, or another format.",
+            )
         )
-    raise InputError(problem)
+    if (problem := format_problem(name, device=device, where="weight_format")) is not None:
+        raise InputError(problem)
+    return found
+
+
+def format_problem(name: str, *, device: torch.device, where: Place | str) -> Problem | None:
+    """Return what is wrong with a format of frozen weights on a device; None where it can be used there."""
+    found = WEIGHT_FORMATS[name].device_problem(device)
+    if found is None:
+        return None
+    others = (kept.name for kept in WEIGHT_FORMATS.values() if kept.device_problem(device) is None)
+    return Problem(
+        where=where,
+        found=f"{name} on {found}",
+        allowed=f"on this device {', '.join(others)}; {name} takes an NVIDIA GPU of compute capability 8.9 or newer",
+        hint="Choose another format, or a GPU such as an L40S or an H100.",
+    )
 
 
 def _name_of(dtype: torch.dtype) -> str:
@@ -109,7 +143,10 @@ def _name_of(dtype: torch.dtype) -> str:
 
 
 def freeze_weights(
-    fused: Iterable[tuple[FusedTensor, Tensor]], *, weight_format: WeightFormat = PLAIN
+    fused: Iterable[tuple[FusedTensor, FusedContent]],
+    *,
+    weight_format: WeightFormat = PLAIN,
+    room_bytes: int | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, FrozenProduct]]:
     """Return the tensors and the products of a decoder from its fused tensors, in the order of the layout.
 
@@ -117,12 +154,27 @@ def freeze_weights(
     """
     tensors: dict[str, Tensor] = {}
     products: dict[str, FrozenProduct] = {}
-    for each, tensor in fused:
-        if each.is_linear:
-            name = each.name.removesuffix(".weight")
-            products[name] = weight_format.freeze(tensor, tensors.pop(f"{name}.bias", None))
+    quantisation = weight_format.quantisation
+    for each, content in fused:
+        if not each.is_linear:
+            assert isinstance(content, Tensor), "linears alone are quantised"
+            tensors[each.name] = content
+            continue
+        name = each.name.removesuffix(".weight")
+        bias = tensors.pop(f"{name}.bias", None)
+        if quantisation is None:
+            assert isinstance(content, Tensor), "a format without quantisation keeps weights as they are"
+            products[name] = weight_format.freeze(content, bias)
+            continue
+        if isinstance(content, Tensor):
+            rows = content.split([piece.shape[0] for piece in each.pieces])
+            pieces: Sequence[StoredTensors] = [quantisation.quantise(piece) for piece in rows]
         else:
-            tensors[each.name] = tensor
+            pieces = content
+        # the token table comes first, in the dtype that the model computes in
+        products[name] = quantisation.assemble(pieces, bias, tensors["embed"].dtype)
+    if quantisation is not None and quantisation.finish is not None:
+        quantisation.finish(products.values(), room_bytes)
     # a tied head shares the token table's memory
     products["head"] = PLAIN.freeze(tensors.pop("head", tensors["embed"]), None)
     return tensors, products
@@ -221,35 +273,3 @@ def _missing(key: str, shape: tuple[int, ...], *, folder: Path, tensors: Mapping
         allowed=f"a tensor of shape {list(shape)}",
         hint="Fetch all weight files of the model again.",
     )
-
-
-def _read(
-    layout: tuple[FusedTensor, ...], stored: Mapping[str, StoredTensor], *, dtype: torch.dtype, device: torch.device
-) -> Iterator[tuple[FusedTensor, Tensor]]:
-    with ExitStack() as stack:
-        opened: dict[Path, tuple[Any, set[str]]] = {}
-        for fused in layout:
-            # each tensor gets memory of its own: mapped ones could be changed or cut short by other processes, and bits
-            # may depend on the alignment that only an allocator promises
-            tensor = torch.empty(fused.shape, dtype=dtype, device=device)
-            row = 0
-            for piece in fused.pieces:
-                file = stored[piece.key].file
-                try:
-                    if file not in opened:
-                        handle = stack.enter_context(safe_open(file, framework="pt"))
-                        opened[file] = (handle, set(handle.keys()))
-                    handle, keys = opened[file]
-                    key = piece.key if piece.key in keys else piece.key.removeprefix("model.")
-                    tensor[row : row + piece.shape[0]].copy_(handle.get_tensor(key))
-                except (SafetensorError, OSError) as error:
-                    raise InputError(
-                        Problem(
-                            where=str(file),
-                            found=f"a damaged file ({error})",
-                            allowed="a whole safetensors file",
-                            hint="Fetch it again.",
-                        )
-                    ) from error
-                row += piece.shape[0]
-            yield fused, tensor

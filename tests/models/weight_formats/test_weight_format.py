@@ -53,7 +53,7 @@ class Int8Linear:
 
 
 INT8 = WeightFormat(
-    name="int8",
+    name="rounded",
     freeze=Int8Linear,
     weight_bytes=lambda num_out, num_in, dtype: num_out * (num_in + dtype.itemsize),
     compute_dtypes=(torch.float32,),
@@ -65,7 +65,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """One checkpoint in int8, and as a plain decoder whose weights were rounded to int8 and back beforehand."""
     monkeypatch.setitem(WEIGHT_FORMATS, INT8.name, INT8)
     folder = save_checkpoint(tmp_path, request.param, vocab_size=VOCABULARY)
-    in_int8 = load_decoder(folder, weight_format="int8")
+    in_int8 = load_decoder(folder, weight_format="rounded")
     tensors = load_file(folder / "model.safetensors")
     for name in linear_shapes(in_int8.config):
         weight = tensors[f"{name}.weight"]
@@ -112,7 +112,7 @@ def trained(decoder: Decoder) -> tuple[list[float], list[Tensor]]:
 
 def test_the_format_says_how_many_bytes_there_are(pair: tuple[Decoder, Decoder]) -> None:
     in_int8, plain = pair
-    for decoder, name in ((in_int8, "int8"), (plain, PLAIN.name)):
+    for decoder, name in ((in_int8, INT8.name), (plain, PLAIN.name)):
         assert weight_bytes(decoder.config, dtype=torch.float32, weight_format=name) == decoder.num_bytes
     rows = sum(num_out for _, num_out in in_int8.linears.values())
     values = sum(num_in * num_out for num_in, num_out in in_int8.linears.values())
@@ -121,7 +121,7 @@ def test_the_format_says_how_many_bytes_there_are(pair: tuple[Decoder, Decoder])
 
 def test_unknown_formats_and_dtypes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WEIGHT_FORMATS, INT8.name, INT8)
-    with pytest.raises(InputError, match=r"weight_format: found 'int4'; allowed: plain, int8"):
+    with pytest.raises(InputError, match=r"weight_format: found 'int4'; allowed: .*none.*rounded"):
         load_decoder(tmp_path, weight_format="int4")
-    with pytest.raises(InputError, match=r"float64 with the weight format 'int8'; allowed: float32"):
-        load_decoder(tmp_path, dtype="float64", weight_format="int8")
+    with pytest.raises(InputError, match=r"float64 with the weight format 'rounded'; allowed: float32"):
+        load_decoder(tmp_path, dtype="float64", weight_format="rounded")

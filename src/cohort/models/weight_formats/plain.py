@@ -103,7 +103,7 @@ class FrozenLinear:
 
 
 FORMAT = WeightFormat(
-    name="plain",
+    name="none",
     freeze=FrozenLinear,
     weight_bytes=lambda num_out, num_in, dtype: num_out * num_in * dtype.itemsize,
     compute_dtypes=(torch.float32, torch.bfloat16, torch.float16, torch.float64),

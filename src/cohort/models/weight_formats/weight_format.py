@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,34 @@ from torch import Tensor
 
 from cohort.kernels.packed_linear import FrozenProduct
 
-__all__ = ["WeightFormat"]
+__all__ = ["Quantisation", "StoredTensors", "WeightFormat"]
+
+StoredTensors = Mapping[str, Tensor]
+"""What a format keeps of one checkpoint tensor, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantisation:
+    """How a format that does not keep weights as they are reads and keeps them.
+
+    Attributes:
+        quantise: From a checkpoint tensor [n, K] of any float dtype to what is kept of it. Siblings are quantised one
+            by one, so that a linear has the same numbers fused and alone.
+        assemble: From what is kept of the siblings of one fused linear, in the order of their rows, its bias [N] or
+            None, and the dtype of inputs and outputs, to the products.
+        finish: Takes all linears' products, and the bytes that the model may take of their device, None for all of it;
+            may keep more to save time.
+        version: Counted up whenever ``quantise`` gives other numbers: what was kept on disk is then quantised again.
+    """
+
+    quantise: Callable[[Tensor], StoredTensors]
+    assemble: Callable[[Sequence[StoredTensors], Tensor | None, torch.dtype], FrozenProduct]
+    finish: Callable[[Collection[FrozenProduct], int | None], None] | None = None
+    version: int = 1
+
+    def freeze(self, weight_NK: Tensor, bias_N: Tensor | None) -> FrozenProduct:
+        """Return the products over a whole weight."""
+        return self.assemble([self.quantise(weight_NK)], bias_N, weight_NK.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,13 +46,17 @@ class WeightFormat:
     """How the weights of the layers' linears are kept; the token table, the head and the norms stay as they are.
 
     Attributes:
-        name: What :func:`~cohort.models.weights.load_decoder` is given.
+        name: What a task file's ``quantization`` and :func:`~cohort.models.weights.load_decoder` call it.
         freeze: From a weight [N, K] in the dtype the model computes in, and a bias [N] or None, to the products over
             it. Sibling linears are fused by rows: N is that of all siblings, whose rows stand one below the other. The
             function may keep the tensors themselves.
         weight_bytes: Bytes that ``freeze`` keeps of a weight, by (N, K) and that dtype; the bias is not counted.
         compute_dtypes: What a model in this format can compute in.
         stored_dtypes: Dtypes of checkpoint tensors that can be read, as safetensors spells them.
+        quantisation: How weights are read where they are not kept as they are.
+        device_problem: Why a device cannot compute in this format; None where it can.
+        copy_bytes: Bytes of what is kept besides the weights to save time, by the bytes of all weights and those that
+            the model may take of a GPU.
     """
 
     name: str
@@ -33,6 +64,9 @@ class WeightFormat:
     weight_bytes: Callable[[int, int, torch.dtype], int]
     compute_dtypes: tuple[torch.dtype, ...]
     stored_dtypes: tuple[str, ...] = ("F64", "F32", "BF16", "F16")
+    quantisation: Quantisation | None = None
+    device_problem: Callable[[torch.device], str | None] = lambda _: None
+    copy_bytes: Callable[[int, int], int] = lambda *_: 0
 
     def tensor_bytes(self, shape: tuple[int, ...], dtype: torch.dtype, *, is_linear: bool) -> int:
         """Return the bytes of one tensor of the decoder: a linear's weight, or any other."""

@@ -1,0 +1,106 @@
+"""Rounding of rows to e4m3 in one pass, and the transposition of codes.
+
+Shapes:  T rows · K width · N output width of the weight
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# a jitted function has no Python types: its operands are pointers and tiles
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from cohort.kernels.backend import on_device_of
+from cohort.kernels.fp8_product.reference import CODES
+
+__all__ = ["quantise_rows", "transposed"]
+
+LARGEST = tl.constexpr(448.0)
+LEAST = tl.constexpr(1e-12)
+# as in rms_norm: every thread has several 16-byte loads in flight
+ELEMENTS_PER_PROGRAM = 4096
+ELEMENTS_PER_WARP = 1024
+MOST_WARPS = 32
+# bytes: a tile is read and written in whole cache lines
+TRANSPOSED_TILE = 128
+
+
+# one compilation for every number of rows: a row has the same bits in any stream
+@triton.jit(do_not_specialize=["num_rows"])
+def _quantise_kernel(
+    x_ptr,
+    factors_ptr,
+    codes_ptr,
+    scales_ptr,
+    num_rows,
+    x_stride,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    mask = (rows < num_rows)[:, None] & (columns < WIDTH)[None, :]
+    x = tl.load(x_ptr + rows.to(tl.int64)[:, None] * x_stride + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    if HAS_FACTORS:
+        x *= tl.load(factors_ptr + columns, mask=columns < WIDTH, other=0.0)[None, :]
+    # a NaN may get lost here; its own code keeps it, and with it the row
+    largest = tl.max(tl.abs(x), axis=1)
+    scales = tl.div_rn(tl.where(largest < LEAST, LEAST, largest), LARGEST)
+    codes = tl.div_rn(x, scales[:, None]).to(tl.float8e4nv)
+    tl.store(codes_ptr + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :], codes, mask=mask)
+    tl.store(scales_ptr + rows, scales, mask=rows < num_rows)
+
+
+@triton.jit
+def _transpose_kernel(codes_ptr, out_ptr, num_out, num_in, TILE: tl.constexpr):
+    rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    mask = (rows < num_out)[:, None] & (columns < num_in)[None, :]
+    tile = tl.load(codes_ptr + rows.to(tl.int64)[:, None] * num_in + columns[None, :], mask=mask, other=0)
+    places = columns.to(tl.int64)[:, None] * num_out + rows[None, :]
+    tl.store(out_ptr + places, tl.trans(tile), mask=tl.trans(mask.to(tl.int8)) != 0)
+
+
+def quantise_rows(x_TK: Tensor, *, factors_K: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return codes and scales as the reference has them; one program holds whole rows, so x is read once."""
+    num_rows, width = x_TK.shape
+    x_TK = x_TK if x_TK.stride(1) == 1 or width <= 1 else x_TK.contiguous()
+    codes_TK = torch.empty(num_rows, width, dtype=CODES, device=x_TK.device)
+    scales_T = torch.empty(num_rows, dtype=torch.float32, device=x_TK.device)
+    if width == 0:
+        return codes_TK, scales_T.fill_(1.0)
+    columns = 1 << (width - 1).bit_length()
+    rows = max(1, ELEMENTS_PER_PROGRAM // columns)
+    if num_rows:
+        with on_device_of(x_TK):
+            _quantise_kernel[(triton.cdiv(num_rows, rows),)](
+                x_TK,
+                scales_T if factors_K is None else factors_K,
+                codes_TK,
+                scales_T,
+                num_rows,
+                x_TK.stride(0),
+                WIDTH=width,
+                ROWS=rows,
+                COLUMNS=columns,
+                HAS_FACTORS=factors_K is not None,
+                num_warps=min(MOST_WARPS, max(1, rows * columns // ELEMENTS_PER_WARP)),
+            )
+    return codes_TK, scales_T
+
+
+def transposed(codes_NK: Tensor) -> Tensor:
+    """Return the codes as [K, N] with N in consecutive bytes, at about the speed of a copy."""
+    num_out, num_in = codes_NK.shape
+    out_KN = torch.empty(num_in, num_out, dtype=CODES, device=codes_NK.device)
+    grid = (triton.cdiv(num_out, TRANSPOSED_TILE), triton.cdiv(num_in, TRANSPOSED_TILE))
+    with on_device_of(codes_NK):
+        _transpose_kernel[grid](
+            codes_NK.view(torch.uint8), out_KN.view(torch.uint8), num_out, num_in, TILE=TRANSPOSED_TILE, num_warps=8
+        )
+    return out_KN

@@ -1,0 +1,111 @@
+"""Reads the tensors of a checkpoint in the order of the decoder's layout, as they are or as a format keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from cohort.core.errors import InputError, Problem
+from cohort.models.checkpoint_layout import FusedTensor
+from cohort.models.quantised_files import QuantisedFiles
+from cohort.models.safetensors_files import StoredTensor
+from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors
+
+__all__ = ["FusedContent", "read_fused", "read_quantised"]
+
+FusedContent = Tensor | Sequence[StoredTensors]
+"""A fused tensor, or what a format keeps of each of its pieces."""
+
+
+class _CheckpointReader:
+    """Reads tensors of open checkpoint files, each into memory of its own.
+
+    Mapped ones could be changed or cut short by other processes, and bits may depend on the alignment that only an
+    allocator promises.
+    """
+
+    def __init__(self, stack: ExitStack, stored: Mapping[str, StoredTensor]) -> None:
+        self._stack, self._stored = stack, stored
+        self._opened: dict[Path, tuple[Any, set[str]]] = {}
+
+    def copy_into(self, target: Tensor, key: str) -> None:
+        """Copy the tensor ``key`` into ``target``.
+
+        Raises:
+            InputError: its file is damaged.
+        """
+        file = self._stored[key].file
+        try:
+            target.copy_(self._mapped(file, key))
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                Problem(
+                    where=str(file),
+                    found=f"a damaged file ({error})",
+                    allowed="a whole safetensors file",
+                    hint="Fetch it again.",
+                )
+            ) from error
+
+    def _mapped(self, file: Path, key: str) -> Tensor:
+        if file not in self._opened:
+            handle = self._stack.enter_context(safe_open(file, framework="pt"))
+            self._opened[file] = (handle, set(handle.keys()))
+        handle, keys = self._opened[file]
+        found: Tensor = handle.get_tensor(key if key in keys else key.removeprefix("model."))
+        return found
+
+
+def _fused(fused: FusedTensor, reader: _CheckpointReader, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    tensor = torch.empty(fused.shape, dtype=dtype, device=device)
+    row = 0
+    for piece in fused.pieces:
+        reader.copy_into(tensor[row : row + piece.shape[0]], piece.key)
+        row += piece.shape[0]
+    return tensor
+
+
+def read_fused(
+    layout: tuple[FusedTensor, ...], stored: Mapping[str, StoredTensor], *, dtype: torch.dtype, device: torch.device
+) -> Iterator[tuple[FusedTensor, FusedContent]]:
+    with ExitStack() as stack:
+        reader = _CheckpointReader(stack, stored)
+        for fused in layout:
+            yield fused, _fused(fused, reader, dtype=dtype, device=device)
+
+
+def read_quantised(
+    layout: tuple[FusedTensor, ...],
+    stored: Mapping[str, StoredTensor],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantisation: Quantisation,
+    cache: QuantisedFiles | None,
+) -> Iterator[tuple[FusedTensor, FusedContent]]:
+    """Yield the linears as they are kept, from the cache where it has them, and everything else as it is read."""
+    with ExitStack() as stack:
+        reader = _CheckpointReader(stack, stored)
+        for fused in layout:
+            if not fused.is_linear:
+                yield fused, _fused(fused, reader, dtype=dtype, device=device)
+                continue
+            group = fused.name.removesuffix(".weight")
+            kept = None if cache is None else cache.read(group, device=device)
+            if kept is None or kept.keys() != {piece.key for piece in fused.pieces}:
+                kept = {}
+                for piece in fused.pieces:
+                    # float32 holds every dtype of a checkpoint but float64, whose last digits no format keeps
+                    weight_NK = torch.empty(piece.shape, dtype=torch.float32, device=device)
+                    reader.copy_into(weight_NK, piece.key)
+                    kept[piece.key] = dict(quantisation.quantise(weight_NK))
+                    del weight_NK
+                if cache is not None:
+                    cache.write(group, kept)
+            yield fused, [kept[piece.key] for piece in fused.pieces]

@@ -1,0 +1,41 @@
+"""Reading a checkpoint for a format: siblings are quantised one by one, everything else keeps the model's dtype."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from cohort.models.checkpoint_layout import checkpoint_layout
+from cohort.models.checkpoint_reading import read_quantised
+from cohort.models.config_file import read_config
+from cohort.models.safetensors_files import read_headers
+from cohort.models.weight_formats.fp8 import FORMAT
+from tests.models.tiny_checkpoints import save_checkpoint
+
+
+def test_linears_are_quantised_by_checkpoint_tensor(tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path, "Qwen2")
+    stored, layout = read_headers(folder).tensors, checkpoint_layout(read_config(folder))
+    assert FORMAT.quantisation is not None
+    tensors = load_file(folder / "model.safetensors")
+    read = read_quantised(
+        layout,
+        stored,
+        dtype=torch.bfloat16,
+        device=torch.device("cpu"),
+        quantisation=FORMAT.quantisation,
+        cache=None,
+    )
+    found = {fused.name: content for fused, content in read}
+    pieces = found["layers.1.qkv.weight"]
+    assert isinstance(pieces, list)
+    for piece, name in zip(pieces, "qkv", strict=True):
+        expected = FORMAT.quantisation.quantise(tensors[f"model.layers.1.self_attn.{name}_proj.weight"])
+        assert torch.equal(piece["codes"].float(), expected["codes"].float())
+        assert torch.equal(piece["scales"], expected["scales"])
+    for name in ("embed", "layers.0.qkv.bias", "norm"):
+        content = found[name]
+        assert isinstance(content, torch.Tensor)
+        assert content.dtype == torch.bfloat16

@@ -1,0 +1,77 @@
+"""Quantised weights on disk: the second load reads them, and damage or another checkpoint makes them absent."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.models import quantised_files
+from cohort.models.decoder import Decoder
+from cohort.models.quantised_files import QuantisedFiles
+from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weights import load_decoder
+from tests.models.test_decoder import MINE, run
+from tests.models.tiny_checkpoints import edit_tensors, save_checkpoint
+
+FORMATS = sorted(name for name, kept in WEIGHT_FORMATS.items() if kept.quantisation is not None)
+
+
+def assert_same(found: Decoder, expected: Decoder) -> None:
+    for a, b in zip(run(found, MINE)[0], run(expected, MINE)[0], strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_second_load_reads_what_the_first_kept(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, cache = save_checkpoint(tmp_path / "model", "Qwen2"), tmp_path / "cache"
+    expected = load_decoder(folder, weight_format=name)
+    first = load_decoder(folder, weight_format=name, cache_directory=cache)
+    kept = WEIGHT_FORMATS[name].quantisation
+    assert kept is not None
+    with monkeypatch.context() as patched:
+        # a frozen record: its function is replaced only for this load
+        patched.setitem(kept.__dict__, "quantise", None)
+        second = load_decoder(folder, weight_format=name, cache_directory=cache)
+    assert_same(first, expected)
+    assert_same(second, expected)
+
+
+def test_damaged_files_and_changed_checkpoints_count_as_absent(tmp_path: Path) -> None:
+    folder, cache = save_checkpoint(tmp_path / "model", "Llama"), tmp_path / "cache"
+    expected = load_decoder(folder, weight_format="fp8", cache_directory=cache)
+    for file in cache.rglob("*.safetensors"):
+        content = bytearray(file.read_bytes())
+        content[-3] ^= 1
+        file.write_bytes(content)
+    assert_same(load_decoder(folder, weight_format="fp8", cache_directory=cache), expected)
+    for file in cache.rglob("*.safetensors"):
+        file.write_bytes(b"short")
+    assert_same(load_decoder(folder, weight_format="fp8", cache_directory=cache), expected)
+    time.sleep(0.01)
+    edit_tensors(folder, lambda tensors: tensors["model.layers.0.self_attn.q_proj.weight"].mul_(2))
+    changed = load_decoder(folder, weight_format="fp8", cache_directory=cache)
+    assert_same(changed, load_decoder(folder, weight_format="fp8"))
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    folder, cache = save_checkpoint(tmp_path / "model", "Llama"), tmp_path / "cache"
+    cache.write_text("a file")
+    found = load_decoder(folder, weight_format="fp8", cache_directory=cache)
+    assert_same(found, load_decoder(folder, weight_format="fp8"))
+
+
+def test_only_the_newest_models_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantised_files, "_MOST_FOLDERS", 2)
+    for index in range(4):
+        (tmp_path / f"{index}").write_text("")
+        files = QuantisedFiles(tmp_path, files=[tmp_path / f"{index}"], weight_format=WEIGHT_FORMATS["fp8"])
+        assert files.write("layers.0.qkv", {"q": {"codes": torch.zeros(3, 5)}})
+        time.sleep(0.01)
+    assert len(list((tmp_path / "quantised").iterdir())) == 2
+    found = files.read("layers.0.qkv", device=torch.device("cpu"))
+    assert found is not None
+    assert torch.equal(found["q"]["codes"], torch.zeros(3, 5))
+    assert files.read("layers.1.qkv", device=torch.device("cpu")) is None
