@@ -39,6 +39,10 @@ def test_the_second_load_reads_what_the_first_kept(tmp_path: Path, name: str, mo
     assert_same(second, expected)
 
 
+def double_a_weight(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.0.self_attn.q_proj.weight"].mul_(2)
+
+
 def test_damaged_files_and_changed_checkpoints_count_as_absent(tmp_path: Path) -> None:
     folder, cache = save_checkpoint(tmp_path / "model", "Llama"), tmp_path / "cache"
     expected = load_decoder(folder, weight_format="fp8", cache_directory=cache)
@@ -51,7 +55,7 @@ def test_damaged_files_and_changed_checkpoints_count_as_absent(tmp_path: Path) -
         file.write_bytes(b"short")
     assert_same(load_decoder(folder, weight_format="fp8", cache_directory=cache), expected)
     time.sleep(0.01)
-    edit_tensors(folder, lambda tensors: tensors["model.layers.0.self_attn.q_proj.weight"].mul_(2))
+    edit_tensors(folder, double_a_weight)
     changed = load_decoder(folder, weight_format="fp8", cache_directory=cache)
     assert_same(changed, load_decoder(folder, weight_format="fp8"))
 

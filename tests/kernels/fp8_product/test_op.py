@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ from tests.kernels.closeness import relative_error
 def test_a_cpu_computes_the_definition() -> None:
     weight = quantise_rows(torch.randn(6, 20))
     x, dy = torch.randn(32, 20), torch.randn(32, 6)
-    kept = {"codes_NK": weight.codes_TK, "scales_N": weight.scales_T}
+    kept: dict[str, Any] = {"codes_NK": weight.codes_TK, "scales_N": weight.scales_T}
     assert torch.equal(fp8_forward(x, **kept), reference.fp8_forward(x, **kept))
     assert torch.equal(fp8_grad_input(dy, **kept), reference.fp8_grad_input(dy, **kept))
     turned = fp8_grad_input(dy, codes_KN=transposed(weight.codes_TK), **kept)
@@ -51,7 +53,7 @@ def test_a_gpu_without_eight_bit_floats_is_named(monkeypatch: pytest.MonkeyPatch
 def test_a_gpus_products_are_the_definitions(num_rows: int, num_out: int, num_in: int) -> None:
     """Codes are the same, so only sums differ: those of the tensor cores keep about 14 bits (2^-13 for long sums)."""
     weight = quantise_rows(torch.randn(num_out, num_in, device="cuda") * 0.02)
-    kept = {"codes_NK": weight.codes_TK, "scales_N": weight.scales_T}
+    kept: dict[str, Any] = {"codes_NK": weight.codes_TK, "scales_N": weight.scales_T}
     x = torch.randn(num_rows, num_in, device="cuda", dtype=torch.bfloat16)
     dy = torch.randn(num_rows, num_out, device="cuda", dtype=torch.bfloat16)
     bias = torch.randn(num_out, device="cuda", dtype=torch.bfloat16)
