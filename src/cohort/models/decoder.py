@@ -22,6 +22,8 @@ from cohort.kernels.rope import apply_rope
 from cohort.models.attention import AttentionContext, PackedAttention
 from cohort.models.config import DecoderConfig
 from cohort.models.rotary import RotaryTable
+from cohort.models.streaming.layer_passage import enter_layer, leave_layer
+from cohort.models.streaming.weight_ring import WeightRing
 
 __all__ = ["Decoder", "DecoderLayer"]
 
@@ -32,12 +34,19 @@ class Decoder:
     Attributes:
         head: Product to vocabulary logits; shares the token table's storage where the checkpoint ties them.
         linears: ``(in_features, out_features)`` of each adaptable linear by full module path, in order of use.
-        num_bytes: Bytes of all weights, shared storage counted once; spare columns (below 1 %) are not counted.
+        num_bytes: Bytes of all weights, shared storage counted once; spare columns (below 1 %) are not counted. With a
+            ring, its buffers and the streamed layers in its source are counted, wherever that is.
+        ring: Fetches the layers that are not resident; None where all are.
         is_recorded: Whether a CUDA graph may know where the weights are: from then on none is moved.
     """
 
     def __init__(
-        self, config: DecoderConfig, *, tensors: Mapping[str, Tensor], products: Mapping[str, FrozenProduct]
+        self,
+        config: DecoderConfig,
+        *,
+        tensors: Mapping[str, Tensor],
+        products: Mapping[str, FrozenProduct],
+        ring: WeightRing | None = None,
     ) -> None:
         """Build from what :func:`~cohort.models.weights.freeze_weights` gives.
 
@@ -45,7 +54,7 @@ class Decoder:
             tensors: The token table ``embed`` and the norms, by their names in the checkpoint's layout.
             products: The ``head`` and, as ``layers.N.qkv``, the linears of the layers. Their format is their own.
         """
-        self.config = config
+        self.config, self.ring = config, ring
         self._table_VD = tensors["embed"]
         self.layers = tuple(
             DecoderLayer(config, layer, tensors=tensors, products=products) for layer in range(config.num_layers)
@@ -62,6 +71,7 @@ class Decoder:
             # a tied head is the token table
             if name != "head" or not config.tie_word_embeddings
         )
+        self.num_bytes += 0 if ring is None else ring.num_bytes
         self._rotary = RotaryTable(config.rotary, dtype=self.dtype, device=self.device)
         self.linears: dict[str, tuple[int, int]] = {
             part.name: (linear.frozen.in_features, part.out_features)
@@ -110,9 +120,14 @@ class Decoder:
         shared = _SharedByLayers(cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
         delta_TD: Tensor | None = None
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
             run = layer.recomputed if gradient_checkpointing else layer
+            if self.ring is None or index not in self.ring:
+                residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
+                continue
+            residual_TD, delta_TD = enter_layer(self.ring, index, residual_TD, delta_TD)
             residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
+            residual_TD, delta_TD = leave_layer(self.ring, index, residual_TD, delta_TD)
         return _add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
 
 

@@ -26,7 +26,8 @@ def reserve_spare_columns(decoder: Decoder, *, adapted: Collection[str], num_ran
         adapted: Linears that the bank adapts, by full module path.
     """
     device = decoder.device
-    if decoder.is_recorded or device.type != "cuda" or decoder.dtype.itemsize != 2:
+    # weights in a ring's buffers do not move
+    if decoder.ring is not None or decoder.is_recorded or device.type != "cuda" or decoder.dtype.itemsize != 2:
         return
     if describe_backend(device).backend is not Backend.TRITON:
         return

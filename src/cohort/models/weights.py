@@ -23,10 +23,14 @@ from cohort.models.decoder import Decoder
 from cohort.models.quantised_files import QuantisedFiles
 from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
 from cohort.models.source import find_model
+from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
 from cohort.models.weight_formats.weight_format import StoredTensors
 
 __all__ = ["WeightDtype", "check_checkpoint", "format_problem", "freeze_weights", "load_decoder", "load_tokenizer"]
+
+# fused: query-key-value, output, gate-up, down
+LINEARS_PER_LAYER = 4
 
 _SAME_MODEL = "Use the config.json and the weights of the same model."
 
@@ -70,6 +74,7 @@ def load_decoder(
     weight_format: str = PLAIN.name,
     cache_directory: Path | None = None,
     room_bytes: int | None = None,
+    streaming: LayerStreaming | None = None,
 ) -> Decoder:
     """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
 
@@ -77,6 +82,7 @@ def load_decoder(
         weight_format: One of :data:`~cohort.models.weight_formats.WEIGHT_FORMATS`.
         cache_directory: Where quantised weights are kept for the next load; None quantises them each time.
         room_bytes: What the model may take of a GPU; None for all of it. No number depends on it.
+        streaming: The layers that are not to be resident, and where their weights are kept; None for no layer.
 
     Raises:
         UnsupportedModelError: another architecture.
@@ -98,8 +104,9 @@ def load_decoder(
         if cache_directory is not None:
             cache = QuantisedFiles(cache_directory, files=files, weight_format=kept)
         read = read_quantised(layout, stored, dtype=chosen, device=device, quantisation=kept.quantisation, cache=cache)
-    tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes)
-    return Decoder(config, tensors=tensors, products=products)
+    tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes, streaming=streaming)
+    ring = None if streaming is None else streaming.ring()
+    return Decoder(config, tensors=tensors, products=products, ring=ring)
 
 
 def _format_for(name: str, *, dtype: torch.dtype, device: torch.device) -> WeightFormat:
@@ -147,13 +154,16 @@ def freeze_weights(
     *,
     weight_format: WeightFormat = PLAIN,
     room_bytes: int | None = None,
+    streaming: LayerStreaming | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, FrozenProduct]]:
     """Return the tensors and the products of a decoder from its fused tensors, in the order of the layout.
 
-    One weight at a time is there both as it was read and as it is kept.
+    One weight at a time is there both as it was read and as it is kept; of streamed layers, one layer.
     """
     tensors: dict[str, Tensor] = {}
     products: dict[str, FrozenProduct] = {}
+    # the products of a layer that has not been read to its end
+    unfinished: dict[str, FrozenProduct] = {}
     quantisation = weight_format.quantisation
     for each, content in fused:
         if not each.is_linear:
@@ -165,15 +175,20 @@ def freeze_weights(
         if quantisation is None:
             assert isinstance(content, Tensor), "a format without quantisation keeps weights as they are"
             products[name] = weight_format.freeze(content, bias)
-            continue
-        if isinstance(content, Tensor):
-            rows = content.split([piece.shape[0] for piece in each.pieces])
-            pieces: Sequence[StoredTensors] = [quantisation.quantise(piece) for piece in rows]
         else:
             pieces = content
-        # the token table comes first, in the dtype that the model computes in
-        products[name] = quantisation.assemble(pieces, bias, tensors["embed"].dtype)
-    if quantisation is not None and quantisation.finish is not None:
+            if isinstance(content, Tensor):
+                rows = content.split([piece.shape[0] for piece in each.pieces])
+                pieces = [quantisation.quantise(piece) for piece in rows]
+            # the token table comes first, in the dtype that the model computes in
+            products[name] = quantisation.assemble(pieces, bias, tensors["embed"].dtype)
+        if streaming is not None:
+            unfinished[name] = products[name]
+            if len(unfinished) == LINEARS_PER_LAYER:
+                streaming.take(int(name.split(".")[1]), unfinished)
+                unfinished = {}
+    # where layers are streamed there is no room to keep more than their weights
+    if quantisation is not None and quantisation.finish is not None and streaming is None:
         quantisation.finish(products.values(), room_bytes)
     # a tied head shares the token table's memory
     products["head"] = PLAIN.freeze(tensors.pop("head", tensors["embed"]), None)

@@ -5,6 +5,7 @@ Shapes:  T rows of the stream · K input width · N output width · C spare colu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeGuard
 
 import torch
@@ -15,9 +16,11 @@ __all__ = [
     "AugmentedProduct",
     "FrozenProduct",
     "PlainProduct",
+    "StreamableProduct",
     "can_accumulate",
     "can_augment",
     "can_reserve",
+    "can_stream",
     "plain_weight",
 ]
 
@@ -115,3 +118,20 @@ def can_augment(frozen: FrozenProduct) -> TypeGuard[AugmentedProduct]:
 def can_reserve(frozen: FrozenProduct) -> TypeGuard[AugmentedProduct]:
     """Return whether the weight of ``frozen`` can be laid out with spare columns."""
     return hasattr(frozen, "reserve_columns")
+
+
+class StreamableProduct(FrozenProduct, Protocol):
+    """A frozen product whose weight may stand in a buffer that holds it only while it is needed."""
+
+    @property
+    def streamed_weights(self) -> tuple[Tensor, ...]:
+        """The tensors of the weight, each contiguous and of any dtype; what is small (a bias) may stay resident."""
+        ...
+
+    def place_weights(self, weights: Sequence[Tensor]) -> None:
+        """Read these tensors from now on; they are like those of :attr:`streamed_weights`."""
+        ...
+
+
+def can_stream(frozen: FrozenProduct) -> TypeGuard[StreamableProduct]:
+    return hasattr(frozen, "place_weights")

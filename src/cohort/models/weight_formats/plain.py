@@ -5,6 +5,8 @@ Shapes:  T rows · K input width · X input width and spare columns · N output 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -87,6 +89,15 @@ class FrozenLinear:
     def forward_augmented(self, x_TX: Tensor) -> Tensor:
         """Return the product of x [T, K + c] with W and the first c columns behind it; outside autograd."""
         return F.linear(x_TX, self._wide_NX[:, : x_TX.shape[1]], self._bias_N)
+
+    @property
+    def streamed_weights(self) -> tuple[Tensor, ...]:
+        """The weight, without spare columns; the bias is resident, since autograd may keep it."""
+        return (self._weight_NK.contiguous(),)
+
+    def place_weights(self, weights: Sequence[Tensor]) -> None:
+        (self._weight_NK,) = weights
+        self._wide_NX = self._weight_NK
 
     @property
     def can_accumulate(self) -> bool:

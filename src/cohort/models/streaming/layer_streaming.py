@@ -1,0 +1,93 @@
+"""Takes the weights of streamed layers out of their products while a checkpoint is loaded, one layer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from cohort.core.errors import InputError, Problem
+from cohort.core.place import Place
+from cohort.kernels.packed_linear import FrozenProduct
+from cohort.kernels.packed_linear.frozen_product import can_stream
+from cohort.models.streaming.weight_ring import NUM_BUFFERS, WeightRing, WeightSource
+
+__all__ = ["ALIGNMENT", "LayerStreaming"]
+
+# of each tensor in a buffer: what kernels and tensor memory descriptors ask for, with room to spare
+ALIGNMENT = 256
+
+
+class LayerStreaming:
+    """Fills a source with the weights of some layers and builds the ring that fetches them.
+
+    Attributes:
+        layers: The streamed layers by number, in order.
+    """
+
+    def __init__(self, layers: Sequence[int], *, source: WeightSource, device: torch.device) -> None:
+        """Stream ``layers`` from ``source``; there must be more of them than buffers, or nothing would be saved."""
+        if len(layers) <= NUM_BUFFERS:
+            raise ValueError(f"streaming {len(layers)} layers through {NUM_BUFFERS} buffers saves no memory")
+        self.layers = tuple(layers)
+        self._source, self._device = source, device
+        self._buffers: tuple[Tensor, ...] = ()
+
+    def take(self, layer: int, products: Mapping[str, FrozenProduct]) -> None:
+        """Keep the weights of a loaded layer in the source; from now on its products read a buffer.
+
+        Raises:
+            InputError: a weight format that cannot be streamed, or no memory for the layer.
+        """
+        if layer not in self.layers:
+            return
+        streamed = []
+        for name, product in products.items():
+            if not can_stream(product):
+                raise InputError(_not_streamable(name, product))
+            streamed.append(product)
+        tensors = [tensor for product in streamed for tensor in product.streamed_weights]
+        starts, num_bytes = _laid_out(tensors)
+        if not self._buffers:
+            # zeros: the bytes between tensors are copied as well, and must not depend on what was there
+            self._buffers = tuple(
+                torch.zeros(num_bytes, dtype=torch.uint8, device=self._device) for _ in range(NUM_BUFFERS)
+            )
+        buffer = self._buffers[(place := self.layers.index(layer)) % NUM_BUFFERS]
+        assert buffer.nbytes == num_bytes, "the layers of a decoder are alike"
+        views = iter(
+            [
+                buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+                for start, tensor in zip(starts, tensors, strict=True)
+            ]
+        )
+        for product in streamed:
+            own = product.streamed_weights
+            moved = [next(views) for _ in own]
+            for view, tensor in zip(moved, own, strict=True):
+                view.copy_(tensor)
+            product.place_weights(moved)
+        self._source.keep(place, buffer)
+
+    def ring(self) -> WeightRing:
+        """Return the ring over the layers, all of which were taken."""
+        return WeightRing(self._source, layers=self.layers, buffers=self._buffers)
+
+
+def _laid_out(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
+    """Return where each tensor begins in a buffer, and the buffer's bytes."""
+    starts, end = [], 0
+    for tensor in tensors:
+        starts.append(end)
+        end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+    return starts, end
+
+
+def _not_streamable(name: str, product: FrozenProduct) -> Problem:
+    return Problem(
+        where=Place(key=("memory", "host_streamed_layers")),
+        found=f"{name}, whose weight format ({type(product).__name__}) cannot be streamed",
+        allowed="a format whose products offer streamed_weights and place_weights",
+        hint="Write host_streamed_layers: 0, or choose another weight format.",
+    )
