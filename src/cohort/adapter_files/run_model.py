@@ -14,7 +14,10 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
 from cohort.data.chat import use_chat_template
 from cohort.machine.machine import Machine, choose_machine
+from cohort.memory.host_streaming import layers_for_generation
+from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
+from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.parallel.answers import Answer, AnswerGenerator
 from cohort.runs.directory import RunDirectory
@@ -63,7 +66,14 @@ class RunModel:
         self.machine: Machine = choose_machine("auto" if task.num_gpus else 0, where=task.where("num_gpus"))
         self.tokenizer: Any = load_tokenizer(base.directory)
         use_chat_template(self.tokenizer, task.dataset.chat_template)
-        self.decoder: Decoder = load_decoder(base.directory, dtype=self.machine.dtype, device=self.machine.device)
+        # a model that trained through host memory must answer as well
+        streamed = layers_for_generation(read_config(base.directory), self.machine)
+        self.decoder: Decoder = load_decoder(
+            base.directory,
+            dtype=self.machine.dtype,
+            device=self.machine.device,
+            streaming=host_streaming(streamed.layers, self.machine.device),
+        )
         self.bank: AdapterBank | None = None
         self.slots: tuple[int, ...] = ()
         self._generator = AnswerGenerator(token_budget=_GENERATION_TOKENS, device=self.machine.device)

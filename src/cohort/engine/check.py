@@ -12,7 +12,8 @@ from cohort.data.report import DataReport
 from cohort.engine.estimate.estimate import estimate_task, hardware_of
 from cohort.engine.estimate.task_costs import TimeParts
 from cohort.machine.machine import Machine
-from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter, weight_bytes
+from cohort.memory.host_streaming import available_host_bytes, choose_streamed_layers, least_weight_bytes
+from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
 from cohort.models.counts import count_model
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
@@ -117,7 +118,16 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     needs = estimated_inputs(
         task, machine, config=inputs.config, layout=inputs.layout, specs=trials.largest(), rows=rows
     )
-    require_room_for_an_adapter(task, needs, base_bytes=weight_bytes(inputs.config, machine))
+    streamed = choose_streamed_layers(
+        task,
+        machine,
+        config=inputs.config,
+        layout=inputs.layout,
+        specs=trials.largest(),
+        rows=rows,
+        host_bytes=available_host_bytes(),
+    )
+    require_room_for_an_adapter(task, needs, base_bytes=streamed.device_bytes)
     examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
     plan = plan_evaluation(task, trials.first, validation=inputs.data.validation)
     trials.evaluate_at(plan.times)
@@ -138,7 +148,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         data=inputs.data.report,
         outlook=_outlook(task, inputs, machine, trials=trials, plan=plan),
         examples=tuple(examples),
-        notes=notes if evaluation is None else (*notes, evaluation),
+        notes=(*notes, *(note for note in (streamed.note, evaluation) if note is not None)),
         warnings=tuple(task_warnings(task, inputs, trials=trials.first, plan=plan)),
     )
 
@@ -152,7 +162,7 @@ def _outlook(
         time = estimate_task(task, hardware, inputs=inputs, most_gpus=num_gpus).options[0].time
     except InputError:
         # the memory limit was checked before; this estimate is from above and may refuse what a run accepts
-        if weight_bytes(inputs.config, machine) >= hardware.memory_bytes:
+        if least_weight_bytes(task, inputs.config, machine) >= hardware.memory_bytes:
             raise
     settings = task.early_exit_settings()
     # what trials end before their last step besides the selection is unknown before they train

@@ -132,13 +132,14 @@ def _warnings(gpus: tuple[Gpu, ...], disks: tuple[DiskSpace, ...]) -> tuple[str,
 
 
 def _used_memory(machine: Machine) -> str:
+    streamed = "a base model that does not fit is streamed from host memory (memory.host_streamed_layers)"
     recomputed = "a row that does not fit with all activations kept is recomputed (memory.gradient_checkpointing)"
     if machine.device.type == "cpu":
         return f"as much as the trials need; memory.limit bounds base model, adapters and passes; {recomputed}"
     # by the default margin: the doctor sees no task file
     fits = format_bytes(machine.memory_bytes * (1 - MARGIN_SHARE))
     measured = "what passes take is measured before training (memory.limit, memory.margin, memory.profile)"
-    return f"up to {fits}; {measured}; {recomputed}"
+    return f"up to {fits}; {measured}; {recomputed}; {streamed}"
 
 
 def examine_machine() -> MachineReport:

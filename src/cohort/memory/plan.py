@@ -7,6 +7,7 @@ The formula that predicts the peak of a pass is fitted in :mod:`cohort.schedulin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -181,6 +182,9 @@ def plan_memory(
     else:
         needs = estimate_passes(decoder.config, dtype=decoder.dtype, device=decoder.device)
         needs = replace(needs, margin_share=task.memory.margin)
+    if decoder.ring is not None:
+        # passes of streamed layers are not recorded
+        needs = replace(needs, graph_bytes=lambda tokens: math.inf if tokens else 0.0)
     return MemoryPlan(
         machine=machine, needs=needs, profile=profile, limit_bytes=limit, base_bytes=_taken(decoder), key=key
     )

@@ -45,6 +45,7 @@ class RankSetup:
         objective: Name of what trials minimise.
         train_rows: Training rows of the first task; number 0 among the rows that the rank keeps.
         threads: CPU threads of torch; another number would give other last bits.
+        host_streamed_layers: Layers that are not resident but streamed from host memory.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class RankSetup:
     objective: str
     train_rows: TokenisedRows
     threads: int
+    host_streamed_layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from cohort.core.errors import CohortError
+from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor
@@ -35,7 +36,12 @@ def build_rank(setup: RankSetup) -> Rank:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, setup.memory_limit_bytes / total), device)
     torch.set_num_threads(setup.threads)
-    decoder = load_decoder(setup.model_directory, dtype=setup.dtype, device=device)
+    decoder = load_decoder(
+        setup.model_directory,
+        dtype=setup.dtype,
+        device=device,
+        streaming=host_streaming(setup.host_streamed_layers, device),
+    )
     executor = RankExecutor(
         decoder,
         target_linears=setup.target_linears,

@@ -18,7 +18,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.integrations.trackers import tracker_problems
 from cohort.machine.machine import Machine, choose_machine
 from cohort.machine.measurements import CostKey
-from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory, weight_bytes
+from cohort.memory.host_streaming import least_weight_bytes
+from cohort.memory.limit import estimated_inputs, limit_problem, smallest_memory
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
@@ -198,7 +199,7 @@ def _limit_problems(
     rows: TokenisedRows | None,
 ) -> list[Problem]:
     """Return what is wrong with a limit that the base model uses up, and which limit would do where that is known."""
-    base_bytes = weight_bytes(config, machine)
+    base_bytes = least_weight_bytes(task, config, machine)
     problem = limit_problem(task, base_bytes=base_bytes)
     # the smallest memory is searched for, which takes trials and rows: only where a message will name it
     if problem is not None and target_modules is not None and rows is not None:

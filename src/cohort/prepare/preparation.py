@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohort.core.clock import Clock
@@ -12,9 +12,11 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
+from cohort.memory.host_streaming import available_host_bytes, choose_streamed_layers
 from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.models.decoder import Decoder
+from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_executor import RankExecutor
@@ -30,6 +32,7 @@ from cohort.prepare.warnings import task_warnings
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives import OBJECTIVES
+from cohort.training.trial import TrialSpec
 from cohort.tuning.evaluation_times import EvaluationPlan
 
 __all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare", "ranked_rows"]
@@ -160,6 +163,7 @@ class Preparation:
             objective=self.task.objective,
             train_rows=self.inputs.data.train,
             threads=self.machine.threads,
+            host_streamed_layers=() if self.decoder.ring is None else self.decoder.ring.layers,
         )
 
 
@@ -188,10 +192,11 @@ def prepare(
     inputs, machine = read_inputs_and_machine(task, also=also)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
-    decoder = _load(task, inputs, machine, backbone)
-    # trials before memory: passes are measured for the ranks that will train
+    # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train)
-    loaded, specs, layout = clock.monotonic(), proposals.largest(), inputs.layout
+    specs, layout = proposals.largest(), inputs.layout
+    decoder, streamed = _load(task, inputs, machine, backbone, specs=specs)
+    loaded = clock.monotonic()
     memory = backbone.memory if backbone else plan_memory(
         task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=data.train, clock=clock, say=say
     )  # fmt: skip
@@ -201,13 +206,13 @@ def prepare(
         task, specs=specs, layout=layout, rows=data.train, request=request
     )
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
-    notes = (evaluation, memory.note(), recomputed_note(sizes, data.train.lengths))
+    notes = (evaluation, streamed, memory.note(), recomputed_note(sizes, data.train.lengths))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
         inputs=input_facts(task, inputs, plan=plan),
         sizes=size_facts(sizes),
-        memory=memory.facts(),
+        memory=replace(memory.facts(), host_streamed_layers=None if decoder.ring is None else len(decoder.ring.layers)),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
         # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
@@ -254,8 +259,36 @@ def ranked_rows(task: TaskFile, rows: TokenisedRows) -> list[int]:
     return sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
 
 
-def _load(task: TaskFile, inputs: TaskInputs, machine: Machine, backbone: LoadedBackbone | None) -> Decoder:
-    if backbone is None:
-        return load_decoder(inputs.model_directory, dtype=machine.dtype, device=machine.device)
-    backbone.require_same(task, directory=inputs.model_directory, machine=machine)
-    return backbone.decoder
+def _load(
+    task: TaskFile,
+    inputs: TaskInputs,
+    machine: Machine,
+    backbone: LoadedBackbone | None,
+    *,
+    specs: Sequence[TrialSpec],
+) -> tuple[Decoder, str | None]:
+    """Return the base model, and a note where some of its layers are streamed."""
+    if backbone is not None:
+        backbone.require_same(task, directory=inputs.model_directory, machine=machine)
+        return backbone.decoder, None
+    # each rank keeps its own copy of the streamed layers
+    available = available_host_bytes()
+    streamed = choose_streamed_layers(
+        task,
+        machine,
+        config=inputs.config,
+        layout=inputs.layout,
+        specs=specs,
+        rows=inputs.data.train,
+        host_bytes=None if available is None else available // max(1, machine.num_gpus),
+    )
+    try:
+        decoder = load_decoder(
+            inputs.model_directory,
+            dtype=machine.dtype,
+            device=machine.device,
+            streaming=host_streaming(streamed.layers, machine.device),
+        )
+    except InputError as error:
+        raise InputError([task.located(problem) for problem in error.problems]) from error
+    return decoder, streamed.note

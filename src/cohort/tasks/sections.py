@@ -100,6 +100,14 @@ def _memory_limit(value: object) -> object:
 LEAST_LIMIT = 1 << 20
 
 
+def _streamed_layers(value: object) -> object:
+    # streaming one or two layers through two buffers saves no memory
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and (value == 0 or value >= 3)):
+        return value
+    allowed = "auto, 0 (none), or a whole number of at least 3"
+    refuse(Refusal(found=repr(value), allowed=allowed, hint="Write host_streamed_layers: auto."))
+
+
 class MemorySection(Section):
     """How much of its device's memory a run may use. No key changes a result, so a resumed run may change them."""
 
@@ -130,6 +138,15 @@ class MemorySection(Section):
         "auto",
         allowed="auto | always | never",
         description="recompute activations in the backward pass; auto: of passes that do not fit otherwise",
+    )
+    host_streamed_layers: Annotated[
+        Literal["auto"] | int,
+        BeforeValidator(_streamed_layers),
+        WithJsonSchema({"anyOf": [{"const": "auto"}, {"const": 0}, {"type": "integer", "minimum": 3}]}),
+    ] = setting(
+        "auto",
+        allowed="auto, 0, or a whole number of at least 3",
+        description="layers of the base model that stay in host memory; auto: as many as do not fit on the GPU",
     )
 
 

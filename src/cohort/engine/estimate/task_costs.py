@@ -6,6 +6,7 @@ which tasks are alike); then they are fitted to the measured steps, with the ana
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from cohort.core.units import format_bytes
 from cohort.engine.estimate.measuring_time import MeasuringTime
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
+from cohort.memory.host_streaming import StreamedLayers, choose_streamed_layers
 from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory
 from cohort.memory.sizes import (
     GRAPH_TOKENS,
@@ -80,6 +82,7 @@ class TimeParts:
 
 
 def cost_key(inputs: TaskInputs, hardware: Hardware) -> CostKey:
+    """Return the key of steps with every layer resident."""
     return inputs.cost_key(hardware=hardware.name, precision="bfloat16" if hardware.is_gpu else "float32")
 
 
@@ -153,7 +156,7 @@ class TaskCosts:
         Raises:
             InputError: it does not fit, or not with the largest rank.
         """
-        weights = math.ceil(self.weight_bytes / num_gpus)
+        weights = self._device_weight_bytes(num_gpus)
         free = self.device_bytes - weights
         limit = self.task.memory.limit
         machine = Machine(
@@ -188,6 +191,29 @@ class TaskCosts:
             next_to = f", next to the base model on {self.hardware.name}"
             raise InputError([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
 
+    def _device_weight_bytes(self, num_gpus: int) -> int:
+        # over several GPUs the model is spread; on one, what does not fit is streamed from host memory
+        return math.ceil(self.weight_bytes / num_gpus) if num_gpus > 1 else self.streamed.device_bytes
+
+    @functools.cached_property
+    def streamed(self) -> StreamedLayers:
+        """The layers that one GPU streams from host memory."""
+        machine = Machine(
+            device=torch.device("cuda" if self.hardware.is_gpu else "cpu"),
+            device_name=self.hardware.name,
+            dtype="bfloat16" if self.hardware.is_gpu else "float32",
+            threads=1,
+            memory_bytes=int(self.hardware.memory_bytes),
+        )
+        return choose_streamed_layers(
+            self.task,
+            machine,
+            config=self.inputs.config,
+            layout=self.layout,
+            specs=self.proposals.largest(),
+            rows=self.inputs.data.train,
+        )
+
     @property
     def device_bytes(self) -> float:
         """The device's memory, or the task's limit where that is lower."""
@@ -214,7 +240,7 @@ class TaskCosts:
         """Return what each device holds at most: its share of the base model, the bank, one pass and the loss head."""
         row_bytes = rank_row_bytes(self.layout, has_compute_copy=self.hardware.is_gpu)
         # an upper bound: what several GPUs would spare of adapters and passes is not counted
-        memory = self.weight_bytes / num_gpus + sizes.executor.num_rank_rows * row_bytes
+        memory = self._device_weight_bytes(num_gpus) + sizes.executor.num_rank_rows * row_bytes
         tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
         memory += self.activation_bytes * tokens if kept is None else max(
             self.activation_bytes * min(kept, tokens), self.recomputed_bytes * tokens
@@ -279,8 +305,12 @@ class TaskCosts:
             trained=sum(trial.planned_tokens for trial in self.trials),
             num_evaluations=sum(counts.values()),
         )
+        tokens = sum(work.num_tokens * work.num_steps for work in self.works.values())
+        passes = max(training.num_steps, tokens / sizes.executor.token_budget)
+        copies = passes * self.streamed.seconds_per_pass if num_gpus == 1 else 0.0
         return TimeParts(
-            training=training.seconds,
+            # copies of streamed layers run while others compute
+            training=max(training.seconds, copies),
             evaluation=measuring.evaluations(data, plan, counts=counts),
             comparison=measuring.comparison(data, plan, searched_tokens=searched),
             start=self._start_seconds(),

@@ -6,15 +6,18 @@ as the layers from one streamed layer to the next compute for L / 55 GB/s (PCIe 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.units import format_bytes
+from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.streaming.weight_ring import Complete, CopyDone, Ready
 
-__all__ = ["HostSource"]
+__all__ = ["HostSource", "host_streaming"]
 
 # torch rounds page-locked blocks up to a power of two: whole blocks of this size waste nothing
 BLOCK_BYTES = 1 << 28
@@ -68,3 +71,8 @@ def _no_memory(taken: int, wanted: int, *, reason: str) -> InputError:
             hint="Stream fewer layers, raise the container's memory and `ulimit -l`, or choose a smaller base model.",
         )
     )
+
+
+def host_streaming(layers: Sequence[int], device: torch.device) -> LayerStreaming | None:
+    """Return what a loader needs to keep ``layers`` in host memory; None where there are none."""
+    return LayerStreaming(layers, source=HostSource(device), device=device) if layers else None
