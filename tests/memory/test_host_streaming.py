@@ -80,7 +80,9 @@ def chosen(
 
 
 def test_a_model_that_fits_is_resident() -> None:
-    small = replace(LLAMA_70B, num_layers=32, windows=(None,) * 32, hidden_size=4096, intermediate_size=14336, num_heads=32)
+    small = replace(
+        LLAMA_70B, num_layers=32, windows=(None,) * 32, hidden_size=4096, intermediate_size=14336, num_heads=32
+    )
     found = chosen(task_of(), config=small)
     assert (found.count, found.note, found.layers) == (0, None, ())
     assert found.device_bytes == found.base_bytes
