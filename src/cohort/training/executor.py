@@ -352,6 +352,14 @@ class Executor:
         return self.gradient_checkpointing.is_for(sum(len(entry.sample.tokens) for entry in part))
 
 
+def _captured_passes(decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> CapturedPasses | None:
+    # the copies of a ring wait for events of the pass before, which a graph could not
+    if most_rows == 0 or decoder.ring is not None or not bank.weights_RD.is_cuda:
+        return None
+    has_grouped_kernels = choose_backend(bank.compute_RD) is Backend.TRITON
+    return CapturedPasses(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None
+
+
 def _fresh_weights(bank: AdapterBank) -> Callable[[int, int], Tensor]:
     """Return what draws the initial weights [r, D] of a rank and a seed, on the host."""
     layout, dtype, on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
