@@ -118,18 +118,9 @@ class Executor:
         )
         self._residents: dict[int, Resident] = {}
         self._fresh_weights = _fresh_weights(self.bank)
-        on_gpu = self.bank.weights_RD.is_cuda
-        # copies of a ring are ordered by events of the pass before, which a graph could not wait for
-        is_streamed = decoder.ring is not None
-        records = (
-            settings.graph_tokens > 0
-            and on_gpu
-            and not is_streamed
-            and choose_backend(self.bank.compute_RD) is Backend.TRITON
-        )
-        self.captured = CapturedPasses(decoder, self.bank, most_rows=settings.graph_tokens) if records else None
+        self.captured = _captured_passes(decoder, self.bank, most_rows=settings.graph_tokens)
         # on a CPU the host is the device: there is nothing to be ahead of
-        self._stages = on_gpu
+        self._stages = self.bank.weights_RD.is_cuda
         self._staged: tuple[StepSamples, StagedPass] | None = None
         self.memory = DeviceMemory(
             device, limit_bytes=memory_limit_bytes, base_bytes=decoder.num_bytes + self.bank.num_bytes
