@@ -176,10 +176,12 @@ def freeze_weights(
             assert isinstance(content, Tensor), "a format without quantisation keeps weights as they are"
             products[name] = weight_format.freeze(content, bias)
         else:
-            pieces = content
+            pieces: Sequence[StoredTensors] = ()
             if isinstance(content, Tensor):
                 rows = content.split([piece.shape[0] for piece in each.pieces])
                 pieces = [quantisation.quantise(piece) for piece in rows]
+            else:
+                pieces = content
             # the token table comes first, in the dtype that the model computes in
             products[name] = quantisation.assemble(pieces, bias, tensors["embed"].dtype)
         if streaming is not None:
