@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,4 +108,18 @@ def random_rows(count: int, *, seed: int = 0, shortest: int = 2, longest: int = 
         references=("",) * count,
         sources=tuple(f"random:{i + 1}" for i in range(count)),
         fingerprint=f"random-{seed}-{count}",
+    )
+
+
+def compared_rows(count: int, *, seed: int = 0, longest: int = 50) -> TokenisedRows:
+    """Return such rows with what any objective may read: borders, labels and a reference model's log-probabilities."""
+    rows, rng = random_rows(count, seed=seed, longest=longest), np.random.default_rng(seed + 1)
+    starts = np.array([int(rows.sample(row).trained.argmax()) for row in range(count)], dtype=np.int64)
+    trained = [int(rows.sample(row).trained.sum()) for row in range(count)]
+    return replace(
+        rows,
+        answer_starts=starts,
+        labels=rng.random(count) < 0.6,
+        # about what random models give a token
+        reference_logps=-np.array(trained) * rng.uniform(3.5, 5.5, size=count),
     )

@@ -16,7 +16,7 @@ from cohort.data.tokenised import Sample
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, evaluation_losses
 from cohort.training.micro_batches import MicroBatches
-from cohort.training.objectives.objective import Objective
+from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.objectives.sft import SupervisedFineTuning
 from tests.training.small_models import random_rows
 
@@ -31,11 +31,12 @@ class PairsByLength(Objective):
     def divisor(self, samples: Sequence[Sample]) -> int:
         return 10
 
-    def terms(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
+    def terms(self, groups: Groups) -> Tensor:
+        samples = groups.samples
         return torch.tensor([float(len(a.tokens) - len(b.tokens)) for a, b in zip(samples[::2], samples[1::2])])  # noqa: B905
 
-    def metrics(self, losses_T: Tensor, samples: Sequence[Sample]) -> Mapping[str, Tensor]:
-        return {"first": torch.tensor([float(sample.sample_id) for sample in samples[::2]])}
+    def metrics(self, groups: Groups) -> Mapping[str, Tensor]:
+        return {"first": torch.tensor([float(sample.sample_id) for sample in groups.samples[::2]])}
 
 
 def evaluate(
@@ -49,15 +50,14 @@ def evaluate(
         return torch.cat([torch.full((len(entry.sample.tokens),), float(entry.slot + 2)) for entry in entries])
 
     found = evaluation_losses(
-        SimpleNamespace(objective=objective, measure=measure),  # type: ignore[arg-type]
+        SimpleNamespace(measure=measure),  # type: ignore[arg-type]
         micro_batches=MicroBatches(
             PassKind.EVALUATE,
             token_budget=token_budget,
             memory=DeviceMemory("cpu"),
             reliefs=[],
-            group_size=objective.group_size,
         ),
-        slots=slots,
+        objectives=dict.fromkeys(slots, objective),
         rows=ROWS,
         row_ids=row_ids,
         too_large=lambda entry, words: RuntimeError(words),

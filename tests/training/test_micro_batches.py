@@ -18,7 +18,7 @@ from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
 from cohort.training.micro_batches import MicroBatches, sample_too_large
 
 
-def entries_of(lengths: Sequence[int]) -> list[SlotSample]:
+def entries_of(lengths: Sequence[int], *, group_size: int = 1) -> list[SlotSample]:
     return [
         SlotSample(
             slot=0,
@@ -27,12 +27,13 @@ def entries_of(lengths: Sequence[int]) -> list[SlotSample]:
                 tokens=np.zeros(length, dtype=np.int32),
                 trained=np.ones(length, dtype=np.bool_),
             ),
+            group_size=group_size,
         )
         for sample_id, length in enumerate(lengths)
     ]
 
 
-def batches_of(token_budget: int, *, group_size: int = 1, mode: GradientCheckpointing | None = None) -> MicroBatches:
+def batches_of(token_budget: int, *, mode: GradientCheckpointing | None = None) -> MicroBatches:
     policy = None
     if mode is not None:
         policy = GradientCheckpointingPolicy(mode, keep_tokens=None, device="cpu")
@@ -42,7 +43,6 @@ def batches_of(token_budget: int, *, group_size: int = 1, mode: GradientCheckpoi
         memory=DeviceMemory("cpu"),
         reliefs=[],
         policy=policy,
-        group_size=group_size,
     )
 
 
@@ -59,8 +59,8 @@ def too_large(entry: SlotSample, words: str) -> Exception:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 80), st.integers(1, 3))
 def test_groups_stay_whole_in_order_and_within_the_budget(lengths: list[int], budget: int, size: int) -> None:
     lengths = lengths * size
-    entries = entries_of(lengths)
-    parts = [entries[part] for part in batches_of(budget, group_size=size).split(entries)]
+    entries = entries_of(lengths, group_size=size)
+    parts = [entries[part] for part in batches_of(budget).split(entries)]
     assert [entry for part in parts for entry in part] == entries
     for part in parts:
         assert part[0].sample.sample_id % size == 0
@@ -104,7 +104,7 @@ def test_without_a_restart_what_is_done_is_kept() -> None:
 
 
 def test_a_group_that_does_not_fit_is_recomputed_then_its_longest_row_is_named() -> None:
-    batches = batches_of(100, group_size=2, mode=GradientCheckpointing.AUTO)
+    batches = batches_of(100, mode=GradientCheckpointing.AUTO)
     attempts: list[int] = []
 
     def one_pass(part: Sequence[SlotSample]) -> None:
@@ -112,7 +112,7 @@ def test_a_group_that_does_not_fit_is_recomputed_then_its_longest_row_is_named()
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(LookupError, match="1: full"):
-        batches.run(entries_of([5, 9]), one_pass, too_large=too_large)
+        batches.run(entries_of([5, 9], group_size=2), one_pass, too_large=too_large)
     assert attempts == [2, 2]
     (shortage,) = batches.take_shortages()
     assert shortage.keep_tokens == 13

@@ -14,13 +14,14 @@ from cohort.data.packing import SlotSample, pack
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.device_memory import DeviceMemory
+from cohort.training.group_terms import StepTerms, group_terms
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.passes import Passes, pass_size
 from tests.training.small_models import random_rows, save_llama
 
 ROWS = random_rows(6, seed=9, longest=12)
 ENTRIES = [SlotSample(slot=row // 3, sample=ROWS.sample(row)) for row in range(6)]
-DIVISORS = {0: 20, 1: 10}
+STEPS = {slot: StepTerms(objective=DEFAULT_OBJECTIVE, divisor=divisor) for slot, divisor in {0: 20, 1: 10}.items()}
 NOTHING: frozenset[int] = frozenset()
 
 
@@ -41,11 +42,11 @@ def bank(decoder: Decoder) -> AdapterBank:
 
 
 def passes_of(decoder: Decoder, bank: AdapterBank) -> Passes:
-    return Passes(decoder, bank, objective=DEFAULT_OBJECTIVE, memory=DeviceMemory("cpu"), captured=None)
+    return Passes(decoder, bank, memory=DeviceMemory("cpu"), captured=None)
 
 
 def test_a_staged_pass_is_for_the_same_samples_in_the_same_bank(decoder: Decoder, bank: AdapterBank) -> None:
-    staged = passes_of(decoder, bank).stage(ENTRIES, DIVISORS, fresh_slots=NOTHING)
+    staged = passes_of(decoder, bank).stage(ENTRIES, STEPS, fresh_slots=NOTHING)
     slots = bank.slot_table()
     assert staged.is_for(list(ENTRIES), slots=slots, fresh_slots=NOTHING)
     assert not staged.is_for(ENTRIES[:-1], slots=slots, fresh_slots=NOTHING)
@@ -57,25 +58,25 @@ def test_a_staged_pass_is_for_the_same_samples_in_the_same_bank(decoder: Decoder
 
 def test_a_staged_pass_trains_as_one_that_is_not(decoder: Decoder, bank: AdapterBank) -> None:
     passes = passes_of(decoder, bank)
-    expected = passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING)
+    expected = passes.train(ENTRIES, STEPS, fresh_slots=NOTHING)
     gradients = bank.grads_RD.clone()
     bank.grads_RD.zero_()
-    staged = passes.stage(ENTRIES, DIVISORS, fresh_slots=NOTHING)
-    found = passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING, staged=staged)
+    staged = passes.stage(ENTRIES, STEPS, fresh_slots=NOTHING)
+    found = passes.train(ENTRIES, STEPS, fresh_slots=NOTHING, staged=staged)
     assert torch.equal(found, expected)
     assert torch.equal(bank.grads_RD, gradients)
     # void: another pass was staged
     bank.grads_RD.zero_()
-    other = passes.stage(ENTRIES[:2], DIVISORS, fresh_slots=NOTHING)
-    assert torch.equal(passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING, staged=other), expected)
+    other = passes.stage(ENTRIES[:2], STEPS, fresh_slots=NOTHING)
+    assert torch.equal(passes.train(ENTRIES, STEPS, fresh_slots=NOTHING, staged=other), expected)
     assert torch.equal(bank.grads_RD, gradients)
 
 
 def test_measuring_gives_the_losses_and_no_gradient(decoder: Decoder, bank: AdapterBank) -> None:
     passes = passes_of(decoder, bank)
-    terms = DEFAULT_OBJECTIVE.terms(passes.measure(ENTRIES), [entry.sample for entry in ENTRIES])
+    terms = group_terms(passes.measure(ENTRIES), ENTRIES, STEPS)
     assert not bank.grads_RD.any()
-    assert torch.equal(terms, passes.train(ENTRIES, DIVISORS, fresh_slots=NOTHING))
+    assert torch.equal(terms, passes.train(ENTRIES, STEPS, fresh_slots=NOTHING))
 
 
 def test_the_size_of_a_pass_counts_what_its_memory_depends_on(decoder: Decoder, bank: AdapterBank) -> None:

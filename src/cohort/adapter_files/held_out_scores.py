@@ -19,12 +19,14 @@ from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY, LOSS, Metric, score_texts
 from cohort.prepare.metrics import reference_row
+from cohort.prepare.objectives import task_objective
 from cohort.serving.generate import GenerateRequest
 from cohort.serving.sampler import Sampling
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
 from cohort.training.micro_batches import MicroBatches, sample_too_large
-from cohort.training.objectives import OBJECTIVES
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 from cohort.training.passes import Passes
 
 __all__ = ["HeldOutScores"]
@@ -70,13 +72,15 @@ class HeldOutScores:
     def of(self, slots: Sequence[int | None]) -> list[Mapping[str, RowValues]]:
         """Return what each of ``slots`` (None: the frozen model) has on the rows, by metric; ``loss`` is the first."""
         self._watcher(BatchProgress(phase="measuring the loss", num_done=0, num_rows=0, elapsed_seconds=0.0))
-        losses = self._losses(slots, self._rows)
+        losses = self._losses(slots, self._rows, objective=task_objective(self._loaded.base.task))
         found = [{LOSS: RowValues(values=loss.terms, weights=loss.divisors)} for loss in losses]
         if self._metrics:
             for own, scores in zip(found, self._answer_scores(slots), strict=True):
                 own.update(scores)
         if self._choices is not None:
-            for own, loss in zip(found, self._losses(slots, self._choices.rows), strict=True):
+            for own, loss in zip(
+                found, self._losses(slots, self._choices.rows, objective=DEFAULT_OBJECTIVE), strict=True
+            ):
                 own[CHOICE_ACCURACY] = RowValues.of_scores(self._choices.accuracy_of(loss.means))
         return list(found)
 
@@ -90,11 +94,12 @@ class HeldOutScores:
             tokenizer=self._loaded.tokenizer,
         )
 
-    def _losses(self, slots: Sequence[int | None], rows: TokenisedRows) -> list[EvaluationLoss]:
+    def _losses(
+        self, slots: Sequence[int | None], rows: TokenisedRows, *, objective: Objective
+    ) -> list[EvaluationLoss]:
         loaded = self._loaded
         # a pass lays out slots even where only the frozen model reads
         bank = loaded.bank or AdapterBank(AdapterLayout({}), num_slots=1, num_rank_rows=1, device=loaded.machine.device)
-        objective = OBJECTIVES[loaded.base.task.objective]
         memory = DeviceMemory(loaded.machine.device)
         numbers = [BASE_SLOT if slot is None else slot for slot in slots]
 
@@ -103,15 +108,14 @@ class HeldOutScores:
             return sample_too_large(entry.sample, words, whose=whose, source=rows.sources[entry.sample.sample_id])
 
         found = evaluation_losses(
-            Passes(loaded.decoder, bank, objective=objective, memory=memory, captured=None),
+            Passes(loaded.decoder, bank, memory=memory, captured=None),
             micro_batches=MicroBatches(
                 PassKind.EVALUATE,
                 token_budget=loaded.base.facts.sizes.token_budget or _TOKEN_BUDGET,
                 memory=memory,
                 reliefs=[],
-                group_size=objective.group_size,
             ),
-            slots=numbers,
+            objectives=dict.fromkeys(numbers, objective),
             rows=rows,
             row_ids=range(len(rows) // objective.group_size),
             too_large=too_large,

@@ -46,11 +46,13 @@ class SlotSample:
         slot: Slot of its adapter; -1 for the frozen model alone.
         sample: Tokens and training mask.
         row_keys: Dropout keys of its rows, int64 [L]; None where nothing is dropped.
+        group_size: Samples of its group, which stand one after the other and share a micro-batch.
     """
 
     slot: int
     sample: Sample
     row_keys: NDArray[np.int64] | None = None
+    group_size: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ Shapes:  N samples · T tokens of all samples
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,17 @@ class Sample:
     Attributes:
         tokens: int32 [L], at least 2 tokens.
         trained: bool [L]; True where the token is a training target. Entry 0 is always False, as nothing predicts it.
+        answer_start: The first token of the answer, of rows whose prompt and answer are told apart; else 0.
+        is_desirable: Whether the answer is one to learn, of rows with a label.
+        reference_logp: ``log p`` of the answer by the reference model, in nats; 0 where none is needed.
     """
 
     sample_id: int
     tokens: NDArray[np.int32]
     trained: NDArray[np.bool_]
+    answer_start: int = 0
+    is_desirable: bool = True
+    reference_logp: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,9 @@ class TokenisedRows:
         sources: ``file:line`` by row, for messages.
         columns: Each row as its file has it, as a JSON object, for metrics; empty for rows that are only trained on.
         fingerprint: SHA-256 over content, tokenizer and every setting that shaped it (hex).
+        answer_starts: int64 [N], the place of the first token of each row's answer; empty where rows are not divided.
+        labels: bool [N], whether each answer is desirable; empty where rows have no label.
+        reference_logps: float64 [N], ``log p`` of each answer by the reference model; empty where none is needed.
     """
 
     tokens_T: NDArray[np.int32]
@@ -50,6 +59,9 @@ class TokenisedRows:
     sources: tuple[str, ...]
     fingerprint: str
     columns: tuple[str, ...] = ()
+    answer_starts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    labels: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    reference_logps: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, dtype=np.float64))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -62,4 +74,11 @@ class TokenisedRows:
     def sample(self, sample_id: int) -> Sample:
         """Return row ``sample_id`` as views into the flat arrays."""
         start, end = int(self.offsets[sample_id]), int(self.offsets[sample_id + 1])
-        return Sample(sample_id=sample_id, tokens=self.tokens_T[start:end], trained=self.trained_T[start:end])
+        return Sample(
+            sample_id=sample_id,
+            tokens=self.tokens_T[start:end],
+            trained=self.trained_T[start:end],
+            answer_start=int(self.answer_starts[sample_id]) if len(self.answer_starts) else 0,
+            is_desirable=bool(self.labels[sample_id]) if len(self.labels) else True,
+            reference_logp=float(self.reference_logps[sample_id]) if len(self.reference_logps) else 0.0,
+        )

@@ -39,7 +39,6 @@ from cohort.runs.facts import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.task_file import TaskFile
 from cohort.training.device_memory import release_cached
-from cohort.training.objectives import OBJECTIVES
 from cohort.training.trial import TrialSpec
 
 __all__ = ["MemoryPlan", "plan_memory"]
@@ -170,7 +169,7 @@ def plan_memory(
             memory_limit_bytes=None if on_gpu else limit,
             known=read_passes(key),
             gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
-            objective=OBJECTIVES[task.objective],
+            objective=specs[0].objective,
             clock=clock.monotonic,
         )
         if profile is not None and profile.num_passes:

@@ -10,6 +10,7 @@ from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt, RankExecutor
 from cohort.training.executor import ExecutorSettings
+from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = [
@@ -42,7 +43,6 @@ class RankSetup:
         target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
         settings: The executor's.
         memory_limit_bytes: As an executor's.
-        objective: Name of what trials minimise.
         train_rows: Training rows of the first task; number 0 among the rows that the rank keeps.
         threads: CPU threads of torch; another number would give other last bits.
         host_streamed_layers: Layers that are not resident but streamed from host memory.
@@ -55,7 +55,6 @@ class RankSetup:
     target_linears: Mapping[str, tuple[int, int]]
     settings: ExecutorSettings
     memory_limit_bytes: int | None
-    objective: str
     train_rows: TokenisedRows
     threads: int
     host_streamed_layers: tuple[int, ...] = ()
@@ -175,9 +174,12 @@ class Evaluate:
     trial_ids: Sequence[int]
     rows: int
     row_ids: Sequence[int]
+    objective: Objective | None = None
 
     def run(self, rank: Rank) -> Any:
-        return rank.executor.evaluate(self.trial_ids, rows=rank.rows[self.rows], row_ids=self.row_ids)
+        return rank.executor.evaluate(
+            self.trial_ids, rows=rank.rows[self.rows], row_ids=self.row_ids, objective=self.objective
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

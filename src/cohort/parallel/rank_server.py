@@ -21,7 +21,6 @@ from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.transport import Channel
-from cohort.training.objectives import OBJECTIVES
 
 __all__ = ["build_rank", "main", "serve"]
 
@@ -50,7 +49,6 @@ def build_rank(setup: RankSetup) -> Rank:
         device=device,
         compute_dtype=decoder.dtype,
         memory_limit_bytes=setup.memory_limit_bytes,
-        objective=OBJECTIVES[setup.objective],
     )
     return Rank(executor=executor, rows={0: setup.train_rows})
 

@@ -38,6 +38,8 @@ from cohort.parallel.rank_process import RankProcess
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["ReplicaExecutor"]
@@ -220,23 +222,34 @@ class ReplicaExecutor:
         return tuple(events[key] for key in self.resident if key in events)
 
     def evaluate(
-        self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         shares = self._shares(trial_ids)
+
+        def local() -> dict[int, EvaluationLoss]:
+            return self._local.evaluate(shares[0], rows=rows, row_ids=row_ids, objective=objective)
+
         found, error = self._all(
             {
-                rank: Evaluate(trial_ids=keys, rows=self._send_rows(rows), row_ids=tuple(row_ids))
+                rank: Evaluate(trial_ids=keys, rows=self._send_rows(rows), row_ids=tuple(row_ids), objective=objective)
                 for rank, keys in shares.items()
                 if rank
             },
-            local=(lambda: self._local.evaluate(shares[0], rows=rows, row_ids=row_ids)) if 0 in shares else None,
+            local=local if 0 in shares else None,
         )
         if error is not None:
             raise error
         return {key: loss for of_rank in found.values() for key, loss in of_rank.items()}
 
-    def evaluate_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> EvaluationLoss:
-        return self._local.evaluate_base(rows=rows, row_ids=row_ids)
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss:
+        return self._local.evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
 
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
         shares: dict[int, list[int]] = {}

@@ -15,6 +15,8 @@ from cohort.parallel.rank_executor import Prompt
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["TrainingExecutor"]
@@ -70,9 +72,16 @@ class TrainingExecutor(Protocol):
     def steps_of(self, trial_id: int) -> int: ...
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
     def evaluate(
-        self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]: ...
-    def evaluate_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> EvaluationLoss: ...
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss: ...
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]
     ) -> list[list[int]]: ...

@@ -25,13 +25,14 @@ from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
 from cohort.prepare.trials import evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.warnings import task_warnings
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.task_file import TaskFile
-from cohort.training.objectives import OBJECTIVES
+from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec
 from cohort.tuning.evaluation_times import EvaluationPlan
 
@@ -113,9 +114,14 @@ class Preparation:
     warnings: tuple[str, ...] = ()
 
     @property
+    def objective(self) -> Objective:
+        """What a trial minimises that searches nothing; the base model is measured by it."""
+        return task_objective(self.task)
+
+    @property
     def group_size(self) -> int:
         """Rows that share a term of the objective, and so are evaluated together."""
-        return OBJECTIVES[self.task.objective].group_size
+        return self.objective.group_size
 
     @property
     def backbone(self) -> LoadedBackbone:
@@ -145,7 +151,6 @@ class Preparation:
                 device=self.machine.device,
                 compute_dtype=self.decoder.dtype,
                 memory_limit_bytes=self.memory.limit_bytes,
-                objective=OBJECTIVES[self.task.objective],
             )
             executor = ReplicaExecutor(local, others) if others else local
             started.pop_all()
@@ -160,7 +165,6 @@ class Preparation:
             target_linears=self.inputs.layout.linears,
             settings=self.sizes.executor,
             memory_limit_bytes=self.memory.limit_bytes,
-            objective=self.task.objective,
             train_rows=self.inputs.data.train,
             threads=self.machine.threads,
             host_streamed_layers=() if self.decoder.ring is None else self.decoder.ring.layers,
@@ -254,7 +258,7 @@ def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[in
 
 def ranked_rows(task: TaskFile, rows: TokenisedRows) -> list[int]:
     """Return all rows, or groups of rows, in the order in which :func:`choose_rows` takes them."""
-    available = len(rows) // OBJECTIVES[task.objective].group_size
+    available = len(rows) // task_objective(task).group_size
     # each row's rank is its own hash, so that one more validation row changes at most one chosen row
     return sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
 

@@ -13,11 +13,11 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.data.choices import num_choices
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY
+from cohort.prepare.objectives import task_objective
 from cohort.runs.facts import InputFacts
 from cohort.runs.records import NewTrial
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import ALWAYS_SHOWN, default_values
-from cohort.training.objectives import OBJECTIVES
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from cohort.tuning.candidate import Candidate
@@ -86,7 +86,7 @@ def plan_trial(
     ``times`` are when it is evaluated, as the task says by default.
     """
     # a sample is a group of rows where the objective compares rows
-    configuration, num_rows = proposal.configuration, len(rows) // OBJECTIVES[task.objective].group_size
+    configuration, num_rows = proposal.configuration, len(rows) // task_objective(task).group_size
     spec = _spec(task, proposal.trial_id, configuration, num_rows=num_rows)
     candidate = plan_candidate(
         proposal.trial_id,
@@ -125,7 +125,7 @@ def plan_evaluation(task: TaskFile, trials: Sequence[PlannedTrial], *, validatio
         trials: The first trials, evaluated as often as the task says.
     """
     early_exit = task.early_exit_settings()
-    group_size = OBJECTIVES[task.objective].group_size
+    group_size = task_objective(task).group_size
     num_available = len(validation) // group_size
     return plan_evaluation_rows(
         [
@@ -171,7 +171,7 @@ def metric_tokens(task: TaskFile, rows: TokenisedRows) -> float:
 
 def tokens_per_row(task: TaskFile, validation: TokenisedRows) -> float:
     """Return how many tokens evaluating a row, or a group of rows, reads and generates."""
-    return OBJECTIVES[task.objective].group_size * float(validation.lengths.mean()) + metric_tokens(task, validation)
+    return task_objective(task).group_size * float(validation.lengths.mean()) + metric_tokens(task, validation)
 
 
 def row_tokens(task: TaskFile, rows: TokenisedRows) -> NDArray[np.int64]:
@@ -230,4 +230,5 @@ def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int
         weight_decay=float(values["weight_decay"]),
         max_grad_norm=float(values["max_grad_norm"]),
         loraplus_lr_ratio=float(values["loraplus_lr_ratio"]),
+        objective=task_objective(task, values),
     )

@@ -40,8 +40,8 @@ class NotBuilt:
 NOT_BUILT_KEYS: tuple[NotBuilt, ...] = (
     NotBuilt(
         key="objective",
-        words=("dpo",),
-        feature="preference training (dpo)",
+        words=("dpo", "orpo", "cpo", "simpo", "kto"),
+        feature="preference training",
         allowed="sft",
         hint="Write objective: sft.",
     ),

@@ -63,7 +63,8 @@ def _early_exit(value: object) -> object:
 
 def _objectives() -> tuple[str, ...]:
     # by the names of their files, since importing them loads torch
-    return tuple(name for name in modules_of("cohort.training.objectives") if name != "objective")
+    found = modules_of("cohort.training.objectives")
+    return tuple(name for name in found if name not in ("objective", *unbuilt_values("objective")))
 
 
 def _objective(value: object) -> object:

@@ -10,7 +10,10 @@ import torch
 
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
+from cohort.training.batch_values import with_measured_values
+from cohort.training.group_terms import StepTerms, group_metrics, group_terms
 from cohort.training.micro_batches import MicroBatches
+from cohort.training.objectives.objective import Objective
 from cohort.training.passes import Passes
 
 __all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses"]
@@ -50,48 +53,59 @@ def evaluation_losses(
     passes: Passes,
     *,
     micro_batches: MicroBatches,
-    slots: Sequence[int],
+    objectives: Mapping[int, Objective],
     rows: TokenisedRows,
     row_ids: Sequence[int],
     too_large: Callable[[SlotSample, str], Exception],
 ) -> dict[int, EvaluationLoss]:
-    """Return the loss of each of ``slots`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
+    """Return the loss of each slot of ``objectives`` (:data:`BASE_SLOT` for the frozen model) over ``row_ids``.
 
     All slots share the packed streams. Sums run group by group in the order of ``row_ids``, so an adapter's loss has
     the same bits in every pack.
 
     Args:
-        rows, row_ids: The evaluation rows; where the objective groups rows, the ids are those of groups.
+        objectives: By slot; those of one task differ in their numbers alone.
+        rows, row_ids: The evaluation rows; where the objectives group rows, the ids are those of groups.
         too_large: Makes the error for a row that does not fit into memory alone.
     """
     # rows of no adapter come last in every stream
-    order = sorted(slots, key=lambda slot: (slot == BASE_SLOT, slot))
-    objective = passes.objective
-    size = objective.group_size
-    samples = [rows.sample(size * row_id + place) for row_id in row_ids for place in range(size)]
-    entries = [SlotSample(slot=slot, sample=sample) for slot in order for sample in samples]
+    order = sorted(objectives, key=lambda slot: (slot == BASE_SLOT, slot))
+    entries: list[SlotSample] = []
+    steps: dict[int, StepTerms] = {}
+    for slot in order:
+        objective = objectives[slot]
+        size = objective.group_size
+        own = [size * row_id + place for row_id in row_ids for place in range(size)]
+        samples = [objective.seen(rows.sample(row), place=row % size) for row in own]
+        entries += [SlotSample(slot=slot, sample=sample, group_size=size) for sample in samples]
+        steps[slot] = StepTerms(
+            objective=objective, divisor=objective.divisor(samples), values=objective.step_values(samples)
+        )
+    steps = with_measured_values(passes, entries, steps, micro_batches=micro_batches, too_large=too_large)
 
     def one_pass(present: Sequence[SlotSample]) -> list[dict[str, float]]:
-        losses_T, own = passes.measure(present), [entry.sample for entry in present]
-        measured = {"loss": objective.terms(losses_T, own), **objective.metrics(losses_T, own)}
+        losses_T = passes.measure(present)
+        measured = {"loss": group_terms(losses_T, present, steps), **group_metrics(losses_T, present, steps)}
         # one wait for each number of the whole pass, not one for each group
         groups = zip(*(values_G.tolist() for values_G in measured.values()), strict=True)
         return [dict(zip(measured, group, strict=True)) for group in groups]
 
     found = list(itertools.chain.from_iterable(micro_batches.run(entries, one_pass, too_large=too_large)))
-    divisor, num_tokens = objective.divisor(samples), sum(len(sample.tokens) for sample in samples)
-    divisors = tuple(objective.divisor(samples[start : start + size]) for start in range(0, len(samples), size))
     outcomes = {}
     for place, slot in enumerate(order):
-        groups = found[place * len(row_ids) : (place + 1) * len(row_ids)]
-        values = {name: tuple(group[name] for group in groups) for name in groups[0]}
+        step, size = steps[slot], steps[slot].objective.group_size
+        first = place * len(row_ids)
+        samples = [entry.sample for entry in entries if entry.slot == slot]
+        values = {name: tuple(group[name] for group in found[first : first + len(row_ids)]) for name in found[first]}
         terms = values.pop("loss")
         outcomes[slot] = EvaluationLoss(
-            loss=sum(terms) / divisor,
-            num_tokens=num_tokens,
-            metrics={name: sum(measured) / len(groups) for name, measured in values.items()},
+            loss=sum(terms) / step.divisor,
+            num_tokens=sum(len(sample.tokens) for sample in samples),
+            metrics={name: sum(measured) / len(row_ids) for name, measured in values.items()},
             terms=terms,
-            divisors=divisors,
+            divisors=tuple(
+                step.objective.divisor(samples[start : start + size]) for start in range(0, len(samples), size)
+            ),
             group_metrics=values,
         )
     return outcomes

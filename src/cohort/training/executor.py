@@ -21,10 +21,12 @@ from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.models.decoder import Decoder
+from cohort.training.batch_values import with_measured_values
 from cohort.training.captured_pass import CapturedPasses
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import BASE_SLOT, EvaluationLoss, evaluation_losses
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
+from cohort.training.group_terms import group_slots
 from cohort.training.micro_batches import MicroBatches, sample_too_large
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
@@ -92,7 +94,6 @@ class Executor:
         dtype: torch.dtype = torch.float32,
         compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
-        objective: Objective = DEFAULT_OBJECTIVE,
         optimizer: Optimizer = DEFAULT_OPTIMIZER,
     ) -> None:
         """Allocate the bank next to ``decoder``.
@@ -103,10 +104,10 @@ class Executor:
             dtype: What master weights and gradients are kept in.
             compute_dtype: What products read the factors in; the decoder's.
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
-            objective, optimizer: What all trials minimise, and how.
+            optimizer: How all trials minimise what each of them minimises.
         """
         self.decoder, self.train_rows, self.settings = decoder, train_rows, settings
-        self.objective, self.optimizer = objective, optimizer
+        self.optimizer = optimizer
         self.bank = AdapterBank(
             AdapterLayout(dict(target_linears)),
             num_slots=settings.num_slots,
@@ -136,14 +137,13 @@ class Executor:
                 memory=self.memory,
                 reliefs=self.reliefs,
                 policy=policy,
-                group_size=objective.group_size,
             )
             for kind, budget, policy in (
                 (PassKind.TRAIN, settings.token_budget, self.gradient_checkpointing),
                 (PassKind.EVALUATE, settings.evaluation_token_budget, None),
             )
         )
-        self._passes = Passes(decoder, self.bank, objective=objective, memory=self.memory, captured=self.captured)
+        self._passes = Passes(decoder, self.bank, memory=self.memory, captured=self.captured)
 
     @property
     def token_budgets(self) -> dict[PassKind, int]:
@@ -182,7 +182,7 @@ class Executor:
         if state is None:
             state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter.r, spec.seed)))
         slot, rows = self.bank.insert(spec.adapter, state.adapter), self.train_rows if rows is None else rows
-        order = spec.order(len(rows) // self.objective.group_size)
+        order = spec.order(len(rows) // spec.objective.group_size)
         self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=state.step, order=order, rows=rows)
         return slot
 
@@ -235,10 +235,10 @@ class Executor:
         samples, first = staged if staged is not None else (None, None)
         # another trial came, left or was put back since: the staged step is not the next one
         if samples is None or samples.steps != steps:
-            samples, first = gather(residents, objective=self.objective), None
-        divisors = samples.divisors
+            samples, first = gather(residents), None
+        slots = frozenset(samples.terms)
         # a slot's first pass writes over what the bank holds, so nothing has to zero it
-        written = frozenset(divisors) if self.bank.writes_gradients else frozenset()
+        written = slots if self.bank.writes_gradients else frozenset()
         fresh = set(written)
 
         def restart() -> None:
@@ -247,17 +247,18 @@ class Executor:
 
         def one_pass(part: Sequence[SlotSample]) -> Tensor:
             present, recomputed = frozenset(entry.slot for entry in part), self._is_recomputed(part)
-            terms_G = self._passes.train(
-                part, divisors, fresh_slots=present & fresh, staged=first, recomputed=recomputed
-            )
+            terms_G = self._passes.train(part, terms, fresh_slots=present & fresh, staged=first, recomputed=recomputed)
             self.gradient_checkpointing.num_passes += recomputed
             fresh.difference_update(present)
             return terms_G
 
         try:
-            terms = self._training.run(samples.entries, one_pass, too_large=self._too_large, restart=restart)
+            terms = with_measured_values(
+                self._passes, samples.entries, samples.terms, micro_batches=self._evaluation, too_large=self._too_large
+            )
+            found = self._training.run(samples.entries, one_pass, too_large=self._too_large, restart=restart)
             # before the update: an error after it would leave weights one step ahead of their count
-            terms_G = torch.cat(terms)
+            terms_G = torch.cat(found)
         except BaseException:
             self._clear_gradients(residents)
             raise
@@ -268,15 +269,15 @@ class Executor:
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
         self._stage_next(residents)
         # the only host reads of the step, after everything is launched
-        sums = dict.fromkeys(divisors, 0.0)
-        for entry, term in zip(samples.entries[:: self.objective.group_size], terms_G.tolist(), strict=True):
-            sums[entry.slot] += term
+        sums = dict.fromkeys(terms, 0.0)
+        for slot, term in zip(group_slots(samples.entries), terms_G.tolist(), strict=True):
+            sums[slot] += term
         events = []
         for resident, norm in zip(residents, norms.tolist(), strict=True):
             event = StepDone(
                 trial_id=resident.spec.trial_id,
                 step=resident.step + 1,
-                loss=sums[resident.slot] / divisors[resident.slot],
+                loss=sums[resident.slot] / terms[resident.slot].divisor,
                 grad_norm=norm,
                 learning_rate=resident.spec.learning_rate_at(resident.step),
                 num_tokens=samples.num_tokens[resident.slot],
@@ -286,23 +287,31 @@ class Executor:
         return tuple(events)
 
     def evaluate(
-        self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
-        """Return the validation loss of resident trials, packed, by trial id."""
+        """Return the validation loss of resident trials, packed, by trial id; None takes each trial's own objective."""
         slots = {self._residents[trial_id].slot: trial_id for trial_id in trial_ids}
-        found = self._evaluate(tuple(slots), rows=rows, row_ids=row_ids)
+        objectives = {slot: objective or self._residents[trial_id].spec.objective for slot, trial_id in slots.items()}
+        found = self._evaluate(objectives, rows=rows, row_ids=row_ids)
         return {slots[slot]: outcome for slot, outcome in found.items()}
 
-    def evaluate_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> EvaluationLoss:
-        return self._evaluate((BASE_SLOT,), rows=rows, row_ids=row_ids)[BASE_SLOT]
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss:
+        return self._evaluate({BASE_SLOT: objective}, rows=rows, row_ids=row_ids)[BASE_SLOT]
 
     def _evaluate(
-        self, slots: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+        self, objectives: Mapping[int, Objective], *, rows: TokenisedRows, row_ids: Sequence[int]
     ) -> dict[int, EvaluationLoss]:
         return evaluation_losses(
             self._passes,
             micro_batches=self._evaluation,
-            slots=slots,
+            objectives=objectives,
             rows=rows,
             row_ids=row_ids,
             too_large=lambda entry, words: self._too_large(entry, words, rows=rows),
@@ -332,12 +341,12 @@ class Executor:
             return
         # a bad row, or a device without room for a stream, raises again in the step itself
         with contextlib.suppress(Exception):
-            samples = gather(residents, objective=self.objective, ahead=1)
+            samples = gather(residents, ahead=1)
             part = samples.entries[self._training.split(samples.entries)[0]]
             present = frozenset(entry.slot for entry in part)
             fresh = present if self.bank.writes_gradients else frozenset()
             recomputed = self._is_recomputed(part)
-            self._staged = samples, self._passes.stage(part, samples.divisors, fresh_slots=fresh, recomputed=recomputed)
+            self._staged = samples, self._passes.stage(part, samples.terms, fresh_slots=fresh, recomputed=recomputed)
 
     def _is_recomputed(self, part: Sequence[SlotSample]) -> bool:
         return self.gradient_checkpointing.is_for(sum(len(entry.sample.tokens) for entry in part))

@@ -159,8 +159,8 @@ class MemoryProbe:
             device=decoder.device,
             compute_dtype=decoder.dtype,
             memory_limit_bytes=memory_limit_bytes,
-            objective=objective,
         )
+        self._objective = objective
         self.reserve_bytes = 0
 
     def measure(self, probe: ProbePass) -> tuple[tuple[PassPeak, ...], bool]:
@@ -169,7 +169,7 @@ class MemoryProbe:
         Where it does not fit, the peaks are those of the smaller passes it was cut into, if any.
         """
         executor, device = self._executor, self._decoder.device
-        size = executor.objective.group_size
+        size = self._objective.group_size
         rows = probe_rows(probe, vocabulary=self._decoder.config.vocab_size, group_size=size)
         groups = range(len(rows) // size)
         # zeros: drawing the weights of a large model takes longer than all passes
@@ -181,6 +181,7 @@ class MemoryProbe:
             learning_rate=0.0,
             batch_size=len(groups),
             num_steps=1,
+            objective=self._objective,
         )
         try:
             executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)), rows=rows)

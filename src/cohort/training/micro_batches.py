@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from cohort.data.packing import SlotSample, split_micro_batches
 from cohort.data.tokenised import Sample
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory, release_cached
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
+from cohort.training.group_terms import group_starts
 
 __all__ = ["MicroBatches", "sample_too_large"]
 
@@ -36,18 +38,16 @@ class MicroBatches:
         memory: DeviceMemory,
         reliefs: Sequence[Callable[[], bool]],
         policy: GradientCheckpointingPolicy | None = None,
-        group_size: int = 1,
     ) -> None:
         """Start with ``token_budget``.
 
         Args:
             reliefs: See :class:`cohort.training.executor.Executor`.
             policy: Which passes are recomputed; None for evaluation, which keeps no activations anyway.
-            group_size: Samples that share a pass, one after the other.
         """
         self.kind, self.token_budget = kind, token_budget
         self._memory, self._reliefs = memory, reliefs
-        self._policy, self._group_size = policy, group_size
+        self._policy = policy
         self._shortages: list[MemoryShortage] = []
 
     def take_shortages(self) -> tuple[MemoryShortage, ...]:
@@ -58,11 +58,12 @@ class MicroBatches:
 
     def split(self, entries: Sequence[SlotSample]) -> list[slice]:
         """Return the micro-batches that ``entries`` are cut into under the present budget, between groups only."""
-        size = self._group_size
         lengths = [len(entry.sample.tokens) for entry in entries]
-        groups = [sum(lengths[first : first + size]) for first in range(0, len(lengths), size)]
+        # the first sample of each group, and the end
+        starts = [*group_starts(entries), len(entries)]
+        groups = [sum(lengths[first:end]) for first, end in itertools.pairwise(starts)]
         runs = split_micro_batches(groups, token_budget=self.token_budget)
-        return [slice(run.start * size, run.stop * size) for run in runs]
+        return [slice(starts[run.start], starts[run.stop]) for run in runs]
 
     def run(
         self,
@@ -113,7 +114,7 @@ class MicroBatches:
         release_cached(self._memory.device)
         num_tokens, policy = sum(len(entry.sample.tokens) for entry in part), self._policy
         was_recomputed = policy is not None and policy.is_for(num_tokens)
-        can_split = len(part) > self._group_size
+        can_split = len(part) > part[0].group_size
         recomputes = policy is not None and policy.takes_over(num_tokens, can_split=can_split)
         if not can_split and not recomputes:
             if any(relief() for relief in self._reliefs):

@@ -26,7 +26,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
 from cohort.training.captured_pass import CapturedPasses, StagedReplay
 from cohort.training.device_memory import DeviceMemory
-from cohort.training.objectives.objective import Objective
+from cohort.training.group_terms import StepTerms, group_slots, group_terms
 from cohort.training.token_losses import token_losses, token_weights
 
 __all__ = ["Passes", "StagedPass", "pass_size"]
@@ -62,17 +62,15 @@ class Passes:
         decoder: Decoder,
         bank: AdapterBank,
         *,
-        objective: Objective,
         memory: DeviceMemory,
         captured: CapturedPasses | None,
     ) -> None:
-        self.objective = objective
         self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
 
     def stage(
         self,
         entries: Sequence[SlotSample],
-        divisors: Mapping[int, int],
+        steps: Mapping[int, StepTerms],
         *,
         fresh_slots: frozenset[int],
         recomputed: bool = False,
@@ -80,14 +78,14 @@ class Passes:
         """Send what a pass over ``entries`` reads to the device.
 
         Args:
-            divisors: The objective's, of every slot's whole step.
+            steps: Objective and divisor of every slot's whole step.
             fresh_slots: Slots whose gradients the pass writes over what the bank holds.
             recomputed: Whether the pass uses gradient checkpointing; such a pass is never a graph's.
         """
         slots = self._bank.slot_table()
         # a graph's weights are filled in before its launch: only plain sums of token losses know them then
-        if self._captured is not None and self.objective.sums_tokens and not recomputed:
-            present = {entry.slot: divisors[entry.slot] for entry in entries}
+        present = {entry.slot: steps[entry.slot].divisor for entry in entries}
+        if self._captured is not None and not recomputed and all(steps[slot].objective.sums_tokens for slot in present):
             replay = self._captured.stage(entries, divisors=present, fresh_slots=fresh_slots)
             if replay is not None:
                 return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=replay)
@@ -98,7 +96,7 @@ class Passes:
     def train(
         self,
         entries: Sequence[SlotSample],
-        divisors: Mapping[int, int],
+        steps: Mapping[int, StepTerms],
         *,
         fresh_slots: frozenset[int],
         staged: StagedPass | None = None,
@@ -109,34 +107,26 @@ class Passes:
         The arguments are those of :meth:`stage`, and what it returned for them if the pass was staged before.
         """
         if staged is None or not staged.is_for(entries, slots=self._bank.slot_table(), fresh_slots=fresh_slots):
-            staged = self.stage(entries, divisors, fresh_slots=fresh_slots, recomputed=recomputed)
-        samples = [entry.sample for entry in entries]
+            staged = self.stage(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed)
         if isinstance(staged.stream, StagedReplay):
             assert self._captured is not None, "only graphs stage replays"
             replayed = self._captured.replay(staged.stream)
             if replayed is None:
                 # its graph has been given up, or filled for another pass
-                return self.train(entries, divisors, fresh_slots=fresh_slots, recomputed=recomputed)
-            return self.objective.terms(replayed, samples)
+                return self.train(entries, steps, fresh_slots=fresh_slots, recomputed=recomputed)
+            return group_terms(replayed, entries, steps)
         batch, lora = staged.stream
         bank = self._bank
         reserve_spare_columns(
             self._decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows
         )
-        present = {entry.slot: divisors[entry.slot] for entry in entries}
         size = pass_size(batch, lora, decoder=self._decoder, recomputed=recomputed)
         with self._memory.observe(PassKind.TRAIN, size) as observed:
             losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed)
             observed.forward_done()
-            if not self.objective.sums_tokens:
-                terms_G = self.objective.terms(losses_T, samples)
-                weights = [1 / divisors[entry.slot] for entry in entries[:: self.objective.group_size]]
-                # pinned, as the token weights are: a plain transfer would make the host wait for the forward pass
-                weights_G = to_device_unwaited(np.array(weights), terms_G.device).to(terms_G.dtype)
-                terms_G.backward(weights_G)
-                return terms_G.detach()
-            losses_T.backward(token_weights(batch, divisors=present, dtype=losses_T.dtype))
-        return self.objective.terms(losses_T.detach(), samples)
+            terms_G, weights_T = _terms_and_weights(losses_T.detach(), batch, entries, steps)
+            losses_T.backward(weights_T)
+        return terms_G
 
     @torch.no_grad()
     def measure(self, entries: Sequence[SlotSample]) -> Tensor:
@@ -149,6 +139,30 @@ class Passes:
         lora = self._bank.context(batch.segments)
         with self._memory.observe(PassKind.EVALUATE, pass_size(batch, lora, decoder=self._decoder)):
             return token_losses(self._decoder, batch, lora)
+
+
+def _terms_and_weights(
+    losses_T: Tensor, batch: PackedBatch, entries: Sequence[SlotSample], steps: Mapping[int, StepTerms]
+) -> tuple[Tensor, Tensor]:
+    """Return the term of each group [G], and the weight that each token's loss has in the sum of all slots' losses [T].
+
+    The weights of plain sums are known beforehand and are added to those that follow from terms: a slot has one kind
+    or the other, and zeros in the other leave its bits alone.
+    """
+    sums = {slot: step.divisor for slot, step in steps.items() if step.objective.sums_tokens}
+    present = {entry.slot: sums[entry.slot] for entry in entries if entry.slot in sums}
+    if len(present) == len({entry.slot for entry in entries}):
+        return group_terms(losses_T, entries, steps), token_weights(batch, divisors=present, dtype=losses_T.dtype)
+    leaf_T = losses_T.requires_grad_()
+    with torch.enable_grad():
+        terms_G = group_terms(leaf_T, entries, steps)
+        weights = [0.0 if slot in sums else 1 / steps[slot].divisor for slot in group_slots(entries)]
+        # pinned, as the token weights are: a plain transfer would make the host wait for the forward pass
+        weights_G = to_device_unwaited(np.array(weights), terms_G.device).to(terms_G.dtype)
+        (weights_T,) = torch.autograd.grad(terms_G, leaf_T, weights_G)
+    if present:
+        weights_T = weights_T + token_weights(batch, divisors=present, dtype=losses_T.dtype)
+    return terms_G.detach(), weights_T
 
 
 def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomputed: bool = False) -> PassSize:

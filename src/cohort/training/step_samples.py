@@ -9,7 +9,7 @@ from cohort.data.order import SampleOrder
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
 from cohort.kernels.dropout import row_keys
-from cohort.training.objectives.objective import Objective
+from cohort.training.group_terms import StepTerms
 from cohort.training.trial import TrialSpec
 
 __all__ = ["Resident", "StepSamples", "gather", "samples_of"]
@@ -33,39 +33,44 @@ class StepSamples:
     Attributes:
         steps: Each trial with its slot and the steps done before, in slot order.
         entries: Their samples, sorted by slot.
-        divisors: What the objective divides each slot's sum of terms by, over its whole step.
+        terms: What the terms of each slot's whole step need.
         num_tokens: All tokens of each slot's step.
     """
 
     steps: tuple[tuple[TrialSpec, int, int], ...]
     entries: tuple[SlotSample, ...]
-    divisors: dict[int, int]
+    terms: dict[int, StepTerms]
     num_tokens: dict[int, int]
 
 
-def gather(residents: Sequence[Resident], *, objective: Objective, ahead: int = 0) -> StepSamples:
+def gather(residents: Sequence[Resident], *, ahead: int = 0) -> StepSamples:
     """Return the samples of the residents' next step, or of the one ``ahead`` steps after it."""
     entries: list[SlotSample] = []
-    divisors: dict[int, int] = {}
+    terms: dict[int, StepTerms] = {}
     num_tokens: dict[int, int] = {}
     for resident in residents:
-        own = samples_of(resident, step=resident.step + ahead, group_size=objective.group_size)
-        divisors[resident.slot] = objective.divisor([entry.sample for entry in own])
-        num_tokens[resident.slot] = sum(len(entry.sample.tokens) for entry in own)
+        objective = resident.spec.objective
+        own = samples_of(resident, step=resident.step + ahead)
+        samples = [entry.sample for entry in own]
+        terms[resident.slot] = StepTerms(
+            objective=objective, divisor=objective.divisor(samples), values=objective.step_values(samples)
+        )
+        num_tokens[resident.slot] = sum(len(sample.tokens) for sample in samples)
         entries += own
     steps = tuple((r.spec, r.slot, r.step + ahead) for r in residents)
-    return StepSamples(steps=steps, entries=tuple(entries), divisors=divisors, num_tokens=num_tokens)
+    return StepSamples(steps=steps, entries=tuple(entries), terms=terms, num_tokens=num_tokens)
 
 
-def samples_of(resident: Resident, *, step: int, group_size: int = 1) -> list[SlotSample]:
-    """Return the samples of one trial's ``step``, in its own order of groups of ``group_size`` rows."""
+def samples_of(resident: Resident, *, step: int) -> list[SlotSample]:
+    """Return the samples of one trial's ``step``, in its own order of the groups of its objective."""
     spec, found = resident.spec, []
-    row_ids = (group * group_size + place for group in resident.order.batch(step) for place in range(group_size))
+    size = spec.objective.group_size
+    row_ids = [group * size + place for group in resident.order.batch(step) for place in range(size)]
     for sample_id in row_ids:
-        sample = resident.rows.sample(sample_id)
+        sample = spec.objective.seen(resident.rows.sample(sample_id), place=sample_id % size)
         # None, not unused keys: a pass without dropout can be recorded as a graph
         keys = None
         if spec.adapter.lora_dropout > 0:
             keys = row_keys(len(sample.tokens), trial_seed=spec.seed, step=step, sample_id=sample_id)
-        found.append(SlotSample(slot=resident.slot, sample=sample, row_keys=keys))
+        found.append(SlotSample(slot=resident.slot, sample=sample, row_keys=keys, group_size=size))
     return found

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.order import SampleOrder
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 from cohort.training.schedules import Schedule, schedule_factor
 
 __all__ = ["TrialSpec", "TrialState"]
@@ -26,6 +28,7 @@ class TrialSpec:
         weight_decay: AdamW's decoupled decay.
         max_grad_norm: Norm the gradient is clipped to; 0 or infinity does not clip.
         loraplus_lr_ratio: Learning rate of B as a multiple of ``learning_rate``, that of A (LoRA+, Hayou et al. 2024).
+        objective: What it minimises, with the trial's own numbers.
     """
 
     trial_id: int
@@ -42,6 +45,7 @@ class TrialSpec:
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+    objective: Objective = DEFAULT_OBJECTIVE
 
     def learning_rate_at(self, step: int) -> float:
         """Return the rate of optimizer step ``step``, counted from 0."""

@@ -6,17 +6,13 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from cohort.engine.train.row_scores import RowScores
 from cohort.metrics import Metric
-from cohort.training.objectives import OBJECTIVES
 
 
-def test_a_group_is_scored_by_its_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OBJECTIVES, "pairs", SimpleNamespace(group_size=2))
+def test_a_group_is_scored_by_its_first_row() -> None:
     scores: Any = object.__new__(RowScores)
-    scores._preparation = SimpleNamespace(task=SimpleNamespace(objective="pairs"))
+    scores._preparation = SimpleNamespace(group_size=2)
     scores._executor = SimpleNamespace(slot_of=lambda trial_id: trial_id)
     scores._time_spent = SimpleNamespace(on=lambda _: contextlib.nullcontext())
     scores._metrics = (Metric(name="row", score=lambda _, row: float(row["completion"])),)

@@ -1,11 +1,13 @@
-"""A second objective, defined here alone: pairs whose loss is known only after both sequences, trained packed."""
+"""Every objective trains packed as it does alone; one that is defined here alone is compared with a plain loop."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -18,27 +20,26 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.data.packing import SlotSample
-from cohort.data.tokenised import Sample
+from cohort.data.tokenised import Sample, TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.memory_probe import MemoryProbe, ProbePass
 from cohort.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
-from cohort.training.objectives.objective import Objective
+from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.objectives.sft import SupervisedFineTuning
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.adamw import AdamW
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.passes import Passes
 from cohort.training.step_samples import Resident
-from cohort.training.token_losses import sequence_sums
 from cohort.training.trial import TrialSpec
-from tests.training.small_models import random_rows, save_llama
+from tests.training.small_models import compared_rows, save_llama
 
-STEPS = 4
+STEPS = 3
 NUM_PAIRS = 10
-ROWS = random_rows(2 * NUM_PAIRS, seed=8, longest=24)
+ROWS = compared_rows(2 * NUM_PAIRS, seed=8, longest=24)
 # of a frozen reference model: log p(chosen) - log p(rejected), in nats; and 1 / (2 beta)
 REFERENCE, MARGIN = 0.3, 0.5
 
@@ -48,17 +49,14 @@ class Ipo(Objective):
 
     group_size = 2
 
-    def divisor(self, samples: Sequence[Sample]) -> int:
-        return len(samples) // 2
+    def terms(self, groups: Groups) -> Tensor:
+        return (self._margins(groups) - MARGIN).square()
 
-    def terms(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
-        return (self._margins(losses_T, samples) - MARGIN).square()
+    def metrics(self, groups: Groups) -> Mapping[str, Tensor]:
+        return {"accuracy": (self._margins(groups) > 0).float()}
 
-    def metrics(self, losses_T: Tensor, samples: Sequence[Sample]) -> Mapping[str, Tensor]:
-        return {"accuracy": (self._margins(losses_T, samples) > 0).float()}
-
-    def _margins(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
-        chosen, rejected = sequence_sums(losses_T, samples).view(-1, 2).unbind(1)
+    def _margins(self, groups: Groups) -> Tensor:
+        chosen, rejected = groups.answer_losses_GS.unbind(1)
         return rejected - chosen - REFERENCE
 
 
@@ -91,7 +89,7 @@ TRIALS = [
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found: Path = tmp_path_factory.mktemp("model")
-    save_llama(found)
+    save_llama(found, num_layers=1)
     return found
 
 
@@ -100,25 +98,41 @@ def decoder(directory: Path) -> Decoder:
     return load_decoder(directory, dtype="float32", device="cpu")
 
 
-@pytest.fixture
-def ipo(monkeypatch: pytest.MonkeyPatch) -> Objective:
-    monkeypatch.setitem(OBJECTIVES, "ipo", Ipo())
-    return OBJECTIVES["ipo"]
+def with_objectives(*objectives: Objective) -> list[TrialSpec]:
+    """Return the trials with one objective each, repeated where there are fewer."""
+    return [replace(spec, objective=objectives[place % len(objectives)]) for place, spec in enumerate(TRIALS)]
+
+
+# of each kind, with numbers that differ between trials of one pack
+DPO, KTO = OBJECTIVES["dpo"], OBJECTIVES["kto"]
+EVERY_OBJECTIVE = {
+    "ipo defined here": with_objectives(Ipo()),
+    "dpo": with_objectives(*(DPO.with_values({"beta": b, "label_smoothing": s}) for b, s in ((0.05, 0), (0.3, 0.1)))),
+    "dpo by loss type": with_objectives(*(DPO.with_values({"loss_type": kind}) for kind in ("hinge", "ipo", "robust"))),
+    "orpo": with_objectives(*(OBJECTIVES["orpo"].with_values({"beta": beta}) for beta in (0.1, 1.0))),
+    "cpo": with_objectives(*(OBJECTIVES["cpo"].with_values({"cpo_alpha": alpha}) for alpha in (1.0, 0.0))),
+    "simpo": with_objectives(*(OBJECTIVES["simpo"].with_values({"beta": 2.0, "simpo_gamma": g}) for g in (0.5, 1.4))),
+    "kto": with_objectives(
+        *(KTO.with_values({"beta": beta}) for beta in (0.1, 0.5)), KTO.with_values({"loss_type": "apo_zero_unpaired"})
+    ),
+    "all in one pack": with_objectives(DPO, DEFAULT_OBJECTIVE, KTO),
+}
+every_objective = pytest.mark.parametrize("trials", EVERY_OBJECTIVE.values(), ids=EVERY_OBJECTIVE)
 
 
 def executor_for(
     decoder: Decoder,
-    objective: Objective,
+    trials: Sequence[TrialSpec],
     *,
-    trials: Sequence[TrialSpec] = TRIALS,
     token_budget: int = 70,
+    rows: TokenisedRows = ROWS,
     mode: GradientCheckpointing = GradientCheckpointing.AUTO,
     optimizer: Optimizer = DEFAULT_OPTIMIZER,
 ) -> Executor:
     executor = Executor(
         decoder,
         target_linears=decoder.linears,
-        train_rows=ROWS,
+        train_rows=rows,
         settings=ExecutorSettings(
             num_slots=4,
             num_rank_rows=96,
@@ -127,7 +141,6 @@ def executor_for(
             gradient_checkpointing=mode,
         ),
         dtype=decoder.dtype,
-        objective=objective,
         optimizer=optimizer,
     )
     for spec in trials:
@@ -137,7 +150,7 @@ def executor_for(
 
 def outcome(executor: Executor, trial_id: int) -> tuple[list[StepDone], Tensor, EvaluationLoss]:
     events = [event for _ in range(STEPS) for event in executor.step() if event.trial_id == trial_id]
-    evaluated = executor.evaluate([trial_id], rows=ROWS, row_ids=range(1, NUM_PAIRS))
+    evaluated = executor.evaluate([trial_id], rows=executor.train_rows, row_ids=range(1, NUM_PAIRS))
     return events, executor.weights(trial_id), evaluated[trial_id]
 
 
@@ -190,10 +203,10 @@ def plain_loop(directory: Path, spec: TrialSpec, executor: Executor) -> tuple[li
     return losses, gradients, float((margins - MARGIN).square().mean()), float((margins > 0).double().mean())
 
 
-def test_losses_and_gradients_are_those_of_a_plain_loop_over_the_pairs(directory: Path, ipo: Objective) -> None:
+def test_losses_and_gradients_are_those_of_a_plain_loop_over_the_pairs(directory: Path) -> None:
     optimizer = RecordedAdamW()
     decoder = load_decoder(directory, dtype="float64", device="cpu")
-    executor = executor_for(decoder, ipo, optimizer=optimizer)
+    executor = executor_for(decoder, with_objectives(Ipo()), optimizer=optimizer)
     events = [event for _ in range(STEPS) for event in executor.step()]
     # dropout draws differ from PEFT's
     for spec in TRIALS[:2]:
@@ -209,22 +222,47 @@ def test_losses_and_gradients_are_those_of_a_plain_loop_over_the_pairs(directory
         assert evaluation.metrics == {"accuracy": pytest.approx(accuracy)}
 
 
-@pytest.mark.parametrize("spec", TRIALS, ids=lambda spec: f"r{spec.adapter.r}")
-def test_alone_and_packed_have_the_same_bits_under_any_split(decoder: Decoder, ipo: Objective, spec: TrialSpec) -> None:
-    expected = outcome(executor_for(decoder, ipo, trials=[spec], token_budget=10_000), spec.trial_id)
+@every_objective
+def test_alone_and_packed_have_the_same_bits_under_any_split(decoder: Decoder, trials: list[TrialSpec]) -> None:
     packs = [
-        executor_for(decoder, ipo, token_budget=10_000),
-        executor_for(decoder, ipo, token_budget=1),
-        executor_for(decoder, ipo, mode=GradientCheckpointing.ALWAYS),
+        executor_for(decoder, trials, token_budget=1),
+        executor_for(decoder, trials, token_budget=10_000, mode=GradientCheckpointing.ALWAYS),
     ]
-    for executor in packs:
-        found = outcome(executor, spec.trial_id)
-        assert found[0] == expected[0]
-        assert torch.equal(found[1], expected[1])
-        assert found[2] == expected[2]
+    together = [[event for _ in range(STEPS) for event in executor.step()] for executor in packs]
+    for spec in trials:
+        events, weights, evaluation = outcome(executor_for(decoder, [spec], token_budget=10_000), spec.trial_id)
+        assert all(math.isfinite(event.loss) for event in events)
+        for executor, found in zip(packs, together, strict=True):
+            assert [event for event in found if event.trial_id == spec.trial_id] == events
+            assert torch.equal(executor.weights(spec.trial_id), weights)
+            evaluated = executor.evaluate([spec.trial_id], rows=ROWS, row_ids=range(1, NUM_PAIRS))
+            assert evaluated[spec.trial_id] == evaluation
 
 
-def test_no_micro_batch_separates_a_pair(decoder: Decoder, ipo: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
+@every_objective
+def test_a_diverged_neighbour_leaves_the_others_bits_alone(decoder: Decoder, trials: list[TrialSpec]) -> None:
+    expected = outcome(executor_for(decoder, trials[1:]), 1)
+    executor = executor_for(decoder, trials)
+    executor.bank.weights_RD[executor.bank.rank_rows(executor.slot_of(0))] = float("nan")
+    found = outcome(executor, 1)
+    assert found[0] == expected[0]
+    assert torch.equal(found[1], expected[1])
+
+
+@every_objective
+def test_a_parked_trial_goes_on_where_it_was(decoder: Decoder, trials: list[TrialSpec]) -> None:
+    expected = outcome(executor_for(decoder, trials), 2)
+    executor = executor_for(decoder, trials)
+    first = [event for _ in range(1) for event in executor.step() if event.trial_id == 2]
+    state = executor.unload(2)
+    executor.step()
+    executor.load(trials[2], state)
+    last = [event for _ in range(STEPS - 1) for event in executor.step() if event.trial_id == 2]
+    assert first + last == expected[0]
+    assert torch.equal(executor.weights(2), expected[1])
+
+
+def test_no_micro_batch_separates_a_pair(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[list[tuple[int, int]]] = []
     run = Passes.train
 
@@ -233,7 +271,7 @@ def test_no_micro_batch_separates_a_pair(decoder: Decoder, ipo: Objective, monke
         return run(self, entries, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Passes, "train", watched)
-    executor = executor_for(decoder, ipo)
+    executor = executor_for(decoder, with_objectives(Ipo()))
     executor.step()
     assert len(passes) > 1
     assert sum(len(entries) for entries in passes) == 2 * sum(spec.batch_size for spec in TRIALS)
@@ -243,35 +281,28 @@ def test_no_micro_batch_separates_a_pair(decoder: Decoder, ipo: Objective, monke
             assert chosen % 2 == 0
 
 
-def test_a_diverged_neighbour_leaves_the_others_bits_alone(decoder: Decoder, ipo: Objective) -> None:
-    expected = outcome(executor_for(decoder, ipo, trials=TRIALS[1:]), 1)
-    executor = executor_for(decoder, ipo)
-    executor.bank.weights_RD[executor.bank.rank_rows(executor.slot_of(0))] = float("nan")
-    found = outcome(executor, 1)
-    assert found[0] == expected[0]
-    assert torch.equal(found[1], expected[1])
-
-
 def test_weights_known_beforehand_are_a_shortcut_to_the_same_bits(decoder: Decoder) -> None:
     """Of supervised fine-tuning; the terms of any objective can be summed, weighted and differentiated as IPO's are."""
 
     class WithoutShortcut(SupervisedFineTuning):
         sums_tokens = False
 
-    expected = outcome(executor_for(decoder, DEFAULT_OBJECTIVE), 2)
-    found = outcome(executor_for(decoder, WithoutShortcut()), 2)
+    # rows that are not divided: the pieces of others are summed apart
+    rows = replace(ROWS, answer_starts=np.empty(0, dtype=np.int64))
+    expected = outcome(executor_for(decoder, with_objectives(DEFAULT_OBJECTIVE), rows=rows), 2)
+    found = outcome(executor_for(decoder, with_objectives(WithoutShortcut()), rows=rows), 2)
     assert found[0] == expected[0]
     assert torch.equal(found[1], expected[1])
     assert found[2] == expected[2]
 
 
-def test_the_memory_probe_runs_whole_pairs(decoder: Decoder, ipo: Objective) -> None:
+def test_the_memory_probe_runs_whole_pairs(decoder: Decoder) -> None:
     probe = MemoryProbe(
         decoder,
         target_linears=decoder.linears,
         num_rank_rows=16,
         memory_limit_bytes=1 << 30,
-        objective=ipo,
+        objective=Ipo(),
     )
     peaks, fits = probe.measure(ProbePass(r=8, lengths=(9, 9, 9)))
     assert fits
@@ -279,7 +310,19 @@ def test_the_memory_probe_runs_whole_pairs(decoder: Decoder, ipo: Objective) -> 
     probe.close()
 
 
-def test_batches_count_pairs(decoder: Decoder, ipo: Objective) -> None:
-    executor = executor_for(decoder, ipo, trials=[replace(TRIALS[0], batch_size=NUM_PAIRS)])
-    (event,) = executor.step()
+def test_batches_count_pairs(decoder: Decoder) -> None:
+    (spec, *_) = with_objectives(Ipo())
+    (event,) = executor_for(decoder, [replace(spec, batch_size=NUM_PAIRS)]).step()
     assert event.num_tokens == int(ROWS.lengths.sum())
+
+
+def test_the_base_model_is_measured_by_the_same_objective(decoder: Decoder) -> None:
+    executor = executor_for(decoder, [])
+    found = executor.evaluate_base(rows=ROWS, row_ids=range(NUM_PAIRS), objective=OBJECTIVES["dpo"])
+    assert set(found.metrics) == {"reward_accuracy", "reward_margin"}
+    # against itself it prefers nothing: log 2 for every pair
+    own = executor.evaluate_base(rows=ROWS, row_ids=range(len(ROWS)))
+    rows = replace(ROWS, reference_logps=-np.array(own.terms))
+    itself = executor.evaluate_base(rows=rows, row_ids=range(NUM_PAIRS), objective=OBJECTIVES["dpo"])
+    assert itself.loss == pytest.approx(math.log(2), abs=1e-6)
+    assert itself.metrics == pytest.approx({"reward_accuracy": 0.0, "reward_margin": 0.0}, abs=1e-6)

@@ -66,7 +66,8 @@ class RunEvaluator:
 
     def measure_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> Measured:
         """Measure the frozen model itself."""
-        loss = self._executor.evaluate_base(rows=rows, row_ids=row_ids)
+        objective = self._preparation.objective
+        loss = self._executor.evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
         ((scores, num_tokens),) = self._scores.of([None], rows=rows, row_ids=row_ids)
         return _measured(loss, scores=scores, num_tokens=num_tokens)
 

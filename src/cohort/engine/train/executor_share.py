@@ -11,6 +11,8 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.training.evaluation_loss import EvaluationLoss
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = ["ExecutorShare"]
@@ -74,14 +76,21 @@ class ExecutorShare:
         return self._executor.steps_of(self.key(trial_id))
 
     def evaluate(
-        self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
     ) -> dict[int, EvaluationLoss]:
         keys = {self.key(trial_id): trial_id for trial_id in trial_ids}
-        found = self._executor.evaluate(tuple(keys), rows=rows, row_ids=row_ids)
+        found = self._executor.evaluate(tuple(keys), rows=rows, row_ids=row_ids, objective=objective)
         return {keys[key]: loss for key, loss in found.items()}
 
-    def evaluate_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> EvaluationLoss:
-        return self._executor.evaluate_base(rows=rows, row_ids=row_ids)
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss:
+        return self._executor.evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
 
     def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
         own = [

@@ -15,7 +15,7 @@ from cohort.prepare.metrics import reference_row, task_choices, task_metrics
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
 from cohort.serving.generate import end_of_answer_ids
-from cohort.training.objectives import OBJECTIVES
+from cohort.training.objectives import DEFAULT_OBJECTIVE
 
 __all__ = ["RowScores"]
 
@@ -48,7 +48,7 @@ class RowScores:
         Raises:
             MetricFailedError: a metric function failed; names function, row and message.
         """
-        size = OBJECTIVES[self._preparation.task.objective].group_size
+        size = self._preparation.group_size
         asked = [size * row_id for row_id in row_ids if rows.prompts[size * row_id]]
         found: list[Scores] = [({}, 0) for _ in trial_ids]
         if self._metrics:
@@ -82,7 +82,9 @@ class RowScores:
         choices = self._choices_of(rows, tuple(asked))
         row_ids = range(len(choices.rows))
         own = [trial_id for trial_id in trial_ids if trial_id is not None]
-        measured = self._executor.evaluate(own, rows=choices.rows, row_ids=row_ids) if own else {}
+        # of the choices' own tokens, whatever the trials minimise
+        plain = DEFAULT_OBJECTIVE
+        measured = self._executor.evaluate(own, rows=choices.rows, row_ids=row_ids, objective=plain) if own else {}
         found = []
         for trial_id in trial_ids:
             if trial_id is None:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from cohort.data.tokenised import Sample
-from cohort.training.objectives.objective import Objective
-from cohort.training.token_losses import sequence_sums
+from cohort.training.objectives.objective import Groups, Objective
 
 __all__ = ["OBJECTIVE", "SupervisedFineTuning"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class SupervisedFineTuning(Objective):
     """A row's term is the sum of its token losses; the divisor is the number of trained tokens."""
 
-    sums_tokens = True
+    sums_tokens: ClassVar[bool] = True
 
     def divisor(self, samples: Sequence[Sample]) -> int:
         """Return the trained tokens: each counts the same, in a long row or a short one."""
         return sum(int(sample.trained.sum()) for sample in samples)
 
-    def terms(self, losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
-        return sequence_sums(losses_T, samples)
+    def terms(self, groups: Groups) -> Tensor:
+        return groups.answer_losses_GS[:, 0] + groups.prompt_losses_GS[:, 0]
 
 
 OBJECTIVE = SupervisedFineTuning()

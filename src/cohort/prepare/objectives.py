@@ -1,0 +1,17 @@
+"""What the trials of a task minimise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cohort.tasks.task_file import TaskFile
+from cohort.training.objectives import OBJECTIVES
+from cohort.training.objectives.objective import Objective
+
+__all__ = ["task_objective"]
+
+
+def task_objective(task: TaskFile, values: Mapping[str, Any] | None = None) -> Objective:
+    """Return a trial's objective; ``values`` are its hyperparameters, None those of a trial that searches nothing."""
+    return OBJECTIVES[task.objective].with_values(values or {})

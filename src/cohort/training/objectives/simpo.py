@@ -1,0 +1,59 @@
+"""Simple preference optimization: mean log-probabilities of two answers, which should differ by a target margin.
+
+Source: Meng et al. 2024, eq. 6, as TRL's ``CPOTrainer`` with ``loss_type="simpo"``; ``cpo_alpha`` above 0 is CPO-SimPO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cohort.data.tokenised import Sample
+from cohort.training.objectives.objective import Groups, Objective
+from cohort.training.pair_losses import pair_loss, reward_metrics
+
+__all__ = ["OBJECTIVE", "SimplePreferenceOptimization"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimplePreferenceOptimization(Objective):
+    """A pair's term is the loss of its margin in mean log-probability; the divisor is the number of pairs.
+
+    Attributes:
+        beta: Temperature of the margin.
+        simpo_gamma: How much more reward (``beta`` times the mean log-probability) the better answer should have.
+        label_smoothing: Probability that a label is wrong.
+        cpo_alpha: Weight of the better answers' own mean loss per token.
+    """
+
+    group_size: ClassVar[int] = 2
+    beta: float = 0.1
+    simpo_gamma: float = 0.5
+    label_smoothing: float = 0.0
+    cpo_alpha: float = 0.0
+
+    def step_values(self, samples: Sequence[Sample]) -> tuple[float, ...]:
+        """Return pairs per token of the better answers: a mean over tokens becomes a sum over pairs with it."""
+        return (len(samples) // 2 / sum(int(sample.trained.sum()) for sample in samples[::2]),)
+
+    def terms(self, groups: Groups) -> Tensor:
+        numbers = groups.numbers
+        log_p_G2 = -groups.answer_losses_GS / groups.answer_tokens_GS
+        losses_G = pair_loss(
+            log_p_G2[:, 0] - log_p_G2[:, 1] - numbers["simpo_gamma"] / numbers["beta"],
+            kind="sigmoid",
+            beta_G=numbers["beta"],
+            smoothing_G=numbers["label_smoothing"],
+        )
+        return losses_G + numbers["cpo_alpha"] * groups.step_values[0] * groups.answer_losses_GS[:, 0]
+
+    def metrics(self, groups: Groups) -> Mapping[str, Tensor]:
+        log_p_G2 = -groups.answer_losses_GS / groups.answer_tokens_GS
+        return reward_metrics(torch.unsqueeze(groups.numbers["beta"], 1) * log_p_G2)
+
+
+OBJECTIVE = SimplePreferenceOptimization()
