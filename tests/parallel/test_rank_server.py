@@ -117,7 +117,6 @@ def test_a_rank_is_built_as_rank_0_has_it(tmp_path: Path) -> None:
         target_linears={"model.layers.0.self_attn.q_proj": (48, 48)},
         settings=SIZES,
         memory_limit_bytes=None,
-        objective="sft",
         train_rows=rows,
         threads=threads,
     )
