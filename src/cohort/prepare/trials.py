@@ -176,7 +176,7 @@ def tokens_per_row(task: TaskFile, validation: TokenisedRows) -> float:
 
 def row_tokens(task: TaskFile, rows: TokenisedRows) -> NDArray[np.int64]:
     """Return the most tokens that measuring each row, or group of rows, reads and generates, int64 [groups]."""
-    size = OBJECTIVES[task.objective].group_size
+    size = task_objective(task).group_size
     own = rows.lengths.reshape(-1, size)
     tokens: NDArray[np.int64] = own.sum(axis=1)
     if task.evaluation.generates:
