@@ -12,9 +12,8 @@ from cohort.adapters.bank import AdapterState
 from cohort.training.checkpoint import (
     DamagedStateError,
     deserialise_state,
+    file_parts,
     read_weights,
-    serialise_state,
-    serialise_weights,
 )
 from cohort.training.trial import TrialState
 
@@ -24,6 +23,14 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def state() -> TrialState:
     moments = {"exp_avg": torch.randn(5, 7), "exp_avg_sq": torch.rand(5, 7)}
     return TrialState(adapter=AdapterState(weights=torch.randn(5, 7), moments=moments), step=12)
+
+
+def serialise_state(state: TrialState) -> bytes:
+    return b"".join(file_parts(state.adapter.tensors, step=state.step))
+
+
+def serialise_weights(weights: torch.Tensor, *, step: int) -> bytes:
+    return b"".join(file_parts({"weights": weights}, step=step))
 
 
 def test_state_comes_back_bit_for_bit(tmp_path: Path) -> None:

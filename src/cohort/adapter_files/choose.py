@@ -11,7 +11,7 @@ from typing import Any
 
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.model_card import render_model_card
-from cohort.adapter_files.write import AdapterContent, write_adapter_files
+from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_files
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import StoredState, StoredStateKind
@@ -231,5 +231,5 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
         base_model=base.name,
         linears=tuple(linears),
         card=render_model_card(results, trial_id=trial.trial_id),
-        tokenizer=tokenizer,
+        tokenizer_files=tokenizer_files(tokenizer),
     )

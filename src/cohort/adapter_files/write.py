@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,14 +21,13 @@ from cohort.adapters.peft_format import (
 )
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.durable_files import (
-    PARTIAL_SUFFIX,
     atomic_directory,
     storage_full_named,
     write_bytes,
     write_text,
 )
 
-__all__ = ["AdapterContent", "write_adapter_directory", "write_adapter_files"]
+__all__ = ["AdapterContent", "tokenizer_files", "write_adapter_directory", "write_adapter_files"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class AdapterContent:
         base_model: Hub id or path that the adapter names as its base.
         linears: All adaptable linears of the base model, to find short names for the adapted ones.
         card: README.md.
-        tokenizer: The base model's, saved with the adapter.
+        tokenizer_files: The base model's, written next to the adapter; by path, as :func:`tokenizer_files` gives them.
     """
 
     weights_rD: Tensor
@@ -51,7 +50,15 @@ class AdapterContent:
     base_model: str
     linears: Sequence[str]
     card: str
-    tokenizer: Any
+    tokenizer_files: Mapping[Path, bytes]
+
+
+def tokenizer_files(tokenizer: Any) -> Mapping[Path, bytes]:
+    """Return the files of a tokenizer by relative path; made once, they serve all adapters of a run."""
+    with TemporaryDirectory(prefix="cohort-tokenizer-") as saved, storage_full_named(saved):
+        tokenizer.save_pretrained(saved)
+        paths = sorted(path for path in Path(saved).rglob("*") if path.is_file())
+        return {path.relative_to(saved): path.read_bytes() for path in paths}
 
 
 def write_adapter_files(folder: Path, content: AdapterContent) -> None:
@@ -66,15 +73,8 @@ def write_adapter_files(folder: Path, content: AdapterContent) -> None:
     write_bytes(folder / WEIGHTS_FILE, serialised_weights(content.layout, content.weights_rD))
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_text(folder / "README.md", content.card)
-    with (
-        storage_full_named(folder),
-        TemporaryDirectory(prefix=".tokenizer.", suffix=PARTIAL_SUFFIX, dir=folder) as saved,
-    ):
-        # transformers writes its files in place; copied from here, each is whole or absent
-        content.tokenizer.save_pretrained(saved)
-        for path in sorted(Path(saved).rglob("*")):
-            if path.is_file():
-                write_bytes(folder / path.relative_to(saved), path.read_bytes())
+    for path, file in content.tokenizer_files.items():
+        write_bytes(folder / path, file)
 
 
 def write_adapter_directory(path: Path, content: AdapterContent) -> None:

@@ -15,15 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cohort.core.durable_files import write_bytes
+from cohort.checkpoints.state_writer import StateWriter
 from cohort.core.errors import RunStateError
 from cohort.runs.directory import RunDirectory
 from cohort.training.checkpoint import (
     DamagedStateError,
     deserialise_state,
     read_weights,
-    serialise_state,
-    serialise_weights,
 )
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer
@@ -88,6 +86,7 @@ class TrialStateStore:
         # those of files: a state without a checksum exists in memory alone
         self._checksums: dict[StoredState, str] = {}
         self._newest: dict[tuple[int, StoredStateKind], StoredState] = {}
+        self._writer = StateWriter()
 
     @property
     def keeps_on_device(self) -> bool:
@@ -202,19 +201,25 @@ class TrialStateStore:
         return None, tuple(damages)
 
     def best(self, trial_id: int) -> tuple[Tensor, int] | None:
-        """Return weights [r, D] and step of a trial's best checkpoint; None before its first.
+        """Return weights [r, D], wherever they are kept, and step of a trial's best checkpoint; None before its first.
 
         Raises:
             DamagedStateError: its file is damaged.
         """
         return self._weights(trial_id, StoredStateKind.BEST)
 
+    def write_ahead(self, trial_id: int) -> None:
+        """Begin to write the best checkpoint of a trial that has ended, so that no checkpoint has to wait for it."""
+        name = self._newest.get((trial_id, StoredStateKind.BEST))
+        if name is not None and name in self._in_memory:
+            self._start(name)
+
     def _weights(self, trial_id: int, kind: StoredStateKind) -> tuple[Tensor, int] | None:
         name = self._newest.get((trial_id, kind))
         if name is None:
             return None
         kept = self._in_memory.get(name)
-        return (kept.cpu(), name.step) if isinstance(kept, Tensor) else read_weights(self._path(name))
+        return (kept, name.step) if isinstance(kept, Tensor) else read_weights(self._path(name))
 
     def forget_state(self, trial_id: int) -> None:
         """Forget the state of a trial that has ended; its best checkpoint stays."""
@@ -240,6 +245,8 @@ class TrialStateStore:
         """
         names = sorted(self._newest.values())
         for name in names:
+            self._start(name)
+        for name in names:
             self._write(name)
         return {name.relative_path: self._checksums[name] for name in names}
 
@@ -263,6 +270,8 @@ class TrialStateStore:
 
     def remove_files_except(self, kept: Iterable[str]) -> None:
         """Delete the state files that neither ``kept`` nor the newest states name."""
+        # a file that nothing names any more may still be on its way
+        self._writer.settle()
         wanted = set(kept) | {name.relative_path for name in self._newest.values()}
         for path in sorted(self._directory.trials.glob("*/*-*.safetensors")):
             if path.relative_to(self._directory.root).as_posix() not in wanted:
@@ -276,6 +285,8 @@ class TrialStateStore:
         self._in_memory[name] = value
         # a file of the same name from before a resume holds the same bits, but it may be damaged: write it again
         self._checksums.pop(name, None)
+        if self._writer.is_writing(self._path(name)):
+            self._writer.finish(self._path(name))
         self._make_room()
 
     def _make_room(self) -> None:
@@ -298,16 +309,17 @@ class TrialStateStore:
         there = [name for name, kept in self._in_memory.items() if _device_of(kept) == device]
         return next((name for name in there if name.kind is StoredStateKind.SPARE), there[0])
 
+    def _start(self, name: StoredState) -> None:
+        # a file that is there stays: the state of a trial after a step never changes
+        if name not in self._checksums and not self._writer.is_writing(self._path(name)):
+            kept = self._in_memory[name]
+            tensors = kept.adapter.tensors if isinstance(kept, TrialState) else {"weights": kept}
+            self._writer.start(self._path(name), tensors, step=name.step)
+
     def _write(self, name: StoredState) -> None:
-        if name in self._checksums:
-            # written already, and the state of a trial after a step never changes
-            return
-        kept = _on_host(self._in_memory[name])
-        content = serialise_state(kept) if isinstance(kept, TrialState) else serialise_weights(kept, step=name.step)
-        path = self._path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, content)
-        self._checksums[name] = hashlib.sha256(content).hexdigest()
+        self._start(name)
+        if name not in self._checksums:
+            self._checksums[name] = self._writer.finish(self._path(name))
 
     def _gpus(self) -> set[torch.device]:
         """Return the GPUs that something is kept on."""

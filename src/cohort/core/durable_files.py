@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,6 +26,7 @@ __all__ = [
     "remove_leftovers",
     "storage_full_named",
     "write_bytes",
+    "write_parts",
     "write_text",
 ]
 
@@ -132,8 +133,18 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
         StorageFullError: the disk or the quota is full; ``path`` is as it was.
     """
+    write_parts(path, (content,))
+
+
+def write_parts(path: str | os.PathLike[str], parts: Iterable[bytes | memoryview]) -> None:
+    """Write ``parts`` one after the other to ``path``, whole or not at all.
+
+    Raises:
+        StorageFullError: the disk or the quota is full; ``path`` is as it was.
+    """
     with atomic_file(path) as partial, partial.open("wb") as stream:
-        stream.write(content)
+        for part in parts:
+            stream.write(part)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -304,7 +304,8 @@ class _CapturedPass:
             self._pass(decoder)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # threads that write states copy from the device meanwhile; only this one's calls are recorded
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             losses_T = self._pass(decoder)
         return graph, losses_T
 

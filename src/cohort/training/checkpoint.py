@@ -3,41 +3,70 @@
 from __future__ import annotations
 
 import json
+import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterState
 from cohort.core.errors import RunStateError
 from cohort.training.trial import TrialState
 
-__all__ = ["DamagedStateError", "deserialise_state", "read_weights", "serialise_state", "serialise_weights"]
+__all__ = ["DamagedStateError", "deserialise_state", "file_parts", "read_weights"]
 
 _FORMAT = "cohort-trial-state-3"
 _HEADER = "cohort"
+# the names that safetensors has for them
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+}
 
 
 class DamagedStateError(RunStateError):
     """A state file is truncated or its content does not match its checksum."""
 
 
-def serialise_state(state: TrialState) -> bytes:
-    """Return the bytes of ``state``, with a checksum over the tensors in the header."""
-    return _save(state.adapter.tensors, step=state.step)
+def file_parts(tensors: Mapping[str, Tensor], *, step: int) -> Sequence[bytes | memoryview]:
+    """Return the parts of a state's file, one after the other, without a copy of the tensors.
 
+    A state of an 8B model is 400 MB, of which safetensors' own writer makes two copies while it holds the interpreter.
+    The parts are views: the tensors must not change before they are written.
 
-def serialise_weights(weights_rD: Tensor, *, step: int) -> bytes:
-    """Return the bytes of a best checkpoint: weights alone."""
-    return _save({"weights": weights_rD}, step=step)
+    Args:
+        tensors: On the host, by name: ``weights`` alone for a best checkpoint, with the moments for a state.
+    """
+    # sorted, as safetensors sorts them: equal states must be equal bytes
+    contiguous = {name: tensors[name].contiguous() for name in sorted(tensors)}
+    own = {"format": _FORMAT, "step": step, "crc32": _checksum(contiguous, step)}
+    header: dict[str, object] = {"__metadata__": {_HEADER: json.dumps(own, sort_keys=True)}}
+    offset = 0
+    for name, tensor in contiguous.items():
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    # the data begins at a multiple of eight
+    text += b" " * (-len(text) % 8)
+    return (struct.pack("<Q", len(text)) + text, *map(_bytes_of, contiguous.values()))
 
 
 def deserialise_state(path: Path, *, moments: Collection[str]) -> TrialState:
-    """Read what :func:`serialise_state` wrote of a trial whose optimizer has ``moments``.
+    """Read the file of :func:`file_parts` of a trial whose optimizer has ``moments``.
 
     Raises:
         DamagedStateError: the file is truncated, altered or of another kind.
@@ -47,20 +76,13 @@ def deserialise_state(path: Path, *, moments: Collection[str]) -> TrialState:
 
 
 def read_weights(path: Path) -> tuple[Tensor, int]:
-    """Read weights [r, D] and step of what :func:`serialise_weights` or :func:`serialise_state` wrote.
+    """Read weights [r, D] and step of a file of :func:`file_parts`.
 
     Raises:
         DamagedStateError: the file is truncated, altered or of another kind.
     """
     tensors, step = _load(path, names=("weights",))
     return tensors["weights"], step
-
-
-def _save(tensors: dict[str, Tensor], *, step: int) -> bytes:
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    header = {"format": _FORMAT, "step": step, "crc32": _checksum(contiguous, step)}
-    # one entry: safetensors writes several in an order of its own, and equal states must be equal bytes
-    return save(contiguous, metadata={_HEADER: json.dumps(header, sort_keys=True)})
 
 
 def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int]:
@@ -83,5 +105,9 @@ def _checksum(tensors: dict[str, Tensor], step: int) -> int:
     found = zlib.crc32(str(step).encode())
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)
-        found = zlib.crc32(tensors[name].contiguous().view(torch.uint8).numpy().data, found)
+        found = zlib.crc32(_bytes_of(tensors[name].contiguous()), found)
     return found
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

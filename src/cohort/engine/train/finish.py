@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from torch import Tensor
 
 from cohort.adapter_files.model_card import render_model_card
-from cohort.adapter_files.write import AdapterContent, write_adapter_directory, write_adapter_files
+from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_directory, write_adapter_files
 from cohort.checkpoints.checkpoints import keep_last_checkpoint
 from cohort.core.errors import RunStateError
 from cohort.engine.train.open_run import OpenRun
@@ -23,6 +26,8 @@ from cohort.tuning.decisions import FAILED, Reason
 from cohort.tuning.study import Study
 
 __all__ = ["finish_run", "is_complete", "write_tables"]
+
+WRITERS = 4
 
 
 def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, TrialSpec], study: Study) -> None:
@@ -42,25 +47,33 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
     store.set_facts(best_trial_id=best_id)
     _record_default(store)
     results = read_results(store.reader)
-    for trial_id in study.trial_ids:
-        kept = run.state_store.best(trial_id)
-        is_best = trial_id == best_id
-        if kept is None or not (is_best or _is_written(study.reason(trial_id))):
-            continue
+    tokenizer, linears = tokenizer_files(preparation.inputs.tokenizer), tuple(preparation.decoder.linears)
+
+    def write(trial_id: int, weights_rD: Tensor) -> None:
         content = AdapterContent(
-            weights_rD=kept[0],
+            weights_rD=weights_rD.cpu(),
             layout=preparation.inputs.layout,
             spec=specs[trial_id].adapter,
             base_model=preparation.task.model_name_or_path,
-            linears=tuple(preparation.decoder.linears),
+            linears=linears,
             card=render_model_card(results, trial_id=trial_id),
-            tokenizer=preparation.inputs.tokenizer,
+            tokenizer_files=tokenizer,
         )
         folder = directory.trial(trial_id)
         folder.mkdir(parents=True, exist_ok=True)
         write_adapter_files(folder, content)
-        if is_best:
+        if trial_id == best_id:
             write_adapter_directory(directory.best, content)
+
+    # most of it is waiting for the disk
+    with ThreadPoolExecutor(max_workers=WRITERS, thread_name_prefix="cohort-adapters") as threads:
+        writing = []
+        for trial_id in study.trial_ids:
+            kept = run.state_store.best(trial_id)
+            if kept is not None and (trial_id == best_id or _is_written(study.reason(trial_id))):
+                writing.append(threads.submit(write, trial_id, kept[0]))
+    for written in writing:
+        written.result()
     # before the tables, which show it; what is written after a kill is decided by the last fact below
     store.set_facts(state=RunState.DONE, run_seconds=store.seconds)
     write_tables(store, directory=directory)

@@ -297,6 +297,8 @@ class Supervisor:
             if is_resident:
                 self._leave(trial_id, keep=_Keep.NEVER)
             states.forget_state(trial_id)
+        if decision.kind in (DecisionKind.STOP, DecisionKind.FINISH):
+            states.write_ahead(trial_id)
 
     def _leave(self, trial_id: int, *, keep: _Keep) -> None:
         states = self._run.state_store
