@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert adapter.spec == SPEC
     assert adapter.modules == tuple(LAYOUT.linears)
     assert torch.equal(rank_rows_from_peft(LAYOUT, adapter), rows)
-    a, b = adapter.factors("model.layers.0.v_proj")
+    a, b = adapter.factors("model.layers.0.v_proj", shape=(4, 2))
     assert (a.shape, b.shape) == ((3, 4), (2, 3))
 
 

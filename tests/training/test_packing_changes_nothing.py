@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.events import StepDone
 from cohort.models.decoder import Decoder
@@ -30,11 +31,13 @@ def trial(
     dropout: float = 0.0,
     learning_rate: float = 5e-3,
     loraplus_lr_ratio: float = 1.0,
+    nblocks: int = 1,
 ) -> TrialSpec:
+    blocks = BlockDiagonal(nblocks=nblocks) if nblocks > 1 else None
     return TrialSpec(
         trial_id=trial_id,
         seed=100 + trial_id,
-        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout),
+        adapter=AdapterSpec(r=r, lora_alpha=2.0 * r, lora_dropout=dropout, use_bdlora=blocks),
         learning_rate=learning_rate,
         batch_size=batch_size,
         num_steps=STEPS,
@@ -47,13 +50,14 @@ SUBJECTS = [
     trial(0, r=16, batch_size=4, dropout=0.3),
     trial(0, r=64, batch_size=8, loraplus_lr_ratio=4.0),
     trial(0, r=7, batch_size=3),
+    trial(0, r=12, batch_size=4, dropout=0.2, nblocks=4),
 ]
 NEIGHBOURS = [
     trial(1, r=16, batch_size=8, dropout=0.1),
     trial(2, r=64, batch_size=1, loraplus_lr_ratio=0.5),
     trial(3, r=4, batch_size=4, learning_rate=1e-1),
     trial(4, r=33, batch_size=2),
-    trial(5, r=8, batch_size=3),
+    trial(5, r=8, batch_size=3, nblocks=2),
     trial(6, r=5, batch_size=1),
     trial(7, r=32, batch_size=2, dropout=0.5),
 ]

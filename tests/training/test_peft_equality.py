@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.optimizers import create_loraplus_optimizer
+from peft.tuners.lora.config import BdLoraConfig
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2
 
+from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
+from cohort.adapters.block_factors import packed
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import peft_tensors
@@ -66,15 +70,24 @@ def train_here(
     executor.load(spec)
     losses = [executor.step()[0].loss for _ in range(spec.num_steps)]
     layout = executor.bank.layout
-    return losses, trained_tensors(layout, executor.weights(spec.trial_id)), layout
+    weights_rD = executor.weights(spec.trial_id)
+    return losses, trained_tensors(layout, weights_rD, blocks=spec.adapter.use_bdlora), layout
 
 
-def trained_tensors(layout: AdapterLayout, weights_rD: Tensor) -> dict[str, Tensor]:
+def trained_tensors(
+    layout: AdapterLayout, weights_rD: Tensor, *, blocks: BlockDiagonal | None = None
+) -> dict[str, Tensor]:
     """The tensors under PEFT's names, at the training precision (files hold float32)."""
     tensors = {}
     for name, columns in layout.columns.items():
-        tensors[f"base_model.model.{name}.lora_A.weight"] = weights_rD[:, columns.a]
-        tensors[f"base_model.model.{name}.lora_B.weight"] = weights_rD[:, columns.b].T
+        a, b = weights_rD[:, columns.a], weights_rD[:, columns.b].T
+        factor = None if blocks is None else blocks.factor_of(name)
+        if blocks is not None and factor is BlockFactor.A:
+            a = packed(a, nblocks=blocks.nblocks)
+        elif blocks is not None and factor is BlockFactor.B:
+            b = packed(b, nblocks=blocks.nblocks)
+        tensors[f"base_model.model.{name}.lora_A.weight"] = a
+        tensors[f"base_model.model.{name}.lora_B.weight"] = b
     return tensors
 
 
@@ -90,6 +103,7 @@ def train_with_peft(
     attention: str = "sdpa",
 ) -> tuple[list[float], dict[str, Tensor]]:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention).to(device)
+    blocks = spec.adapter.use_bdlora
     config = LoraConfig(
         r=spec.adapter.r,
         lora_alpha=int(spec.adapter.lora_alpha),
@@ -98,12 +112,13 @@ def train_with_peft(
         use_rslora=spec.adapter.use_rslora,
         bias="none",
         task_type="CAUSAL_LM",
+        use_bdlora=None if blocks is None else BdLoraConfig(**dataclasses.asdict(blocks)),
     )
     model = get_peft_model(model, config, autocast_adapter_dtype=False).to(device)
-    start = initial_weights(layout, r=spec.adapter.r, seed=spec.seed, dtype=dtype)
+    start = initial_weights(layout, r=spec.adapter.r, seed=spec.seed, dtype=dtype, blocks=blocks)
     names = {name.replace(".default", ""): parameter for name, parameter in model.named_parameters() if "lora_" in name}
     with torch.no_grad():
-        for name, tensor in trained_tensors(layout, start).items():
+        for name, tensor in trained_tensors(layout, start, blocks=blocks).items():
             names[name].copy_(tensor)
     assert len(names) == 2 * len(layout.linears)
     parameters = list(names.values())
@@ -201,6 +216,26 @@ def test_gemma2_equals_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     expected_losses, expected = train_with_peft(
         tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded, attention="eager"
     )
+    assert losses == pytest.approx(expected_losses, rel=1e-9)
+    assert max(relative(weights[name], expected[name]) for name in expected) < 1e-9
+
+
+SWAPPED = BlockDiagonal(nblocks=2, target_modules_bd_a=COLUMN_PARALLEL, target_modules_bd_b=ROW_PARALLEL)
+MIXED = BlockDiagonal(nblocks=4, target_modules_bd_a=("down",), target_modules_bd_b=("up_proj",), match_strict=False)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "use_rslora"),
+    [(BlockDiagonal(nblocks=4), True), (SWAPPED, False), (MIXED, False)],
+    ids=["bd", "swapped", "mixed"],
+)
+def test_block_diagonal_adapters_equal_peft(tmp_path: Path, blocks: BlockDiagonal, use_rslora: bool) -> None:
+    save_llama(tmp_path)
+    spec = spec_of(8, use_rslora=use_rslora)
+    spec = dataclasses.replace(spec, adapter=dataclasses.replace(spec.adapter, use_bdlora=blocks))
+    rows = random_rows(30, seed=8)
+    losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float64)
+    expected_losses, expected = train_with_peft(tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded)
     assert losses == pytest.approx(expected_losses, rel=1e-9)
     assert max(relative(weights[name], expected[name]) for name in expected) < 1e-9
 

@@ -13,12 +13,12 @@ from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.model_card import render_model_card
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_files
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.spec import AdapterSpec
 from cohort.checkpoints.trial_states import StoredState, StoredStateKind
 from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.prepare.trials import adapter_spec
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.records import EvaluationRecord, TrialRecord
@@ -222,12 +222,7 @@ def _content(base: RunBase, results: RunResults, trial: TrialRecord, *, checkpoi
     return AdapterContent(
         weights_rD=weights_rD,
         layout=layout,
-        spec=AdapterSpec(
-            r=int(settings["r"]),
-            lora_alpha=float(settings["lora_alpha"]),
-            lora_dropout=float(settings["lora_dropout"]),
-            use_rslora=bool(settings["use_rslora"]),
-        ),
+        spec=adapter_spec(base.task, settings),
         base_model=base.name,
         linears=tuple(linears),
         card=render_model_card(results, trial_id=trial.trial_id),

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.spec import AdapterSpec
@@ -103,6 +105,7 @@ class AdapterBank:
         self.b_columns_D = self.b_columns_D.to(device)
         self._specs: dict[int, AdapterSpec] = {}
         self._starts: dict[int, int] = {}
+        self._outside_ND: dict[BlockDiagonal, Tensor] = {}
         self._parts = {
             name: LoraPart(
                 a_RK=self.compute_RD[:, columns.a],
@@ -197,6 +200,24 @@ class AdapterBank:
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
         return slot
+
+    def confine_gradients(self, slot: int) -> None:
+        """Put zeros into the gradients of ``slot`` outside of its blocks; nothing to do for plain LoRA.
+
+        Products of dense rank rows give gradients there too. With zeros for them the weights, which are zero there from
+        the start, and the moments stay zero, and the norm is that of the blocks.
+        """
+        spec = self._specs[slot]
+        if spec.use_bdlora is None:
+            return
+        nblocks = spec.use_bdlora.nblocks
+        outside_ND = self._outside_ND.get(spec.use_bdlora)
+        if outside_ND is None:
+            outside_ND = outside_blocks(self.layout, spec.use_bdlora).to(self.grads_RD.device)
+            self._outside_ND[spec.use_bdlora] = outside_ND
+        # filled, not multiplied: 0 x NaN is NaN
+        grads_NRD = self.grads_RD[self.rank_rows(slot)].view(nblocks, spec.r // nblocks, self.layout.width)
+        grads_NRD.masked_fill_(outside_ND[:, None], 0)
 
     def refresh(self, slot: int) -> None:
         """Copy the master weights of ``slot`` into the compute copy, where there is one."""

@@ -79,7 +79,8 @@ def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
                 hint="Merge into the unquantised base: merging into a quantised one loses quality.",
             )
         )
-    a_rK, b_Nr = adapter.factors(module)
+    out_features, in_features = weight_NK.shape
+    a_rK, b_Nr = adapter.factors(module, shape=(in_features, out_features))
     if weight_NK.shape != (b_Nr.shape[0], a_rK.shape[1]):
         raise InputError(
             Problem(

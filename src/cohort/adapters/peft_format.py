@@ -1,5 +1,8 @@
 """Adapters as PEFT stores them: ``adapter_config.json`` and ``adapter_model.safetensors``, float32.
 
+A BD-LoRA adapter (``use_bdlora``) stores a block-diagonal A as [r, K / n] and a block-diagonal B as [N, r / n], for n
+blocks. Shapes tell which linears are stored so, not the flag: PEFT trains dense factors on quantised linears under it.
+
 Shapes:  r rank · D entries of a rank row · K input width · N output width
 """
 
@@ -9,12 +12,15 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from cohort.adapters.block_diagonal import BlockDiagonal, BlockFactor
+from cohort.adapters.block_factors import expanded, packed
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError, Problem
@@ -49,17 +55,37 @@ class PeftAdapter:
         ends = ".lora_A.weight"
         return tuple(sorted(name[len(_PREFIX) : -len(ends)] for name in self.tensors if name.endswith(ends)))
 
-    def factors(self, module: str) -> tuple[Tensor, Tensor]:
-        """Return A [r, K] and B [N, r] of one linear."""
-        return self.tensors[f"{_PREFIX}{module}.lora_A.weight"], self.tensors[f"{_PREFIX}{module}.lora_B.weight"]
+    def factors(self, module: str, *, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return A [r, K] and B [N, r] of one linear, block-diagonal ones with their zeros.
+
+        Args:
+            shape: K and N of the linear in the base model. Factors that fit it in no form are returned as stored.
+        """
+        a, b = self.tensors[f"{_PREFIX}{module}.lora_A.weight"], self.tensors[f"{_PREFIX}{module}.lora_B.weight"]
+        blocks, (in_features, out_features), r = self.spec.use_bdlora, shape, self.spec.r
+        if blocks is not None:
+            n = blocks.nblocks
+            if a.shape == (r, in_features / n) and b.shape == (out_features, r):
+                return expanded(a, nblocks=n), b
+            if a.shape == (r, in_features) and b.shape == (out_features, r / n) and out_features % n == 0:
+                return a, expanded(b, nblocks=n)
+        return a, b
 
 
-def peft_tensors(layout: AdapterLayout, weights_rD: Tensor) -> dict[str, Tensor]:
-    """Return A [r, K] and B [N, r] of every adapted linear under PEFT's names, float32 and contiguous."""
+def peft_tensors(
+    layout: AdapterLayout, weights_rD: Tensor, *, blocks: BlockDiagonal | None = None
+) -> dict[str, Tensor]:
+    """Return A and B of every adapted linear under PEFT's names and in its shapes, float32 and contiguous."""
     tensors = {}
     for name, columns in layout.columns.items():
-        tensors[f"{_PREFIX}{name}.lora_A.weight"] = weights_rD[:, columns.a].float().contiguous()
-        tensors[f"{_PREFIX}{name}.lora_B.weight"] = weights_rD[:, columns.b].T.float().contiguous()
+        a, b = weights_rD[:, columns.a].float(), weights_rD[:, columns.b].T.float()
+        factor = None if blocks is None else blocks.factor_of(name)
+        if blocks is not None and factor is BlockFactor.A:
+            a = packed(a, nblocks=blocks.nblocks)
+        elif blocks is not None and factor is BlockFactor.B:
+            b = packed(b, nblocks=blocks.nblocks)
+        tensors[f"{_PREFIX}{name}.lora_A.weight"] = a.contiguous()
+        tensors[f"{_PREFIX}{name}.lora_B.weight"] = b.contiguous()
     return tensors
 
 
@@ -73,9 +99,11 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
     """
     rows_rD = torch.zeros(adapter.spec.r, layout.width)
     problems = []
+    blocks = adapter.spec.use_bdlora
+    in_blocks = "" if blocks is None else f", one factor perhaps in {blocks.nblocks} blocks"
     for module in adapter.modules:
-        a_rK, b_Nr = adapter.factors(module)
         expected = layout.linears.get(module)
+        a_rK, b_Nr = adapter.factors(module, shape=expected or (0, 0))
         found = (a_rK.shape[1], b_Nr.shape[0])
         if expected is None or found != expected or a_rK.shape[0] != adapter.spec.r or b_Nr.shape[1] != adapter.spec.r:
             problems.append(
@@ -84,7 +112,7 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
                     found=f"A {tuple(a_rK.shape)} and B {tuple(b_Nr.shape)}",
                     allowed="no such linear in this model"
                     if expected is None
-                    else f"r {adapter.spec.r}, widths {expected}",
+                    else f"r {adapter.spec.r}, widths {expected}{in_blocks}",
                     hint="Use the base model that the adapter was trained on.",
                 )
             )
@@ -97,8 +125,8 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
     return rows_rD
 
 
-def serialised_weights(layout: AdapterLayout, weights_rD: Tensor) -> bytes:
-    return save(peft_tensors(layout, weights_rD), metadata={"format": "pt"})
+def serialised_weights(layout: AdapterLayout, weights_rD: Tensor, *, blocks: BlockDiagonal | None = None) -> bytes:
+    return save(peft_tensors(layout, weights_rD, blocks=blocks), metadata={"format": "pt"})
 
 
 def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -> list[str]:
@@ -114,8 +142,8 @@ def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -
 
 def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterable[str]) -> dict[str, object]:
     """Return ``adapter_config.json`` as PEFT and vLLM read it."""
-    alpha = spec.lora_alpha
-    return {
+    alpha, blocks = spec.lora_alpha, spec.use_bdlora
+    config: dict[str, object] = {
         "alpha_pattern": {},
         "base_model_name_or_path": base_model,
         "bias": "none",
@@ -134,6 +162,14 @@ def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterab
         "use_dora": False,
         "use_rslora": spec.use_rslora,
     }
+    if blocks is not None:
+        config["use_bdlora"] = {
+            "match_strict": blocks.match_strict,
+            "nblocks": blocks.nblocks,
+            "target_modules_bd_a": list(blocks.target_modules_bd_a),
+            "target_modules_bd_b": list(blocks.target_modules_bd_b),
+        }
+    return config
 
 
 def read_adapter(directory: Path) -> PeftAdapter:
@@ -172,10 +208,34 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 hint="Use an adapter without these features.",
             )
         )
+    blocks = _block_diagonal(config.get("use_bdlora"), r=int(config["r"]), where=str(config_path))
     spec = AdapterSpec(
         r=int(config["r"]),
         lora_alpha=float(config["lora_alpha"]),
         lora_dropout=float(config.get("lora_dropout", 0.0)),
         use_rslora=bool(config.get("use_rslora", False)),
+        use_bdlora=blocks,
     )
     return PeftAdapter(spec=spec, tensors=tensors)
+
+
+def _block_diagonal(section: Mapping[str, Any] | None, *, r: int, where: str) -> BlockDiagonal | None:
+    """Return the block structure that ``use_bdlora`` of a configuration names; one block is plain LoRA."""
+    nblocks = int((section or {}).get("nblocks", 1))
+    if section is None or nblocks == 1:
+        return None
+    if nblocks < 1 or r % nblocks:
+        raise InputError(
+            Problem(
+                where=where,
+                found=f"use_bdlora with nblocks {nblocks} and r {r}",
+                allowed="a number of blocks that divides r",
+                hint="Export the adapter again.",
+            )
+        )
+    return BlockDiagonal(
+        nblocks=nblocks,
+        target_modules_bd_a=tuple(section.get("target_modules_bd_a") or ()),
+        target_modules_bd_b=tuple(section.get("target_modules_bd_b") or ()),
+        match_strict=bool(section.get("match_strict", True)),
+    )

@@ -119,7 +119,9 @@ def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = f
 def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     """Return the settings that all trials share, for the report and model cards."""
     searched = set(task.search.space)
-    shared = {name: value for name, value in task.searchable_defaults().items() if name not in searched}
+    # one block is plain LoRA, which has no blocks to tell of
+    hidden = searched if task.lora.use_bdlora else {*searched, "nblocks"}
+    shared = {name: value for name, value in task.searchable_defaults().items() if name not in hidden}
     # a value that depends on another hyperparameter (2r) is kept as it is written
     plain: dict[str, JsonValue] = {
         name: value if isinstance(value, int | float | str | bool) else f"{value.factor:g}{value.parameter}"

@@ -34,6 +34,7 @@ from cohort.tuning.samplers import Proposal
 
 __all__ = [
     "PlannedTrial",
+    "adapter_spec",
     "evaluation_note",
     "metric_tokens",
     "objective_metric",
@@ -209,6 +210,17 @@ def _samples(spec: TrialSpec, num_rows: int) -> int:
     return epochs * num_rows + min(rest * spec.batch_size, num_rows)
 
 
+def adapter_spec(task: TaskFile, values: Configuration) -> AdapterSpec:
+    """Return the adapter of a trial with these hyperparameters; older runs recorded no blocks."""
+    return AdapterSpec(
+        r=int(values["r"]),
+        lora_alpha=float(values["lora_alpha"]),
+        lora_dropout=float(values["lora_dropout"]),
+        use_rslora=bool(values["use_rslora"]),
+        use_bdlora=task.block_diagonal(int(values.get("nblocks", 1))),
+    )
+
+
 def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int) -> TrialSpec:
     batch_size = int(values["batch_size"])
     steps_per_epoch = -(-num_rows // batch_size)
@@ -216,12 +228,7 @@ def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int
     return TrialSpec(
         trial_id=trial_id,
         seed=int(values["seed"]),
-        adapter=AdapterSpec(
-            r=int(values["r"]),
-            lora_alpha=float(values["lora_alpha"]),
-            lora_dropout=float(values["lora_dropout"]),
-            use_rslora=bool(values["use_rslora"]),
-        ),
+        adapter=adapter_spec(task, values),
         learning_rate=float(values["learning_rate"]),
         batch_size=batch_size,
         num_steps=num_steps,

@@ -8,17 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole
+from cohort.core.place import KeyPath
 from cohort.tasks.fields import refuse
 from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = [
     "LORA_ALPHA",
+    "NBLOCKS",
     "SECTION_OF",
     "SEARCHABLE",
     "LoraKeys",
     "TrainingKeys",
     "ValueKind",
     "is_number",
+    "key_of",
     "multiple_to_plain",
     "parse_alpha",
     "parse_value",
@@ -97,6 +100,15 @@ class ValueKind:
         return self.field.kind in (int, float)
 
 
+# a key of the section `use_bdlora` within `lora`
+NBLOCKS = SettingField(
+    kind=int,
+    default=1,
+    bounds={"ge": 1},
+    allowed="a whole number of at least 1",
+    description="blocks of each block-diagonal factor; 1: plain LoRA",
+)
+
 # in the order in which messages and the schema list them
 _EXAMPLES = {
     "learning_rate": "[1e-4, 3e-4]",
@@ -112,17 +124,25 @@ _EXAMPLES = {
     "seed": "[0, 1, 2]",
     "use_rslora": "[true, false]",
     "loraplus_lr_ratio": "[1, 4, 16]",
+    "nblocks": "[1, 2, 4]",
 }
 _LORA = {**setting_fields(LoraKeys), "lora_alpha": LORA_ALPHA}
-_FIELDS = {**_LORA, **setting_fields(TrainingKeys)}
+_FIELDS = {**_LORA, "nblocks": NBLOCKS, **setting_fields(TrainingKeys)}
 
-SECTION_OF: Mapping[str, str] = {name: "lora" if name in _LORA else "training" for name in _EXAMPLES}
-"""The section that holds a searchable key where ``search.space`` does not."""
+SECTION_OF: Mapping[str, str] = {
+    name: "lora" if name in _LORA else "lora.use_bdlora" if name == "nblocks" else "training" for name in _EXAMPLES
+}
+"""The section, by its dotted name, that holds a searchable key where ``search.space`` does not."""
 
 SEARCHABLE: Mapping[str, ValueKind] = {
     name: ValueKind(field=_FIELDS[name], example=example, is_rank_multiple_allowed=name == "lora_alpha")
     for name, example in _EXAMPLES.items()
 }
+
+
+def key_of(name: str) -> KeyPath:
+    """Return the full key of a searchable hyperparameter in its section."""
+    return (*SECTION_OF[name].split("."), name)
 
 
 def quoted_number(value: object) -> str | None:

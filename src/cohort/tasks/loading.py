@@ -65,6 +65,16 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
                 hint="Remove training.max_steps, or num_train_epochs from search.space.",
             )
         )
+    blocks = task.lora.use_bdlora
+    if blocks is not None and "nblocks" not in (*blocks.model_fields_set, *task.search.space):
+        problems.append(
+            Problem(
+                where=origin.where("lora.use_bdlora"),
+                found="use_bdlora without nblocks",
+                allowed="nblocks in it, or in search.space",
+                hint="Write use_bdlora: {nblocks: 4}, with the tensor parallel degree it will be served at.",
+            )
+        )
     # A file may say both, since the space is documented to win. An option that has no effect is a mistake: it was typed
     # to change something.
     for override in overrides:
@@ -73,7 +83,7 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
             problems.append(
                 Problem(
                     where=origin.where(override.path),
-                    found=f"{section}.{key}, which search.space.{key} overrides",
+                    found=f"{dotted(override.path)}, which search.space.{key} overrides",
                     allowed=f"--search.space.{key} VALUE",
                     hint=f"Write --search.space.{key} instead.",
                 )

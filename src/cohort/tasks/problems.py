@@ -32,8 +32,11 @@ def known_keys(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]
 
 
 def _section_of(info: FieldInfo) -> type[BaseModel] | None:
-    annotation = info.annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    # an optional section is a union with None
+    for annotation in (info.annotation, *get_args(info.annotation)):
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return annotation
+    return None
 
 
 def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:

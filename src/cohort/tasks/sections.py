@@ -14,6 +14,7 @@ from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
 from cohort.tasks.earlier_results import parse_earlier_results, plain_earlier_results
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
+from cohort.tasks.block_section import BdLoraSection
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
@@ -68,6 +69,11 @@ class LoraSection(_LoraKeys):
         PlainSerializer(_plain_alpha),
         WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "r$"}]}),
     ] = setting(LORA_ALPHA.default, allowed=LORA_ALPHA.allowed, description=LORA_ALPHA.description)
+    use_bdlora: BdLoraSection | None = setting(
+        None,
+        allowed="null, or a section with nblocks",
+        description="block-diagonal factors (BD-LoRA), which tensor parallel servers divide without an exchange",
+    )
 
 
 class TrainingSection(_TrainingKeys):

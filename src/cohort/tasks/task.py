@@ -54,6 +54,8 @@ def elsewhere_of_task(name: str) -> str | None:
     section, _, key = OTHER_WORDS.get(name, f"{_section_with(name)}.{name}").rpartition(".")
     if section == "dataset" and key in SPLITS:
         return f'Write dataset={{"train": ..., "{key}": ...}}.' if key != "train" else "Write dataset=..."
+    if section == "lora.use_bdlora":
+        return f"Write lora={{'use_bdlora': {{{key!r}: ...}}}}; to search over it, search_space={{{key!r}: [...]}}."
     if section and name not in SECTION_OF and OTHER_WORDS.get(name, "").rpartition(".")[2] not in SECTION_OF:
         return f"Write {section}={{{key!r}: ...}}."
     if section:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, PrivateAttr, SerializeAsAny, WithJsonSchema, model_validator
 from ruamel.yaml import YAML
 
+from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.core.discovery import modules_of
 from cohort.core.errors import Problem
 from cohort.core.place import Place
@@ -19,11 +20,12 @@ from cohort.core.setting_fields import Refusal, setting_fields
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
+from cohort.tasks.block_section import BdLoraSection
 from cohort.tasks.dataset_section import DatasetSection
 from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
 from cohort.tasks.evaluation_section import EvaluationSection
 from cohort.tasks.fields import Section, Whole, refuse, require_known, setting
-from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF
+from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF, key_of
 from cohort.tasks.not_built import unbuilt_values
 from cohort.tasks.other_names import nearest_hint, use_own_names
 from cohort.tasks.sections import LoraSection, MemorySection, SearchSection, TrainingSection
@@ -179,7 +181,7 @@ class TaskFile(Section):
         name = str(key[2]) if key[:2] == ("search", "space") and len(key) > 2 else ""
         if name in SECTION_OF and name not in self.search.space:
             # a hyperparameter that is not searched has its value, and so its line, in a section
-            key = (SECTION_OF[name], *key[2:])
+            key = (*key_of(name), *key[3:])
         return replace(problem, where=replace(self._origin.where(key), text=place.text))
 
     def dataset_settings(self) -> DatasetSettings:
@@ -210,7 +212,26 @@ class TaskFile(Section):
 
     def searchable_defaults(self) -> dict[str, Any]:
         """Return the value of every searchable key where ``search.space`` does not set it, by name."""
-        return {name: getattr(getattr(self, section), name) for name, section in SECTION_OF.items()}
+        return {name: self._value_in_section(name) for name in SEARCHABLE}
+
+    def _value_in_section(self, name: str) -> Any:
+        value: Any = self
+        for part in key_of(name):
+            # a section that is null is not used: its keys have the values that change nothing
+            value = SEARCHABLE[name].field.default if value is None else getattr(value, str(part))
+        return value
+
+    def block_diagonal(self, nblocks: int) -> BlockDiagonal | None:
+        """Return the block structure of a trial with ``nblocks`` blocks; None for plain LoRA."""
+        if nblocks == 1:
+            return None
+        section = self.lora.use_bdlora or BdLoraSection()
+        return BlockDiagonal(
+            nblocks=nblocks,
+            target_modules_bd_a=section.target_modules_bd_a,
+            target_modules_bd_b=section.target_modules_bd_b,
+            match_strict=section.match_strict,
+        )
 
     def search_space(self) -> SearchSpace:
         """Return the space of whole configurations: every searchable key, the ones not searched as constants.
@@ -238,11 +259,18 @@ class TaskFile(Section):
         notes = [
             f"search.space.{name} overrides {SECTION_OF[name]}.{name}"
             for name in self.search.space
-            if name in getattr(self, SECTION_OF[name]).model_fields_set
+            if self._is_in_section(name)
         ]
         if self.training.max_steps is not None and "num_train_epochs" in self.training.model_fields_set:
             notes.append("training.max_steps overrides training.num_train_epochs")
         return notes
+
+    def _is_in_section(self, name: str) -> bool:
+        """Return whether a searchable key was written in its section."""
+        section: Any = self
+        for part in key_of(name)[:-1]:
+            section = getattr(section, str(part))
+        return section is not None and name in section.model_fields_set
 
     def resolved_yaml(self) -> str:
         """Return the task as YAML with every default written out; :func:`load_task` reads it back as the same task."""

@@ -9,7 +9,7 @@ from typing import Any
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place, dotted
 from cohort.core.setting_fields import Refusal
-from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF, parse_value
+from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
 from cohort.tasks.overrides import parse_overrides
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import Configuration, Constant, MultipleOf, Value
@@ -39,7 +39,7 @@ def trial_values_of(arguments: Sequence[str]) -> dict[str, Any]:
     problems = []
     for override in parse_overrides(arguments, model=TaskFile):
         name = str(override.path[-1])
-        is_own = override.path in ((SECTION_OF.get(name), name), ("search", "space", name))
+        is_own = name in SEARCHABLE and override.path in (key_of(name), ("search", "space", name))
         if is_own:
             values[name] = override.value
         else:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import GradientCheckpointing, MemoryShortage, PassKind
@@ -180,7 +182,7 @@ class Executor:
         if spec.trial_id in self._residents:
             raise ValueError(f"trial {spec.trial_id} is already resident")
         if state is None:
-            state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter.r, spec.seed)))
+            state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter, spec.seed)))
         slot, rows = self.bank.insert(spec.adapter, state.adapter), self.train_rows if rows is None else rows
         order = spec.order(len(rows) // spec.objective.group_size)
         self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=state.step, order=order, rows=rows)
@@ -263,6 +265,8 @@ class Executor:
             self._clear_gradients(residents)
             raise
         try:
+            for resident in residents:
+                self.bank.confine_gradients(resident.slot)
             norms = self.optimizer.update(self.bank, residents)
         except Exception as error:
             self._clear_gradients(residents)
@@ -360,18 +364,18 @@ def _captured_passes(decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> 
     return CapturedPasses(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None
 
 
-def _fresh_weights(bank: AdapterBank) -> Callable[[int, int], Tensor]:
-    """Return what draws the initial weights [r, D] of a rank and a seed, on the host."""
+def _fresh_weights(bank: AdapterBank) -> Callable[[AdapterSpec, int], Tensor]:
+    """Return what draws the initial weights [r, D] of an adapter from a seed, on the host."""
     layout, dtype, on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
 
     # trials of a sweep mostly share their seed: the weights of a few ranks serve all of them
     @functools.lru_cache(maxsize=4)
-    def draw(r: int, seed: int) -> Tensor:
-        weights_rD = initial_weights(layout, r=r, seed=seed, dtype=dtype)
+    def draw(r: int, blocks: BlockDiagonal | None, seed: int) -> Tensor:
+        weights_rD = initial_weights(layout, r=r, seed=seed, dtype=dtype, blocks=blocks)
         # pinned: the copy to the bank does not wait for the device
         return weights_rD.pin_memory() if on_gpu else weights_rD
 
-    return draw
+    return lambda spec, seed: draw(spec.r, spec.use_bdlora, seed)
 
 
 def _copied(copy: Callable[[bool], _T], *, on_device: bool) -> _T:
