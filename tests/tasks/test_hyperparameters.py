@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cohort.core.setting_fields import Refusal
-from cohort.tasks.hyperparameters import SEARCHABLE, multiple_to_plain, parse_value, quoted_number
+from cohort.tasks.hyperparameters import SEARCHABLE, key_of, multiple_to_plain, parse_value, quoted_number
 from cohort.tasks.sections import LoraSection, TrainingSection
 from cohort.tuning.parameters import MultipleOf
 
@@ -61,7 +61,8 @@ def test_a_value_that_is_refused(name: str, written: object, hint: str) -> None:
 def test_every_searchable_key_is_a_key_of_a_section() -> None:
     sections: tuple[Any, ...] = (LoraSection, TrainingSection)
     keys = {key for section in sections for key in section.model_fields}
-    assert set(SEARCHABLE) == keys - {"target_modules", "max_steps"}
+    assert set(SEARCHABLE) - {"nblocks"} == keys - {"target_modules", "use_bdlora", "max_steps"}
+    assert key_of("nblocks") == ("lora", "use_bdlora", "nblocks")
 
 
 @pytest.mark.parametrize("text", ["2r", "r", "0.5r"])

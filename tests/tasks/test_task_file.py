@@ -114,7 +114,9 @@ def test_the_resolved_file_is_the_same_task(folder: Path, tmp_path_factory: pyte
 def test_every_default_is_written_out(folder: Path) -> None:
     from cohort.tasks.problems import known_keys
 
-    text = load_task(write(folder, "base_model: m\ndataset: {train: train.jsonl}\n")).resolved_yaml()
+    # a section that is null has no keys to write: this one is there
+    blocks = "lora: {use_bdlora: {nblocks: 2}}"
+    text = load_task(write(folder, f"base_model: m\ndataset: {{train: train.jsonl}}\n{blocks}\n")).resolved_yaml()
     written = {line.strip().partition(":")[0] for line in text.splitlines()}
     assert {key.rsplit(".", 1)[-1] for key in known_keys(TaskFile)} <= written
 

@@ -5,8 +5,8 @@ Where the base is column-parallel (q, k, v, gate, up) B is block-diagonal: block
 ``b r/N .. (b+1) r/N``. Where it is row-parallel (o, down) A is: those ranks read block b of the inputs. Swapped lists
 are an adapter of another kind and as valid.
 
-Source: the paper on block-diagonal LoRA (BD-LoRA), section 3; key names are those of PEFT's BdLoraConfig. We differ: the scale
-is PEFT's, of the total rank; the paper scales by the rank of a block.
+Source: the paper on block-diagonal LoRA (BD-LoRA), section 3; key names are those of PEFT's BdLoraConfig. We differ:
+the scale is PEFT's, of the total rank; the paper scales by the rank of a block.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ class BlockDiagonal:
                     hint="Add it to a list, or write match_strict: false to give it two dense factors.",
                     at=("match_strict",),
                 )
-        yield from self._width_refusals(linears)
+        yield from self.width_refusals(linears)
 
-    def _width_refusals(self, linears: Linears) -> Iterator[Refusal]:
+    def width_refusals(self, linears: Linears) -> Iterator[Refusal]:
+        """Yield which widths the blocks do not divide."""
         odd: dict[tuple[str, str], int] = {}
         for path, (in_features, out_features) in linears.items():
             factor = self.factor_of(path)

@@ -43,4 +43,5 @@ def packed(factor_rX: Tensor, *, nblocks: int) -> Tensor:
 
 def expanded(packed_rX: Tensor, *, nblocks: int) -> Tensor:
     """Return the block-diagonal [r, X] of what :func:`packed` gives."""
-    return torch.block_diag(*packed_rX.chunk(nblocks))
+    whole_rX: Tensor = torch.block_diag(*packed_rX.chunk(nblocks))
+    return whole_rX

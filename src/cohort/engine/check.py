@@ -15,6 +15,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes, choose_streamed_layers, least_weight_bytes
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
 from cohort.models.counts import count_model
+from cohort.prepare.block_checks import block_notes
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.proposals import TrialProposals, num_first_trials
@@ -137,6 +138,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         *_constraint_notes(task),
         *_condition_notes(task),
         *_budget_notes(task),
+        *block_notes(trials.first, linears=inputs.layout.linears),
         *split_notes(inputs.data.report, max_length=task.dataset.max_length),
     )
     return CheckReport(

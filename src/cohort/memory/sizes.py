@@ -173,6 +173,12 @@ class SizeInputs:
         """Bytes of one rank row in the bank."""
         return rank_row_bytes(self.layout, has_compute_copy=self.machine.dtype == "bfloat16")
 
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of what keeps gradients in the blocks of BD-LoRA: one for each block and column of a rank row."""
+        structures = {spec.adapter.use_bdlora for spec in self.specs}
+        return sum(blocks.nblocks for blocks in structures if blocks is not None) * self.layout.width
+
 
 def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     """Return sizes that hold as many trials at once as memory and a full machine allow.
@@ -190,6 +196,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
     needs, request, mode = inputs.needs, inputs.request, inputs.gradient_checkpointing
     on_gpu = inputs.machine.device.type == "cuda"
     assert needs is not None or not on_gpu, "passes of a GPU are measured or estimated"
+    free_bytes = max(0, free_bytes - inputs.mask_bytes)
     row_bytes = inputs.row_bytes
     by_need = inputs.rows_by_need
     num_slots = request.num_slots or min(len(by_need), MOST_SLOTS)

@@ -25,6 +25,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
 from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.prepare.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
@@ -122,6 +123,12 @@ def read_inputs(
     model = _read_model(task, problems)
     target_modules = None if model is None else _select_modules(task, model[1], problems)
     num_trials = _count_trials(task, problems)
+    if model is not None and target_modules is not None:
+        layout = _layout(model[1], target_modules)
+        misfits = block_problems(task, linears=layout.linears, known=linear_shapes(model[1]))
+        problems += misfits
+        # trials whose blocks do not fit cannot be planned with
+        num_trials = 0 if misfits else num_trials
     context = None if model is None else model[1].max_position_embeddings
     tokenised = _read_data(task, problems, context=context, max_problems=max_problems) if reads_rows else None
     # only inputs that are correct alone can be compared

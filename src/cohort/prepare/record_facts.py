@@ -20,6 +20,7 @@ from cohort.machine.kernel_choices import (
     tile_source,
 )
 from cohort.machine.machine import Machine, package_versions
+from cohort.prepare.block_checks import adapted_shapes, has_blocks
 from cohort.prepare.data_notes import data_counts, data_problems
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.trials import PlannedTrial
@@ -93,6 +94,8 @@ def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> 
         all_validation_input=inputs.data.report.all_validation_input if task.evaluation.finalists else None,
         model_hash=model_fingerprint(inputs.model_directory),
         target_modules=tuple(inputs.target_modules),
+        # one block is plain LoRA: such a run has no other sizes to tell of
+        adapted_shapes=adapted_shapes(inputs.layout.linears) if has_blocks(task) else None,
         evaluation_rows=plan.num_rows,
         evaluation_times=plan.times,
         evaluation_cost_fraction=plan.cost_fraction,
@@ -119,8 +122,7 @@ def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = f
 def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     """Return the settings that all trials share, for the report and model cards."""
     searched = set(task.search.space)
-    # one block is plain LoRA, which has no blocks to tell of
-    hidden = searched if task.lora.use_bdlora else {*searched, "nblocks"}
+    hidden = searched if has_blocks(task) else {*searched, "nblocks"}
     shared = {name: value for name, value in task.searchable_defaults().items() if name not in hidden}
     # a value that depends on another hyperparameter (2r) is kept as it is written
     plain: dict[str, JsonValue] = {

@@ -9,6 +9,7 @@ from cohort.data.problems import ProblemKind
 from cohort.metrics import needs_generation
 from cohort.metrics.answers import find_answer, last_number
 from cohort.models.checkpoint_layout import linear_shapes
+from cohort.prepare.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.trials import PlannedTrial
 from cohort.tasks.task_file import TaskFile
@@ -36,6 +37,7 @@ def task_warnings(
             f"batch_size {largest} is more than the {counted(num_rows, 'row')} to train on: each step takes all "
             "of them, as a smaller batch_size would; lower batch_size"
         )
+    yield from block_warnings(trials, linears=inputs.layout.linears, config=inputs.config)
     yield from _exit_warnings(task, trials)
     if plan.cost_fraction > 1:
         # generated tokens count as evaluation, and are most of it where answers may be long

@@ -129,6 +129,7 @@ class InputFacts:
             one did, by ``train_fingerprint`` and ``validation_fingerprint``.
         all_validation_input: The same for every validation row, where the best trials are compared on all of them.
         test_input: The same for the test rows.
+        adapted_shapes: Inputs, outputs and count of the adapted linears of each name; only where trials may be BD-LoRA.
         evaluation_rows: Validation rows that every evaluation uses.
         evaluation_times: When trials are evaluated, where it is less often than the task says.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
@@ -149,6 +150,7 @@ class InputFacts:
     tokenizer_hash: str | None = None
     model_hash: str | None = None
     target_modules: tuple[str, ...] | None = None
+    adapted_shapes: Mapping[str, tuple[int, int, int]] | None = None
     num_train_rows: int | None = None
     evaluation_rows: int | None = None
     evaluation_times: EvaluationTimes | None = None
@@ -281,6 +283,7 @@ class RunFacts:
         """Return the facts that no other part of a report shows, by key in alphabetical order."""
         # the largest passes are twenty records for programs, which find them in the database
         hidden = {"task_name", "data_counts", "data_problems", "run_seconds", "memory_largest_passes", "finals", "test"}
+        hidden.add("adapted_shapes")
         rows = stored_facts(vars(self))
         return {key: json.loads(text) for key, text in sorted(rows.items()) if key not in hidden and text is not None}
 

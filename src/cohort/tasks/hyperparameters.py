@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole
 from cohort.core.place import KeyPath
+from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole
 from cohort.tasks.fields import refuse
 from cohort.tuning.parameters import MultipleOf, Value
 

@@ -62,7 +62,7 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
         return CheckedRequest(trial=trial)
     source = None if trial is None else {name: recorded_value(value) for name, value in trial.parameters.items()}
     parameters = added_parameters(task, request.values, source=source)
-    problems = [*_too_large(parameters, facts=facts)]
+    problems = [*_too_large(parameters, facts=facts), *_without_blocks(parameters, task=task, facts=facts)]
     if trial is not None and request.warm_start:
         problems += _cold(trial, parameters)
     else:
@@ -141,6 +141,21 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
     )
 
 
+def _without_blocks(parameters: Mapping[str, Value], *, task: TaskFile, facts: RunFacts) -> list[Problem]:
+    """Return why a new trial cannot have its blocks."""
+    blocks = task.block_diagonal(int({**default_values(task), **parameters}["nblocks"]))
+    if blocks is None:
+        return []
+    shapes = facts.inputs.adapted_shapes
+    if shapes is None:
+        found, allowed = f"{blocks.nblocks} blocks in a run of plain LoRA", "1"
+        return [Problem(where="--nblocks", found=found, allowed=allowed, hint="Start a run with lora.use_bdlora.")]
+    linears = {name: (shape[0], shape[1]) for name, shape in shapes.items()}
+    of_rank = blocks.rank_refusal(int(parameters["r"]))
+    refusals = [*blocks.width_refusals(linears), *(() if of_rank is None else (of_rank,))]
+    return [Problem(where="--nblocks", found=r.found, allowed=r.allowed, hint=r.hint) for r in refusals]
+
+
 def _cold(trial: TrialRecord, parameters: Mapping[str, Value]) -> list[Problem]:
     """Return why a clone cannot begin with the weights of the other trial."""
     problems = []
@@ -160,6 +175,15 @@ def _cold(trial: TrialRecord, parameters: Mapping[str, Value]) -> list[Problem]:
                 found=f"{parameters['r']} with the weights of rank {trial.parameters['r']}",
                 allowed=f"{trial.parameters['r']}, as trial {trial.trial_id} has",
                 hint="Leave out --r or --warm-start.",
+            )
+        )
+    if parameters.get("nblocks") != trial.parameters.get("nblocks"):
+        problems.append(
+            Problem(
+                where="--nblocks",
+                found=f"{parameters.get('nblocks')} with the weights of nblocks {trial.parameters.get('nblocks')}",
+                allowed=f"the blocks of trial {trial.trial_id}",
+                hint="Leave out --nblocks or --warm-start.",
             )
         )
     return problems

@@ -10,6 +10,7 @@ from cohort.core.estimates import Estimate
 from cohort.runs.facts import RunFacts
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus
+from cohort.runs.results.adapter_size import AdapterSize, adapter_size
 from cohort.runs.results.comparison import Comparison, Contender
 from cohort.runs.results.compute_saved import ComputeSaved, compute_saved
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
@@ -26,6 +27,7 @@ class RankedTrial:
         evaluation_rows: Validation rows of each of its evaluations; None where an old record does not say.
         final: What the comparison at the end measured, on ``final_rows`` rows; None for a trial that was not in it.
         final_value: The task's metric there.
+        size: How large its adapter is; None where all trials are plain LoRA.
     """
 
     rank: int
@@ -35,6 +37,7 @@ class RankedTrial:
     final: Contender | None = None
     final_rows: int | None = None
     final_value: Estimate | None = None
+    size: AdapterSize | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,14 @@ def _why(trial: TrialRecord, *, metric: ObjectiveMetric, finals: Comparison | No
     return f"{found.values[metric.name].value:.4g} on {finals.rows_text} (finalist); in training {reached}"
 
 
+def _size(trial: TrialRecord, *, facts: RunFacts) -> AdapterSize | None:
+    if facts.inputs.adapted_shapes is None:
+        return None
+    settings = {**(facts.task.training or {}), **trial.parameters}
+    lora = (facts.task.document or {}).get("lora")
+    return adapter_size(settings, shapes=facts.inputs.adapted_shapes, lora=lora if isinstance(lora, dict) else {})
+
+
 def _ranked(rank: int, trial: TrialRecord, *, facts: RunFacts) -> RankedTrial:
     finals, metric = facts.finals, facts.objective_metric
     final = None if finals is None else finals.of_trial(trial.trial_id)
@@ -122,6 +133,7 @@ def _ranked(rank: int, trial: TrialRecord, *, facts: RunFacts) -> RankedTrial:
         final=final,
         final_rows=None if finals is None or final is None else finals.num_rows,
         final_value=None if final is None else final.values.get(metric.name),
+        size=_size(trial, facts=facts),
     )
 
 

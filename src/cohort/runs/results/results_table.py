@@ -73,6 +73,11 @@ def _final_columns(entry: RankedTrial) -> dict[str, float | None]:
     return columns
 
 
+def _size_columns(entry: RankedTrial) -> dict[str, float]:
+    """Return the size of an adapter by the names of its columns; none where all trials are plain LoRA."""
+    return {} if entry.size is None else asdict(entry.size)
+
+
 def _final_text(entry: RankedTrial) -> str:
     found = entry.final_value
     if found is None:
@@ -112,6 +117,7 @@ FILE_COLUMNS = (
     Column(name="eval_rows", value=lambda entry: entry.evaluation_rows),
     Column(name="final_rows", value=lambda entry: entry.final_rows),
     Column(name="final", value=lambda entry: _final_columns(entry), each="final_{}"),
+    Column(name="size", value=lambda entry: _size_columns(entry), each="{}"),
 )
 
 # only in tables of runs that compared their best trials at the end: the rank follows from it
@@ -131,6 +137,12 @@ SHOWN_COLUMNS = (
     _FINAL,
     Column(name="validation loss", value=lambda entry: entry.trial.best_loss, media=Medium.REPORT),
     _METRICS,
+    Column(
+        name="size",
+        value=lambda entry: {} if entry.size is None else {"parameters": entry.size.trainable_parameters},
+        each="{}",
+        media=Medium.REPORT,
+    ),
     Column(name="best step", value=lambda entry: entry.trial.best_step, media=Medium.REPORT),
     Column(
         name="steps",

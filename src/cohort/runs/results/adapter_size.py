@@ -1,0 +1,60 @@
+"""How large a trial's adapter is where trials may be BD-LoRA, whose rank alone does not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
+from cohort.adapters.spec import AdapterSpec
+
+__all__ = ["AdapterSize", "adapter_size"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterSize:
+    """What adapters of different block structures are compared by.
+
+    Attributes:
+        trainable_parameters: Entries inside of the blocks.
+        rank_of_equal_lora: The rank that plain LoRA of as many parameters would have; no whole number in general.
+        scale: The factor on the product of both factors.
+    """
+
+    trainable_parameters: int
+    rank_of_equal_lora: float
+    scale: float
+
+
+def adapter_size(
+    settings: Mapping[str, Any], *, shapes: Mapping[str, tuple[int, int, int]], lora: Mapping[str, Any]
+) -> AdapterSize:
+    """Return the size of an adapter.
+
+    Args:
+        settings: The trial's hyperparameters.
+        shapes: Inputs, outputs and count of the adapted linears of each name.
+        lora: The section of the task file.
+    """
+    nblocks, section = int(settings.get("nblocks", 1)), lora.get("use_bdlora") or {}
+    blocks = None
+    if nblocks > 1:
+        in_a, in_b = (
+            section.get("target_modules_bd_a", ROW_PARALLEL),
+            section.get("target_modules_bd_b", COLUMN_PARALLEL),
+        )
+        blocks = BlockDiagonal(nblocks=nblocks, target_modules_bd_a=tuple(in_a), target_modules_bd_b=tuple(in_b))
+    spec = AdapterSpec(
+        r=int(settings["r"]),
+        lora_alpha=float(settings["lora_alpha"]),
+        use_rslora=bool(settings.get("use_rslora", False)),
+        use_bdlora=blocks,
+    )
+    plain = sum((ins + outs) * count for ins, outs, count in shapes.values())
+    own = plain
+    if blocks is not None:
+        own = sum(blocks.width_of(name, (ins, outs)) * count for name, (ins, outs, count) in shapes.items())
+    return AdapterSize(
+        trainable_parameters=spec.r * own, rank_of_equal_lora=round(spec.r * own / plain, 4), scale=spec.scale
+    )
