@@ -15,6 +15,7 @@ from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
+from cohort.models.streaming.layer_streaming import LayerStreaming
 from cohort.models.weights import freeze_weights
 
 __all__ = ["SHAPES", "gsm8k_rows", "hf_config", "num_parameters", "random_decoder", "rows_of_lengths"]
@@ -39,6 +40,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "intermediate_size": 14336,
         "num_hidden_layers": 32,
         "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+    },
+    "70b": {
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
         "num_key_value_heads": 8,
         "head_dim": 128,
         "tie_word_embeddings": False,
@@ -74,7 +84,9 @@ def hf_config(shape: str, *, num_layers: int | None = None) -> dict[str, Any]:
     return config
 
 
-def random_decoder(config: DecoderConfig, *, device: str, dtype: torch.dtype) -> Decoder:
+def random_decoder(
+    config: DecoderConfig, *, device: str, dtype: torch.dtype, streaming: LayerStreaming | None = None
+) -> Decoder:
     """Return a decoder with normal weights of std 0.02 and unit norms; its speed is a real model's."""
     generator = torch.Generator(device).manual_seed(0)
 
@@ -82,8 +94,10 @@ def random_decoder(config: DecoderConfig, *, device: str, dtype: torch.dtype) ->
         tensor = torch.empty(shape, device=device, dtype=dtype)
         return tensor.fill_(1.0) if len(shape) == 1 else tensor.normal_(std=0.02, generator=generator)
 
-    tensors, products = freeze_weights((fused, drawn(fused.shape)) for fused in checkpoint_layout(config))
-    return Decoder(config, tensors=tensors, products=products)
+    drawn_all = ((fused, drawn(fused.shape)) for fused in checkpoint_layout(config))
+    tensors, products = freeze_weights(drawn_all, streaming=streaming)
+    ring = None if streaming is None else streaming.ring()
+    return Decoder(config, tensors=tensors, products=products, ring=ring)
 
 
 def decoder_config(shape: str, *, num_layers: int | None = None) -> DecoderConfig:

@@ -1,0 +1,51 @@
+"""What one model over several GPUs, or over a GPU and the host's memory, costs: one part a call.
+
+    python -m benchmarks.several_gpus.run --part host_streamed     # one GPU
+    python -m benchmarks.several_gpus.run --part links             # two GPUs or more
+
+`--tiny` tries a part out on any machine, with processes on the CPU in place of GPUs. Each part takes less than four
+minutes and writes one JSON file with a headline.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.several_gpus import host_streamed, links
+from benchmarks.several_gpus.part import Part
+
+__all__ = ["PARTS", "main"]
+
+PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Part]]] = {
+    "host_streamed": (host_streamed.QUESTION, host_streamed.measure),
+    "links": (links.QUESTION, links.measure),
+}
+
+
+def main() -> None:
+    """Measure one part, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=sorted(PARTS), default="host_streamed")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, on the CPU where there is no GPU")
+    parser.add_argument("--gpus", type=int, default=None, help="GPUs, or processes on a CPU; all there are by default")
+    parser.add_argument("--num-layers", type=int, default=None, help="layers of the 70B shape")
+    parser.add_argument("--streamed", type=int, default=None, help="how many of them are streamed")
+    parser.add_argument("--tokens", type=int, nargs="+", default=None, help="tokens of a pass")
+    parser.add_argument("--no-resident", action="store_true", help="time only the streamed stack: all fits in no GPU")
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    need_gpu(shape="tiny" if options.tiny else "8b")
+    question, measure = PARTS[options.part]
+    part = measure(options)
+    print_table(part.rows, columns=part.columns)
+    print({key: round(value, 4) for key, value in part.headline.items()})
+    out = options.out or RESULTS / f"several_gpus_{options.part}{'_tiny' if options.tiny else ''}.json"
+    write_result(out, question=question, headline=part.headline, rows=part.rows, notes=part.notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Streamed layers divided over the ranks: each keeps one part of every layer and copies the others' parts when needed.
+
+Adapter parallelism (ALTO 6.2) gathers frozen shards collectively, so all ranks go through the layers together. Frozen
+shards are only read, so here a rank copies them from its peers by itself (CUDA IPC; shared memory on a CPU): ranks run
+passes of any number and size, none waits for another, and a rank without trials costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cohort.models.streaming.layer_streaming import ALIGNMENT, LayerStreaming
+from cohort.models.streaming.weight_ring import Complete, CopyDone, Ready
+from cohort.parallel.shared_bytes import BytesHandle, open_bytes, share_bytes
+
+__all__ = ["PeerSource", "peer_streaming", "shard_bytes"]
+
+
+class PeerSource:
+    """One rank's parts of all streamed layers, and those of its peers once they are connected."""
+
+    def __init__(self, device: torch.device, *, rank: int, num_ranks: int, num_layers: int) -> None:
+        """Keep part ``rank`` of ``num_ranks`` of each of ``num_layers`` streamed layers."""
+        self.rank, self.num_ranks = rank, num_ranks
+        self._device, self._num_layers = device, num_layers
+        self._own_LB: Tensor | None = None
+        self._handle: BytesHandle | None = None
+        # by rank, [streamed layers, bytes of a part]
+        self._parts_LB: dict[int, Tensor] = {}
+        self._streams = [torch.cuda.Stream(device) for _ in range(num_ranks)] if device.type == "cuda" else []
+
+    def keep(self, place: int, content: Tensor) -> None:
+        part = shard_bytes(content.nbytes, num_ranks=self.num_ranks)
+        if self._own_LB is None:
+            shared, self._handle = share_bytes(self._num_layers * part, device=self._device)
+            self._own_LB = self._parts_LB[self.rank] = shared.view(self._num_layers, part)
+        begin = min(self.rank * part, content.nbytes)
+        own = content[begin : begin + part]
+        self._own_LB[place, : own.nbytes].copy_(own)
+
+    @property
+    def handle(self) -> BytesHandle:
+        """With it, peers open this rank's parts; all of them have been kept."""
+        assert self._handle is not None, "the layers are kept before they are shared"
+        if self._device.type == "cuda":
+            # peers read without asking: what they open must be complete
+            torch.cuda.synchronize(self._device)
+        return self._handle
+
+    def connect(self, handles: Sequence[BytesHandle]) -> None:
+        """Open the parts of all ranks, in their order.
+
+        Raises:
+            OSError, RuntimeError: the memory of a rank cannot be opened.
+        """
+        for rank, handle in enumerate(handles):
+            if rank != self.rank:
+                self._parts_LB[rank] = open_bytes(handle).view(self._num_layers, -1)
+
+    def fetch(self, place: int, into: Tensor) -> Ready:
+        """Start to copy a layer together. Parts of peers that are not connected stay as they are in the buffer.
+
+        So passes that only measure memory may run before there are peers.
+        """
+        ranks = [(self.rank + ahead) % self.num_ranks for ahead in range(self.num_ranks)]
+        parts = [(self._parts_LB[rank][place], rank) for rank in ranks if rank in self._parts_LB]
+        if not self._streams:
+            for part_B, rank in parts:
+                _copy(part_B, rank, into)
+            return Complete()
+        copies = []
+        # each from its next peer first, so that no GPU is read by all at once; a stream for each link
+        for (part_B, rank), stream in zip(parts, self._streams, strict=False):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                _copy(part_B, rank, into)
+            into.record_stream(stream)
+            copies.append(CopyDone(stream))
+        return _AllDone(copies)
+
+
+class _AllDone:
+    def __init__(self, copies: Sequence[Ready]) -> None:
+        self._copies = copies
+
+    def wait(self) -> None:
+        for copy in self._copies:
+            copy.wait()
+
+
+def _copy(part_B: Tensor, rank: int, into: Tensor) -> None:
+    begin = min(rank * part_B.nbytes, into.nbytes)
+    target = into[begin : begin + part_B.nbytes]
+    target.copy_(part_B[: target.nbytes], non_blocking=True)
+
+
+def shard_bytes(layer_bytes: int, *, num_ranks: int) -> int:
+    """Return the bytes of one rank's part of a layer."""
+    return -(-layer_bytes // (num_ranks * ALIGNMENT)) * ALIGNMENT
+
+
+def peer_streaming(layers: Sequence[int], device: torch.device, *, rank: int, num_ranks: int) -> LayerStreaming:
+    """Return what the loader of a rank needs to keep its parts of ``layers``."""
+    source = PeerSource(device, rank=rank, num_ranks=num_ranks, num_layers=len(layers))
+    return LayerStreaming(layers, source=source, device=device)

@@ -1,0 +1,29 @@
+"""The measurements of several GPUs run on a tiny model, so that their time on GPUs is not lost to a typing error."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from benchmarks.several_gpus.host_streamed import measure as measure_host_streamed
+from benchmarks.several_gpus.links import measure as measure_links
+
+
+def options(**given: object) -> argparse.Namespace:
+    defaults = {"tiny": True, "gpus": 2, "num_layers": None, "streamed": None, "tokens": None, "no_resident": False}
+    return argparse.Namespace(**{**defaults, **given})
+
+
+def test_host_streamed() -> None:
+    part = measure_host_streamed(options(num_layers=4, tokens=[32]))
+    assert part.headline["same_bits"] == 1.0
+    assert part.headline["host_streamed_70b_share"] > 0
+    assert part.notes["fetches_per_step"] == 2
+
+
+@pytest.mark.slow
+def test_links() -> None:
+    part = measure_links(options())
+    assert part.headline["right_bytes"] == 1.0
+    assert part.headline["layer_pull_ms"] > 0
