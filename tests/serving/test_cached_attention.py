@@ -1,4 +1,4 @@
-"""Decoding step by step from the cache gives what attention over the whole sequence gives."""
+"""Chunks of prompts and steps of decoding give what attention over the whole sequences gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from cohort.models.attention import causal_attention
 from cohort.models.config import AttentionRule
 from cohort.models.config_file import read_config
-from cohort.serving.cached_attention import CachedRows, DecodeAttention, PrefillAttention
+from cohort.serving.cached_attention import CachedAttention, NewPositions, rounded_key_length
 from cohort.serving.kv_blocks import KvBlocks
 from tests.models.tiny_checkpoints import save_checkpoint
 
@@ -28,26 +28,61 @@ CPU = torch.device("cpu")
 def test_prefill_and_decoding_equal_the_whole_sequences(rule: AttentionRule, tmp_path: Path) -> None:
     config = read_config(save_checkpoint(tmp_path, "Llama"))
     cache = KvBlocks(config, num_blocks=8, dtype=torch.float32, device=CPU)
-    prompts, total = (5, 17), (8, 20)
+    total = (8, 20)
     q, k, v = (
         [torch.randn(length, heads, config.head_dim) for length in total]
         for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)
     )
     expected = [causal_attention(*(x[index][None] for x in (q, k, v)), rule=rule)[0] for index in range(len(total))]
-    rows = [cache.take(2) for _ in total]
+    blocks = [[1, 2], [5, 3]]
+    chunks = [
+        [(0, 5, True), (0, 16, True)],  # the second prompt in two chunks, beside a decode step of the first
+        [(5, 1, False), (16, 1, True)],
+        [(6, 1, False), (17, 1, False)],
+        [(7, 1, False), (18, 2, False)][:1],
+    ]
+    for parts in chunks:
+        new = [
+            NewPositions(blocks=own, start=start, count=count, is_prompt=is_prompt)
+            for own, (start, count, is_prompt) in zip(blocks, parts, strict=False)
+        ]
+        attention = CachedAttention(cache, new, device=CPU)
+        assert attention.num_positions == max(start + count for start, count, _ in parts)
+        stream = [
+            torch.cat([own[start : start + count] for own, (start, count, _) in zip(x, parts, strict=False)])
+            for x in (q, k, v)
+        ]
+        found = attention.attend(1, *stream, rule=rule).split([count for _, count, _ in parts])
+        for ours, theirs, (start, count, _) in zip(found, expected, parts, strict=False):
+            torch.testing.assert_close(ours, theirs[start : start + count])
 
-    def cached(lengths: list[int]) -> list[CachedRows]:
-        return [CachedRows(rows=own, length=length) for own, length in zip(rows, lengths, strict=True)]
 
-    prefill = PrefillAttention(cache, cached(list(prompts)), device=CPU)
-    stream = [torch.cat([own[:length] for own, length in zip(x, prompts, strict=True)]) for x in (q, k, v)]
-    found = prefill.attend(1, *stream, rule=rule).split(list(prompts))
-    for ours, theirs, length in zip(found, expected, prompts, strict=True):
-        torch.testing.assert_close(ours, theirs[:length])
-    for step in range(3):
-        places = [length + step for length in prompts]
-        decode = DecodeAttention(cache, cached([place + 1 for place in places]), device=CPU)
-        assert decode.num_positions == max(places) + 1
-        newest = [torch.stack([own[place] for own, place in zip(x, places, strict=True)]) for x in (q, k, v)]
-        for ours, theirs, place in zip(decode.attend(1, *newest, rule=rule), expected, places, strict=True):
-            torch.testing.assert_close(ours, theirs[place])
+def test_chunks_and_neighbours_change_no_bit_of_a_prompt(tmp_path: Path) -> None:
+    config = read_config(save_checkpoint(tmp_path, "Llama"))
+    length = 75
+    q, k, v = (
+        torch.randn(length, heads, config.head_dim)
+        for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+    )
+
+    def outputs(ends: list[int], *, blocks: list[int], neighbour: bool) -> torch.Tensor:
+        cache = KvBlocks(config, num_blocks=12, dtype=torch.float32, device=CPU)
+        found, start = [], 0
+        for end in ends:
+            new = [NewPositions(blocks=blocks, start=start, count=end - start, is_prompt=True)]
+            stream = [x[start:end] for x in (q, k, v)]
+            if neighbour:
+                new.append(NewPositions(blocks=[11, 12], start=0, count=20, is_prompt=True))
+                stream = [torch.cat([x, torch.randn(20, *x.shape[1:])]) for x in stream]
+            o = CachedAttention(cache, new, device=CPU).attend(0, *stream, rule=AttentionRule())
+            found.append(o[: end - start])
+            start = end
+        return torch.cat(found)
+
+    whole = outputs([length], blocks=[1, 2, 3, 4, 5], neighbour=False)
+    assert torch.equal(outputs([16, 64, length], blocks=[7, 3, 9, 1, 2], neighbour=True), whole)
+
+
+def test_keys_are_read_up_to_a_rounded_length() -> None:
+    assert [rounded_key_length(length, on_cpu=True) for length in (1, 32, 33, 512, 513)] == [32, 32, 64, 512, 640]
+    assert rounded_key_length(33, on_cpu=False) == 256

@@ -21,12 +21,10 @@ from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.parallel.answers import Answer, AnswerGenerator
 from cohort.runs.directory import RunDirectory
-from cohort.serving.generate import GenerateRequest, PickedToken, end_of_answer_ids, stream
+from cohort.serving.generate import GenerateRequest, PickedToken, end_of_answer_ids, generation_tokens, stream
 from cohort.serving.sampler import Sampling
 
 __all__ = ["RunModel", "read_chosen"]
-
-_GENERATION_TOKENS = 16_384
 
 
 def read_chosen(
@@ -76,7 +74,7 @@ class RunModel:
         )
         self.bank: AdapterBank | None = None
         self.slots: tuple[int, ...] = ()
-        self._generator = AnswerGenerator(token_budget=_GENERATION_TOKENS, device=self.machine.device)
+        self._generator = AnswerGenerator(token_budget=generation_tokens(self.decoder), device=self.machine.device)
 
     @property
     def note(self) -> str | None:

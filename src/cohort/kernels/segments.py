@@ -33,11 +33,15 @@ class SegmentTable:
         offsets: ``num_slots + 1`` row offsets, non-decreasing, starting at 0.
         samples: Spans in row order, covering exactly rows ``0:offsets[-1]``, and further spans with slot -1 after
             them for samples that run through the frozen model alone.
+        multiplies_slots: Whether one product may take all rows of a slot, which a CPU otherwise multiplies sample by
+            sample: many samples of one or a few rows, as generation has them, then cost a fraction. Only without
+            gradients.
     """
 
     num_rows: int
     offsets: tuple[int, ...]
     samples: tuple[SampleSpan, ...]
+    multiplies_slots: bool = False
 
     def __post_init__(self) -> None:
         if not self.offsets or self.offsets[0] != 0 or any(b < a for a, b in itertools.pairwise(self.offsets)):
@@ -80,7 +84,13 @@ class SegmentTable:
 
     @classmethod
     def from_samples(
-        cls, lengths: Sequence[int], *, slots: Sequence[int], num_slots: int, num_rows: int
+        cls,
+        lengths: Sequence[int],
+        *,
+        slots: Sequence[int],
+        num_slots: int,
+        num_rows: int,
+        multiplies_slots: bool = False,
     ) -> SegmentTable:
         """Build the table of samples of ``lengths`` rows that stand one after the other.
 
@@ -111,4 +121,4 @@ class SegmentTable:
         offsets = [0]
         for count in counts:
             offsets.append(offsets[-1] + count)
-        return cls(num_rows=num_rows, offsets=tuple(offsets), samples=tuple(spans))
+        return cls(num_rows=num_rows, offsets=tuple(offsets), samples=tuple(spans), multiplies_slots=multiplies_slots)

@@ -232,7 +232,8 @@ def causal_attention(q_BLHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, rule: At
 def masked_attention(q_BQHE: Tensor, k_BLGE: Tensor, v_BLGE: Tensor, *, visible: Tensor, rule: AttentionRule) -> Tensor:
     """Return o [B, Q, H, E] where query i sees key j if ``visible`` (broadcast to [B, H, Q, L]) is True.
 
-    The rule's window is the caller's to put into ``visible``.
+    Without a cap ``visible`` may also be what is added to the scores, in their dtype: 0 or minus infinity. The rule's
+    window is the caller's to put into it.
     """
     if rule.cap is not None:
         return _capped(q_BQHE, k_BLGE, v_BLGE, visible, rule)

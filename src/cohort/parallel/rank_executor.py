@@ -10,7 +10,7 @@ from cohort.adapters.bank import AdapterBank
 from cohort.core.memory_records import PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.answers import AnswerGenerator
-from cohort.serving.generate import GenerateRequest, PickedToken, stream
+from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -34,7 +34,7 @@ class RankExecutor(Executor):
         """Allocate the bank; the arguments are those of :class:`Executor`."""
         super().__init__(*args, **kwargs)
         self._generator = AnswerGenerator(
-            token_budget=4 * self.settings.evaluation_token_budget,
+            token_budget=max(4 * self.settings.evaluation_token_budget, generation_tokens(self.decoder)),
             device=self.memory.device,
             make_room=self.make_room,
         )

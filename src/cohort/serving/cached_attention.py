@@ -1,6 +1,11 @@
-"""Attention that remembers: a prefill that stores what it saw, and a decode step that reads it.
+"""Attention that remembers: new positions of many sequences, each of which sees its own stored keys.
 
-Shapes:  T rows of the stream · B sequences of a bucket · L rounded key length · H, G heads · E head width
+Decoding asks for one position, a prompt for tiles of 16 that begin at multiples of 16. A tile's shape depends on its
+positions alone, and so do its bits: where a prompt was cut into chunks, how much of it was found in the prefix cache,
+and who else is in the pass change nothing.
+
+Shapes:  T rows of the stream · B tiles of a bucket · Q queries of a tile · L rounded key length
+         H, G heads · E head width
 """
 
 from __future__ import annotations
@@ -13,100 +18,82 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cohort.models.attention import PackedAttention, masked_attention
+from cohort.kernels.staging import stage_together
+from cohort.models.attention import masked_attention
 from cohort.models.config import AttentionRule
-from cohort.serving.kv_blocks import KvBlocks
+from cohort.serving.kv_blocks import BLOCK_ROWS, NULL_BLOCK, KvBlocks, blocks_for, rows_of
 
-__all__ = ["CachedRows", "DecodeAttention", "PrefillAttention"]
+__all__ = ["CachedAttention", "NewPositions", "rounded_key_length"]
 
-# A sequence's keys are read up to its own length, rounded up: fewer buckets on a GPU, less wasted work on a CPU.
+TILE_QUERIES = BLOCK_ROWS
+# Keys are read up to a tile's own end, rounded up: fewer buckets on a GPU, less wasted work on a CPU.
 CPU_KEY_MULTIPLE = 32
 GPU_KEY_MULTIPLE = 256
+# from here on a CPU rounds more coarsely as well
+LONG_KEYS = 512
+LONG_KEY_MULTIPLE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class CachedRows:
-    """Where one sequence's keys and values are.
+class NewPositions:
+    """The positions ``start : start + count`` of one sequence, which this pass computes.
 
     Attributes:
-        rows: Pool row of each position it may ever have.
-        length: Positions it has, those of this pass included.
+        blocks: The sequence's blocks, enough for all positions up to these.
+        is_prompt: Computed in tiles, and ``start`` is a multiple of 16; False: one position, computed alone.
     """
 
-    rows: NDArray[np.int64]
-    length: int
+    blocks: Sequence[int]
+    start: int
+    count: int
+    is_prompt: bool
 
 
-class PrefillAttention:
-    """Causal attention over whole prompts, which also stores their keys and values."""
-
-    def __init__(self, cache: KvBlocks, sequences: Sequence[CachedRows], *, device: torch.device) -> None:
-        """Take the prompts in stream order."""
-        self._cache = cache
-        lengths = [sequence.length for sequence in sequences]
-        self._packed = PackedAttention((0, *np.cumsum(lengths).tolist()))
-        self._num_used = sum(lengths)
-        rows = np.concatenate([sequence.rows[: sequence.length] for sequence in sequences])
-        self._rows = torch.from_numpy(rows).to(device)
-
-    @property
-    def num_positions(self) -> int:
-        return self._packed.num_positions
-
-    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
-        """Return o [T, H, E]; zeros in the rows of no prompt."""
-        used = self._num_used
-        self._cache.write(layer_index, rows=self._rows, k_TGE=k_TGE[:used], v_TGE=v_TGE[:used])
-        return self._packed.attend(layer_index, q_THE, k_TGE, v_TGE, rule=rule)
+def rounded_key_length(length: int, *, on_cpu: bool) -> int:
+    """Return how many keys are read for a tile that ends at ``length``."""
+    multiple = GPU_KEY_MULTIPLE if not on_cpu else CPU_KEY_MULTIPLE if length <= LONG_KEYS else LONG_KEY_MULTIPLE
+    return -(-length // multiple) * multiple
 
 
 @dataclass
 class _Bucket:
-    """Sequences whose keys are read up to the same length."""
+    """Tiles of equal shape. ``kept``: which of its queries are no padding, and ``kept_rows`` where they go."""
 
-    stream_rows: Tensor
+    query_rows: Tensor
     pool_rows: Tensor
-    lengths_B: Tensor
+    positions_BQ: Tensor
+    kept: Tensor
+    kept_rows: Tensor
     key_length: int
-    masks: dict[int | None, Tensor] = field(default_factory=dict)
+    masks: dict[AttentionRule, Tensor] = field(default_factory=dict)
 
-    def visible(self, window: int | None) -> Tensor:
-        """Mask [B, 1, 1, L]: the keys the newest position sees."""
-        if window not in self.masks:
-            keys = torch.arange(self.key_length, device=self.lengths_B.device)
-            mask = keys < self.lengths_B[:, None]
-            if window is not None:
-                mask &= keys >= self.lengths_B[:, None] - window
-            self.masks[window] = mask[:, None, None, :]
-        return self.masks[window]
+    def visible(self, rule: AttentionRule, *, dtype: torch.dtype) -> Tensor:
+        """Mask [B, 1, Q, L]: the keys that each query sees; what is added to scores where no cap comes between."""
+        if rule not in self.masks:
+            keys = torch.arange(self.key_length, device=self.positions_BQ.device)
+            mask = keys <= self.positions_BQ[..., None]
+            if rule.window is not None:
+                mask &= keys > self.positions_BQ[..., None] - rule.window
+            if rule.cap is None:
+                # torch makes this of a mask of bools, once in each layer
+                mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+            self.masks[rule] = mask[:, None]
+        return self.masks[rule]
 
 
-class DecodeAttention:
-    """One new position for each sequence, which sees its own stored keys.
+class CachedAttention:
+    """Satisfies :class:`cohort.models.attention.AttentionContext` over sequences whose earlier keys are stored."""
 
-    Keys are read up to the sequence's own rounded length, so its bits do not depend on how long its neighbours are.
-    """
-
-    def __init__(self, cache: KvBlocks, sequences: Sequence[CachedRows], *, device: torch.device) -> None:
-        """Take the sequences in stream order, one row each."""
+    def __init__(self, cache: KvBlocks, sequences: Sequence[NewPositions], *, device: torch.device) -> None:
+        """Take the sequences in stream order."""
         self._cache = cache
-        self._longest = max(sequence.length for sequence in sequences)
-        newest = np.array([sequence.rows[sequence.length - 1] for sequence in sequences])
-        self._rows = torch.from_numpy(newest).to(device)
-        multiple = CPU_KEY_MULTIPLE if device.type == "cpu" else GPU_KEY_MULTIPLE
-        by_length: dict[int, list[int]] = {}
-        for index, sequence in enumerate(sequences):
-            rounded = min(-(-sequence.length // multiple) * multiple, len(sequence.rows))
-            by_length.setdefault(rounded, []).append(index)
-        self._buckets = [
-            _Bucket(
-                stream_rows=torch.tensor(indices, device=device),
-                pool_rows=torch.from_numpy(np.concatenate([sequences[i].rows[:length] for i in indices])).to(device),
-                lengths_B=torch.tensor([sequences[i].length for i in indices], device=device),
-                key_length=length,
-            )
-            for length, indices in sorted(by_length.items())
-        ]
+        self._longest = max(each.start + each.count for each in sequences)
+        own_rows = [rows_of(each.blocks) for each in sequences]
+        written = np.concatenate(
+            [rows[each.start : each.start + each.count] for rows, each in zip(own_rows, sequences, strict=True)]
+        )
+        (self._rows,) = stage_together([written], device)
+        self._buckets = _buckets(sequences, own_rows, device=device)
 
     @property
     def num_positions(self) -> int:
@@ -118,12 +105,74 @@ class DecodeAttention:
         self._cache.write(layer_index, rows=self._rows, k_TGE=k_TGE[:count], v_TGE=v_TGE[:count])
         o_THE = torch.zeros_like(q_THE)
         for bucket in self._buckets:
-            q_B1HE = q_THE.index_select(0, bucket.stream_rows)[:, None]
+            shape = bucket.positions_BQ.shape
+            q_BQHE = q_THE.index_select(0, bucket.query_rows).unflatten(0, shape)
             keys, values = self._cache.read(layer_index, rows=bucket.pool_rows)
-            shape = (len(bucket.stream_rows), bucket.key_length)
-            visible = bucket.visible(rule.window)
-            o_B1HE = masked_attention(
-                q_B1HE, keys.unflatten(0, shape), values.unflatten(0, shape), visible=visible, rule=rule
+            of_keys = (shape[0], bucket.key_length)
+            o_BQHE = masked_attention(
+                q_BQHE,
+                keys.unflatten(0, of_keys),
+                values.unflatten(0, of_keys),
+                visible=bucket.visible(rule, dtype=q_THE.dtype),
+                rule=rule,
             )
-            o_THE.index_copy_(0, bucket.stream_rows, o_B1HE[:, 0])
+            o_THE.index_copy_(0, bucket.kept_rows, o_BQHE.flatten(0, 1).index_select(0, bucket.kept))
         return o_THE
+
+
+@dataclass
+class _Tile:
+    rows: NDArray[np.int64]
+    """Stream rows of its queries; the first again where it has fewer."""
+    positions: NDArray[np.int64]
+    count: int
+    pool_rows: NDArray[np.int64]
+
+
+def _buckets(
+    sequences: Sequence[NewPositions], own_rows: Sequence[NDArray[np.int64]], *, device: torch.device
+) -> list[_Bucket]:
+    by_shape: dict[tuple[int, int], list[_Tile]] = {}
+    null_rows = rows_of([NULL_BLOCK])
+    row = 0
+    for each, pool_rows in zip(sequences, own_rows, strict=True):
+        stop = each.start + each.count
+        size = TILE_QUERIES if each.is_prompt else 1
+        for start in range(each.start, stop, size):
+            count = min(size, stop - start)
+            # a tile reads to its own end, however few of its queries there are
+            key_length = rounded_key_length(start + size, on_cpu=device.type == "cpu")
+            missing = blocks_for(key_length) - len(pool_rows) // BLOCK_ROWS
+            padded = pool_rows if missing <= 0 else np.concatenate([pool_rows, np.tile(null_rows, missing)])
+            offsets = np.arange(size)
+            offsets[count:] = 0
+            tile = _Tile(row + offsets, start + offsets, count, padded[:key_length])
+            by_shape.setdefault((size, key_length), []).append(tile)
+            row += count
+    return [
+        _bucket(tiles, size=size, key_length=key_length, device=device)
+        for (size, key_length), tiles in sorted(by_shape.items())
+    ]
+
+
+def _bucket(tiles: Sequence[_Tile], *, size: int, key_length: int, device: torch.device) -> _Bucket:
+    kept = np.concatenate([index * size + np.arange(tile.count) for index, tile in enumerate(tiles)])
+    query_rows = np.concatenate([tile.rows for tile in tiles])
+    staged = stage_together(
+        [
+            query_rows,
+            np.concatenate([tile.pool_rows for tile in tiles]),
+            np.concatenate([tile.positions for tile in tiles]),
+            kept,
+            query_rows[kept],
+        ],
+        device,
+    )
+    return _Bucket(
+        query_rows=staged[0],
+        pool_rows=staged[1],
+        positions_BQ=staged[2].view(len(tiles), size),
+        kept=staged[3],
+        kept_rows=staged[4],
+        key_length=key_length,
+    )

@@ -1,35 +1,28 @@
-"""Packed generation: many prompts of many adapters at once on one frozen model.
-
-Shapes:  T rows of the stream · B live sequences · V vocabulary
-"""
+"""Packed generation: many prompts of many adapters at once on one frozen model, all known from the start."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from collections.abc import Collection, Generator, Hashable, Sequence
+from dataclasses import dataclass
 
 from cohort.adapters.linear import LoraContext
-from cohort.core.errors import InputError, Problem
+from cohort.core.errors import InputError
 from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
-from cohort.serving.cached_attention import CachedRows, DecodeAttention, PrefillAttention
+from cohort.serving.engine import ServingEngine, request_problems
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
-from cohort.serving.sampler import Sampling, pick_tokens
+from cohort.serving.runner import LoraFor
+from cohort.serving.sampler import Sampling
+from cohort.serving.scheduler import Admission, SchedulerSettings
+from cohort.serving.sequence import AdapterRef, SequenceRequest
 
-__all__ = ["GenerateRequest", "LoraFor", "PickedToken", "end_of_answer_ids", "generate", "stream"]
+__all__ = ["GenerateRequest", "LoraFor", "PickedToken", "end_of_answer_ids", "generate", "generation_tokens", "stream"]
 
-LoraFor = Callable[[SegmentTable], LoraContext]
-"""What the linears need for a stream laid out by a table: ``AdapterBank.context``."""
-
-# Every product sees at least 16 rows of no sequence at the end and a multiple of 16 in all: what keeps a row's bits its
-# own on a CPU (see data.packing).
-FILLER_ROWS = 16
+# keys and values that may be kept at once: small models generate thousands of answers together, large ones dozens
+_POOL_BYTES = 128 << 20
+_LEAST_POOL_TOKENS = 16_384
+# all requests are there from the start: whoever is admitted runs to its end
+_OFFLINE = SchedulerSettings(max_num_seqs=2048, max_num_batched_tokens=8192, reserves_growth=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +86,6 @@ def generate(
     return results
 
 
-@torch.no_grad()
 def stream(
     decoder: Decoder,
     requests: Sequence[GenerateRequest],
@@ -122,171 +114,80 @@ def stream(
     """
     limit = decoder.config.max_position_embeddings
     _check(requests, vocab_size=decoder.config.vocab_size, limit=limit, has_adapters=lora_for is not None)
-    waiting = deque(
-        _Sequence(index, request, most=min(request.max_new_tokens, limit - len(request.prompt_tokens)))
-        for index, request in enumerate(requests)
-        if request.max_new_tokens > 0
-    )
-    if not waiting:
+    asked = [(index, request) for index, request in enumerate(requests) if request.max_new_tokens > 0]
+    if not asked:
         return
     # no more than what all of them together can fill
-    needed = [sequence.num_blocks for sequence in waiting]
+    needed = [blocks_for(min(len(request.prompt_tokens) + request.max_new_tokens, limit)) for _, request in asked]
     num_blocks = max(*needed, min(token_budget // BLOCK_ROWS, sum(needed)), 1)
-    cache = KvBlocks(decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device)
+    engine = ServingEngine(
+        decoder,
+        adapters=_BankSlots(lora_for, num_slots=num_slots),
+        num_blocks=num_blocks,
+        settings=_OFFLINE,
+    )
     stops = frozenset(decoder.config.eos_token_ids if stop_ids is None else stop_ids)
-    step = _Step(decoder, cache, lora_for=lora_for, num_slots=num_slots, sampling=sampling or Sampling())
-    live: list[_Sequence] = []
-    while waiting or live:
-        fresh = _admit(waiting, cache)
-        for sequence, token in [*step.prefill(fresh), *step.decode(live)]:
-            kept = None if token is None or token in stops else token
-            if kept is not None:
-                sequence.generated.append(kept)
-            sequence.finished = kept is None or len(sequence.generated) >= sequence.most
-            if sequence.finished:
-                cache.give_back(sequence.rows)
-            yield PickedToken(index=sequence.index, token=kept, is_last=sequence.finished)
-        live = [sequence for sequence in [*live, *fresh] if not sequence.finished]
-
-
-@dataclass
-class _Sequence:
-    """A request on its way. ``most``: tokens it may generate."""
-
-    index: int
-    request: GenerateRequest
-    most: int
-    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    generated: list[int] = field(default_factory=list)
-    finished: bool = False
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks it needs at its longest."""
-        return blocks_for(len(self.request.prompt_tokens) + self.most)
-
-    @property
-    def length(self) -> int:
-        return len(self.request.prompt_tokens) + len(self.generated)
-
-
-def _admit(waiting: deque[_Sequence], cache: KvBlocks) -> list[_Sequence]:
-    """Take sequences in order while the pool has room for all they may grow to: none ever has to be put back."""
-    admitted = []
-    while waiting and waiting[0].num_blocks <= cache.num_free:
-        sequence = waiting.popleft()
-        sequence.rows = cache.take(sequence.num_blocks)
-        admitted.append(sequence)
-    return admitted
-
-
-class _Step:
-    """Runs the model over prompts, or over the newest token of live sequences."""
-
-    def __init__(
-        self, decoder: Decoder, cache: KvBlocks, *, lora_for: LoraFor | None, num_slots: int, sampling: Sampling
-    ) -> None:
-        self._decoder = decoder
-        self._cache = cache
-        self._lora_for = lora_for
-        self._num_slots = num_slots
-        self._sampling = sampling
-
-    def prefill(self, sequences: Sequence[_Sequence]) -> list[tuple[_Sequence, int | None]]:
-        """Run whole prompts and return each sequence with its first token."""
-        return self._run(sequences, PrefillAttention, tokens_of=lambda sequence: list(sequence.request.prompt_tokens))
-
-    def decode(self, sequences: Sequence[_Sequence]) -> list[tuple[_Sequence, int | None]]:
-        """Run each sequence's newest token and return each with its next."""
-        return self._run(sequences, DecodeAttention, tokens_of=lambda sequence: [sequence.generated[-1]])
-
-    def _run(
-        self,
-        sequences: Sequence[_Sequence],
-        attention: type[PrefillAttention | DecodeAttention],
-        *,
-        tokens_of: Callable[[_Sequence], list[int]],
-    ) -> list[tuple[_Sequence, int | None]]:
-        if not sequences:
-            return []
-        sequences = _by_slot(sequences)
-        cached = [CachedRows(rows=sequence.rows, length=sequence.length) for sequence in sequences]
-        tokens = [tokens_of(sequence) for sequence in sequences]
-        # the newest tokens stand at the sequence's end
-        starts = [sequence.length - len(own) for sequence, own in zip(sequences, tokens, strict=True)]
-        positions = [list(range(start, start + len(own))) for start, own in zip(starts, tokens, strict=True)]
-        lengths = [len(part) for part in tokens]
-        num_rows = _with_filler(sum(lengths))
-        lora = None
-        if self._lora_for is not None:
-            slots = [-1 if s.request.slot is None else s.request.slot for s in sequences]
-            table = SegmentTable.from_samples(lengths, slots=slots, num_slots=self._num_slots, num_rows=num_rows)
-            lora = self._lora_for(table)
-        hidden_TD = self._decoder.forward(
-            self._stream(tokens, num_rows),
-            positions_T=self._stream(positions, num_rows),
-            attention=attention(self._cache, cached, device=self._decoder.device),
-            lora=lora,
+    index_of = {}
+    for index, request in asked:
+        number = engine.submit(
+            SequenceRequest(
+                prompt_tokens=request.prompt_tokens,
+                max_new_tokens=request.max_new_tokens,
+                adapter=request.slot,
+                sampling=sampling or Sampling(),
+                seed=request.seed,
+                stop_ids=stops,
+            )
         )
-        last = torch.tensor(np.cumsum(lengths) - 1, device=hidden_TD.device)
-        logits_BV = self._logits(hidden_TD.index_select(0, last))
-        picked = pick_tokens(
-            logits_BV,
-            sampling=self._sampling,
-            seeds=[sequence.request.seed for sequence in sequences],
-            steps=[len(sequence.generated) for sequence in sequences],
-        )
-        return list(zip(sequences, picked, strict=True))
-
-    def _stream(self, parts: Sequence[Sequence[int]], num_rows: int) -> Tensor:
-        flat = [number for part in parts for number in part]
-        return torch.tensor(flat + [0] * (num_rows - len(flat)), device=self._decoder.device)
-
-    def _logits(self, hidden_BD: Tensor) -> Tensor:
-        count = len(hidden_BD)
-        padded = hidden_BD.new_zeros(_with_filler(count), hidden_BD.shape[1])
-        padded[:count] = hidden_BD
-        return self._decoder.logits(padded)[:count]
+        index_of[number] = index
+    while engine.has_work:
+        for output in engine.step():
+            is_last = output.finish is not None
+            yield PickedToken(index=index_of[output.number], token=output.token, is_last=is_last)
 
 
-def _by_slot(sequences: Sequence[_Sequence]) -> list[_Sequence]:
-    """Order by slot, those of no adapter last, as every stream is."""
-    return sorted(sequences, key=lambda s: (s.request.slot is None, s.request.slot or 0))
+class _BankSlots:
+    """The adapters of a bank that does not change meanwhile."""
 
+    def __init__(self, lora_for: LoraFor | None, *, num_slots: int) -> None:
+        self._lora_for, self.num_slots = lora_for, num_slots
 
-def _with_filler(num_rows: int) -> int:
-    return -(-(num_rows + FILLER_ROWS) // FILLER_ROWS) * FILLER_ROWS
+    def acquire(self, adapter: AdapterRef) -> Admission | None:
+        slot = None if adapter is None else int(str(adapter))
+        return Admission(slot=slot, version=adapter)
+
+    def waits_for_slot(self, adapter: AdapterRef) -> bool:
+        del adapter
+        return False
+
+    def release(self, adapter: AdapterRef, version: Hashable) -> None:
+        """Nothing moves."""
+
+    def take_failures(self) -> list[tuple[AdapterRef, str]]:
+        return []
+
+    def context(self, segments: SegmentTable) -> LoraContext | None:
+        return None if self._lora_for is None else self._lora_for(segments)
 
 
 def _check(requests: Sequence[GenerateRequest], *, vocab_size: int, limit: int, has_adapters: bool) -> None:
-    problems = []
-    for index, request in enumerate(requests):
-        length = len(request.prompt_tokens)
-        unknown = [token for token in request.prompt_tokens if not 0 <= token < vocab_size]
-        if not 0 < length < limit:
-            problems.append(
-                Problem(
-                    where=f"prompt {index}",
-                    found=f"{length} tokens",
-                    allowed=f"1 to {limit - 1} tokens (the model's context is {limit})",
-                    hint="Shorten it."
-                    if length
-                    else "Give it at least one token, such as the beginning-of-text token.",
-                )
-            )
-        if unknown:
-            problems.append(
-                Problem(
-                    where=f"prompt {index}",
-                    found=f"token {unknown[0]}",
-                    allowed=f"0 to {vocab_size - 1}, the model's vocabulary",
-                    hint="Use the tokenizer that belongs to the model.",
-                )
-            )
+    problems = [
+        problem
+        for index, request in enumerate(requests)
+        for problem in request_problems(
+            request.prompt_tokens, where=f"prompt {index}", vocab_size=vocab_size, limit=limit
+        )
+    ]
     if problems:
         raise InputError(problems)
     if not has_adapters and any(request.slot is not None for request in requests):
         raise ValueError("a request names a slot but there is no lora_for: pass the bank's context")
+
+
+def generation_tokens(decoder: Decoder) -> int:
+    """Return the positions whose keys and values are kept at once where the caller has no other wish."""
+    block_bytes = KvBlocks.block_bytes(decoder.config, dtype=decoder.dtype)
+    return max(_LEAST_POOL_TOKENS, _POOL_BYTES // block_bytes * BLOCK_ROWS)
 
 
 def end_of_answer_ids(tokenizer: object, model_ids: Sequence[int]) -> frozenset[int]:

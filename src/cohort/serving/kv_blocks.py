@@ -5,6 +5,9 @@ Shapes:  R rows of the pool · G key-value heads · E head width
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,47 +15,74 @@ from torch import Tensor
 
 from cohort.models.config import DecoderConfig
 
-__all__ = ["BLOCK_ROWS", "KvBlocks", "blocks_for"]
+__all__ = ["BLOCK_ROWS", "NULL_BLOCK", "KvBlocks", "StoredBlocks", "blocks_for", "rows_of"]
 
 BLOCK_ROWS = 16
+NULL_BLOCK = 0
+"""A block of zeros that belongs to no sequence: what stands where a sequence has no block yet."""
 
 
 def blocks_for(num_tokens: int) -> int:
     return -(-num_tokens // BLOCK_ROWS)
 
 
+def rows_of(blocks: Sequence[int]) -> NDArray[np.int64]:
+    """Return the pool rows of ``blocks``, in order."""
+    return (np.asarray(blocks, dtype=np.int64)[:, None] * BLOCK_ROWS + np.arange(BLOCK_ROWS)).reshape(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredBlocks:
+    """Copies of blocks in host memory, each [layers, rows, G, E]."""
+
+    keys: Tensor
+    values: Tensor
+
+
 class KvBlocks:
-    """A pool of key and value rows, handed out in blocks of 16 positions."""
+    """The pool. Who owns which block is for :class:`~cohort.serving.block_manager.BlockManager` to say."""
 
     def __init__(self, config: DecoderConfig, *, num_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (config.num_layers, num_blocks * BLOCK_ROWS, config.num_kv_heads, config.head_dim)
-        self._keys = torch.zeros(shape, dtype=dtype, device=device)
-        self._values = torch.zeros(shape, dtype=dtype, device=device)
-        self._free = list(range(num_blocks - 1, -1, -1))
+        """Allocate ``num_blocks`` blocks and the one of zeros, block 0."""
+        shape = (config.num_layers, (num_blocks + 1) * BLOCK_ROWS, config.num_kv_heads, config.head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.num_blocks = num_blocks
 
-    @property
-    def num_free(self) -> int:
-        return len(self._free)
+    @staticmethod
+    def block_bytes(config: DecoderConfig, *, dtype: torch.dtype) -> int:
+        """Return the bytes of one block, keys and values of all layers."""
+        return 2 * config.num_layers * BLOCK_ROWS * config.kv_width * dtype.itemsize
 
-    def take(self, num_blocks: int) -> NDArray[np.int64]:
-        """Return the pool rows of ``num_blocks`` blocks, all zero, in the order of the positions they will hold."""
-        blocks = np.array([self._free.pop() for _ in range(num_blocks)], dtype=np.int64)
-        rows = (blocks[:, None] * BLOCK_ROWS + np.arange(BLOCK_ROWS)).reshape(-1)
-        # masked keys still enter a product with weight 0, and 0 times what a diverged adapter left here may be NaN
-        where = torch.from_numpy(rows).to(self._keys.device)
-        self._keys.index_fill_(1, where, 0.0)
-        self._values.index_fill_(1, where, 0.0)
-        return rows
+    def zero(self, blocks: Sequence[int]) -> None:
+        """Zero blocks that a sequence is about to own.
 
-    def give_back(self, rows: NDArray[np.int64]) -> None:
-        self._free.extend(int(row) // BLOCK_ROWS for row in rows[::BLOCK_ROWS])
+        Masked keys still enter a product with weight 0, and 0 times what a diverged adapter left here may be NaN.
+        """
+        if blocks:
+            rows = self._rows(blocks)
+            self.keys.index_fill_(1, rows, 0.0)
+            self.values.index_fill_(1, rows, 0.0)
+
+    def store(self, blocks: Sequence[int]) -> StoredBlocks:
+        """Copy blocks to the host."""
+        rows = self._rows(blocks)
+        return StoredBlocks(keys=self.keys.index_select(1, rows).cpu(), values=self.values.index_select(1, rows).cpu())
+
+    def restore(self, stored: StoredBlocks, blocks: Sequence[int]) -> None:
+        """Copy what :meth:`store` gave into ``blocks``."""
+        rows = self._rows(blocks)
+        self.keys.index_copy_(1, rows, stored.keys.to(rows.device))
+        self.values.index_copy_(1, rows, stored.values.to(rows.device))
 
     def write(self, layer_index: int, *, rows: Tensor, k_TGE: Tensor, v_TGE: Tensor) -> None:
         """Store one row of keys and values at each of ``rows``."""
-        self._keys[layer_index].index_copy_(0, rows, k_TGE)
-        self._values[layer_index].index_copy_(0, rows, v_TGE)
+        self.keys[layer_index].index_copy_(0, rows, k_TGE)
+        self.values[layer_index].index_copy_(0, rows, v_TGE)
 
     def read(self, layer_index: int, *, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values at ``rows``, each [len(rows), G, E]."""
-        return self._keys[layer_index].index_select(0, rows), self._values[layer_index].index_select(0, rows)
+        return self.keys[layer_index].index_select(0, rows), self.values[layer_index].index_select(0, rows)
+
+    def _rows(self, blocks: Sequence[int]) -> Tensor:
+        return torch.from_numpy(rows_of(blocks)).to(self.keys.device)

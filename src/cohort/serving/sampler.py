@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cohort.core.seeds import derive_seed
 
-__all__ = ["Sampling", "pick_tokens"]
+__all__ = ["Sampling", "TokenLogprobs", "pick_tokens", "token_logprobs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,46 +23,84 @@ class Sampling:
     Attributes:
         temperature: 0 picks the likeliest token; above 0 the logits are divided by it and a token is drawn.
         top_p: Draw among the likeliest tokens that together have at least this probability, in (0, 1].
+        top_k: Draw among this many of the likeliest tokens; 0 for all.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int = 0
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0.0:
             raise ValueError(f"temperature must be at least 0, got {self.temperature}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be at least 0, got {self.top_k}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLogprobs:
+    """Natural logarithms of probabilities, of the model's own distribution (temperature 1, nothing cut).
+
+    Attributes:
+        picked: Of the token that was picked.
+        top: Of the likeliest tokens, in descending order.
+    """
+
+    picked: float
+    top: tuple[tuple[int, float], ...]
 
 
 def pick_tokens(
-    logits_BV: Tensor, *, sampling: Sampling, seeds: Sequence[int], steps: Sequence[int]
+    logits_BV: Tensor, *, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]
 ) -> list[int | None]:
     """Return the next token of each sequence; None where its logits are not finite.
 
     Args:
+        samplings: How each sequence is sampled.
         steps: Tokens each sequence has already generated: a draw is a pure function of seed and step.
     """
     finite_B = logits_BV.isfinite().all(dim=1)
-    if sampling.temperature == 0.0:
-        picked = logits_BV.argmax(dim=1)
-    else:
-        draws = [derive_seed("sampler", seed, step) / 2**63 for seed, step in zip(seeds, steps, strict=True)]
-        picked = _draw(logits_BV, sampling=sampling, draws=draws)
-    both = torch.stack((picked, finite_B.to(picked.dtype))).tolist()
+    picked_B = logits_BV.argmax(dim=1)
+    drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0.0]
+    if drawn:
+        rows = torch.tensor(drawn, device=logits_BV.device)
+        draws = [derive_seed("sampler", seeds[row], steps[row]) / 2**63 for row in drawn]
+        own = [samplings[row] for row in drawn]
+        picked_B[rows] = _draw(logits_BV.index_select(0, rows), samplings=own, draws=draws)
+    both = torch.stack((picked_B, finite_B.to(picked_B.dtype))).tolist()
     return [token if finite else None for token, finite in zip(*both, strict=True)]
 
 
-def _draw(logits_BV: Tensor, *, sampling: Sampling, draws: Sequence[float]) -> Tensor:
+def _draw(logits_BV: Tensor, *, samplings: Sequence[Sampling], draws: Sequence[float]) -> Tensor:
     """Invert the cumulative distribution over the tokens in order of probability, at ``draws`` in [0, 1)."""
-    scaled = torch.nan_to_num(logits_BV.double()) / sampling.temperature
+    vocab_size, device = logits_BV.shape[1], logits_BV.device
+
+    def column(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+
+    scaled = torch.nan_to_num(logits_BV.double()) / column([sampling.temperature for sampling in samplings])
     probabilities, tokens = scaled.softmax(dim=1).sort(dim=1, descending=True, stable=True)
     cumulative = probabilities.cumsum(dim=1)
-    # a token stays if those before it do not yet reach top_p
-    kept = (cumulative - probabilities) < sampling.top_p
+    places = torch.arange(vocab_size, device=device)
+    kept = places < column([sampling.top_k or vocab_size for sampling in samplings])
+    # top_p is a share of what top_k leaves; a token stays if those before it do not yet reach it
+    left = torch.where(kept, probabilities, 0.0).sum(dim=1, keepdim=True)
+    kept &= (cumulative - probabilities) < column([sampling.top_p for sampling in samplings]) * left
     totals = torch.where(kept, probabilities, 0.0).sum(dim=1, keepdim=True)
-    targets = torch.tensor(draws, dtype=torch.float64, device=logits_BV.device)[:, None] * totals
-    places = torch.searchsorted(cumulative, targets, right=True)
+    found = torch.searchsorted(cumulative, column(draws) * totals, right=True)
     # rounding may carry the last draw one past the last kept token
     last = kept.sum(dim=1, keepdim=True) - 1
-    return tokens.gather(1, torch.minimum(places, last))[:, 0]
+    return tokens.gather(1, torch.minimum(found, last))[:, 0]
+
+
+def token_logprobs(logits_BV: Tensor, *, picked: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:
+    """Return the logarithms of each sequence's picked token and of its ``counts`` likeliest ones."""
+    logprobs_BV = logits_BV.double().log_softmax(dim=1)
+    own = logprobs_BV.gather(1, torch.tensor(picked, device=logits_BV.device)[:, None])[:, 0].tolist()
+    values, tokens = logprobs_BV.topk(max(max(counts), 1), dim=1)
+    return [
+        TokenLogprobs(picked=mine, top=tuple(zip(some_tokens[:count], some[:count], strict=True)))
+        for mine, some_tokens, some, count in zip(own, tokens.tolist(), values.tolist(), counts, strict=True)
+    ]

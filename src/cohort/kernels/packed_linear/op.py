@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cohort.core.errors import ShapeError
+from cohort.core.errors import SegmentError, ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
 from cohort.kernels.packed_linear.choice.augmented import PaddedRows
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
+from cohort.kernels.packed_linear.per_slot import per_slot_forward
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
@@ -70,6 +71,11 @@ def packed_linear(
     # kernels read rows whose entries lie one after the other
     x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
     chosen = choose_backend(x_TK, backend=backend) if parts else Backend.REFERENCE
+    if segments.multiplies_slots and (torch.is_grad_enabled() or row_keys_T is not None):
+        raise SegmentError(
+            "segments that multiply whole slots have neither gradients nor dropout; use torch.no_grad(), or a table "
+            "without multiplies_slots"
+        )
     factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
     result: Tensor = _PackedLinearFunction.apply(
         x_TK, frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, room, *factors
@@ -130,6 +136,8 @@ class _PackedLinearFunction(torch.autograd.Function):
             result: Tensor = y_TN
             return result
         ctx.tables = None
+        if segments.multiplies_slots:
+            return per_slot_forward(x_TK, frozen=frozen, parts=parts, slots=slots, segments=segments)
         # bits matter on the CPU alone; a GPU without Triton has fewer, larger products slot by slot
         ctx.segments = segments if x_TK.device.type == "cpu" else segments.by_slot()
         y_TN, kept = per_sample_forward(

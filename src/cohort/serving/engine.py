@@ -1,0 +1,211 @@
+"""The serving engine: requests in at any time, tokens out step by step; continuous batching over one frozen model.
+
+One thread owns an engine: all calls come from it. Adapters that load meanwhile hide how from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cohort.core.errors import InputError, Problem
+from cohort.models.decoder import Decoder
+from cohort.serving.block_manager import BlockManager
+from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
+from cohort.serving.runner import NextToken, PassRunner, SlotContext
+from cohort.serving.sampler import TokenLogprobs
+from cohort.serving.scheduler import AdapterSlots, Scheduler, SchedulerSettings
+from cohort.serving.sequence import FinishReason, LiveSequence, SequenceRequest
+from cohort.serving.text_stream import TextStream
+
+__all__ = ["EngineAdapters", "ServingEngine", "StepOutput", "TextDecoder", "request_problems"]
+
+TextDecoder = Callable[[Sequence[int]], str]
+
+
+class EngineAdapters(AdapterSlots, SlotContext, Protocol):
+    """What an engine asks of the adapters that it serves."""
+
+    def take_failures(self) -> list[tuple[object, str]]:
+        """Return adapters that could not be loaded since the last call, with the reason."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutput:
+    """What a step gave one request.
+
+    Attributes:
+        number: The request's.
+        token: None where the sequence ended without another token.
+        text: What can be shown of the answer now; empty without a decoder of text.
+        logprobs: Of the token, where asked for.
+        finish: Why the request is done; None while it goes on.
+        error: For the user, where it failed.
+    """
+
+    number: int
+    token: int | None
+    text: str = ""
+    logprobs: TokenLogprobs | None = None
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+class ServingEngine:
+    """Serves requests for one decoder and its adapters.
+
+    A sequence's tokens do not depend on its neighbours, their order, the sizes of pool and passes, or what was found in
+    the prefix cache (on a CPU at a fixed thread count, bit for bit).
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        adapters: EngineAdapters,
+        num_blocks: int,
+        settings: SchedulerSettings | None = None,
+        decode_text: TextDecoder | None = None,
+        max_model_len: int | None = None,
+    ) -> None:
+        """Allocate ``num_blocks`` blocks of 16 positions of keys and values.
+
+        Args:
+            decode_text: Turns tokens into text; needed for stop strings and :attr:`StepOutput.text`.
+            max_model_len: Most tokens of a sequence; by default the model's context.
+        """
+        context = decoder.config.max_position_embeddings
+        self.max_model_len = context if max_model_len is None else min(max_model_len, context)
+        self._vocab_size = decoder.config.vocab_size
+        self._adapters, self._decode_text = adapters, decode_text
+        self.blocks = BlockManager(num_blocks)
+        self.scheduler = Scheduler(settings or SchedulerSettings(), blocks=self.blocks, adapters=adapters)
+        cache = KvBlocks(decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device)
+        self._runner = PassRunner(decoder, cache, adapters=adapters)
+        self._live: dict[int, LiveSequence] = {}
+        self._texts: dict[int, TextStream] = {}
+        self._next_number = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    @property
+    def num_live(self) -> int:
+        """Requests that are not finished."""
+        return len(self._live)
+
+    def submit(self, request: SequenceRequest) -> int:
+        """Queue a request and return its number.
+
+        Raises:
+            InputError: the prompt is empty, too long, or has tokens that the model does not have.
+        """
+        problems = request_problems(
+            request.prompt_tokens,
+            where="prompt",
+            vocab_size=self._vocab_size,
+            limit=min(self.max_model_len, self.blocks.num_blocks * BLOCK_ROWS),
+        )
+        if problems:
+            raise InputError(problems)
+        room = min(self.max_model_len, self.blocks.num_blocks * BLOCK_ROWS) - len(request.prompt_tokens)
+        number, self._next_number = self._next_number, self._next_number + 1
+        most = min(request.max_new_tokens, room)
+        sequence = LiveSequence(number=number, request=request, most=most, tokens=list(request.prompt_tokens))
+        assert blocks_for(sequence.num_prompt + most) <= self.blocks.num_blocks
+        self._live[number] = sequence
+        if self._decode_text is not None:
+            self._texts[number] = TextStream(self._decode_text, stop_strings=request.stop_strings)
+        elif request.stop_strings:
+            raise ValueError("stop strings need decode_text")
+        self.scheduler.add(sequence)
+        return number
+
+    def abort(self, number: int) -> bool:
+        """Forget a request, and free what it holds; return False if it is finished or unknown."""
+        sequence = self._live.pop(number, None)
+        if sequence is None:
+            return False
+        self._texts.pop(number, None)
+        self.scheduler.remove(sequence)
+        return True
+
+    def abort_all(self) -> list[int]:
+        """Forget all requests and return their numbers."""
+        numbers = list(self._live)
+        for number in numbers:
+            self.abort(number)
+        return numbers
+
+    def step(self) -> list[StepOutput]:
+        """Run one pass and return what it gave; nothing where all that waits waits for adapters."""
+        outputs = self._failed()
+        plan = self.scheduler.plan()
+        if plan.is_empty:
+            return outputs
+        picked = self._runner.run(plan)
+        self.scheduler.computed(plan)
+        return outputs + [self._advance(each) for each in picked]
+
+    def _failed(self) -> list[StepOutput]:
+        outputs = []
+        for adapter, reason in self._adapters.take_failures():
+            for sequence in [each for each in self.scheduler.waiting if each.request.adapter == adapter]:
+                self.abort(sequence.number)
+                outputs.append(StepOutput(number=sequence.number, token=None, finish=FinishReason.FAILED, error=reason))
+        return outputs
+
+    def _advance(self, picked: NextToken) -> StepOutput:
+        sequence, token = picked.sequence, picked.token
+        request, number = sequence.request, sequence.number
+        text = self._texts.get(number)
+        if token is None:
+            finish: FinishReason | None = FinishReason.NOT_FINITE
+        elif token in request.stop_ids:
+            finish, token = FinishReason.STOP, None
+        else:
+            sequence.tokens.append(token)
+            finish = FinishReason.LENGTH if sequence.num_generated >= sequence.most else None
+        shown = ""
+        if text is not None:
+            shown = text.push(token) if token is not None else ""
+            if finish is not None and not text.is_stopped:
+                shown += text.end()
+            if text.is_stopped:
+                finish = FinishReason.STOP
+        if finish is not None:
+            del self._live[number]
+            self._texts.pop(number, None)
+            self.scheduler.remove(sequence)
+        logprobs = picked.logprobs if token is not None else None
+        return StepOutput(number=number, token=token, text=shown, logprobs=logprobs, finish=finish)
+
+
+def request_problems(tokens: Sequence[int], *, where: str, vocab_size: int, limit: int) -> list[Problem]:
+    """Return what is wrong with a prompt; ``limit`` is the model's context."""
+    problems = []
+    unknown = [token for token in tokens if not 0 <= token < vocab_size]
+    if not 0 < len(tokens) < limit:
+        problems.append(
+            Problem(
+                where=where,
+                found=f"{len(tokens)} tokens",
+                allowed=f"1 to {limit - 1} tokens (the model's context is {limit})",
+                hint="Shorten it."
+                if len(tokens)
+                else "Give it at least one token, such as the beginning-of-text token.",
+            )
+        )
+    if unknown:
+        problems.append(
+            Problem(
+                where=where,
+                found=f"token {unknown[0]}",
+                allowed=f"0 to {vocab_size - 1}, the model's vocabulary",
+                hint="Use the tokenizer that belongs to the model.",
+            )
+        )
+    return problems

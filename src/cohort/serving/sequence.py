@@ -1,0 +1,97 @@
+"""A request, and how far it is: what scheduler, runner and engine share."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from cohort.serving.kv_blocks import StoredBlocks, blocks_for
+from cohort.serving.sampler import Sampling
+
+__all__ = ["AdapterRef", "FinishReason", "LiveSequence", "SequenceRequest"]
+
+AdapterRef = Hashable
+"""What names an adapter to the engine's adapters, such as a name; None is the frozen model alone."""
+
+
+class FinishReason(enum.Enum):
+    """Why a sequence ended. The first two values are OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    NOT_FINITE = "not_finite"
+    """Its logits were not finite: the adapter has diverged."""
+    FAILED = "failed"
+    """Its adapter could not be loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceRequest:
+    """One prompt to continue.
+
+    Attributes:
+        prompt_tokens: At least one token.
+        max_new_tokens: Most tokens to generate, at least 1; the model's context length may end it earlier.
+        adapter: None for the frozen model alone.
+        sampling: How tokens are picked.
+        seed: What draws depend on: equal requests draw alike.
+        stop_ids: Tokens that end the sequence and are not part of it.
+        stop_strings: Texts that end it; the text ends before the first of them.
+        num_logprobs: The likeliest tokens to report with each token; None reports no logarithms.
+    """
+
+    prompt_tokens: Sequence[int]
+    max_new_tokens: int
+    adapter: AdapterRef = None
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    stop_ids: Collection[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+    num_logprobs: int | None = None
+
+
+@dataclass(eq=False)
+class LiveSequence:
+    """A request on its way.
+
+    Attributes:
+        number: The engine's number for it.
+        most: Tokens it may generate.
+        tokens: Prompt and generated tokens.
+        num_computed: Positions whose keys and values are stored.
+        version: The adapter's version, from the moment the sequence is admitted.
+        slot: The adapter's slot while the sequence runs.
+        blocks: Its blocks while it runs.
+        hashes: Of the blocks of its prompt that others may share.
+        stored: Its keys and values while it is preempted.
+    """
+
+    number: int
+    request: SequenceRequest
+    most: int
+    tokens: list[int]
+    num_computed: int = 0
+    version: Hashable = None
+    slot: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    hashes: tuple[bytes, ...] = ()
+    stored: StoredBlocks | None = None
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.prompt_tokens)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether positions of the prompt are still to be computed."""
+        return self.num_computed < self.num_prompt
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks at its longest."""
+        return blocks_for(self.num_prompt + self.most)

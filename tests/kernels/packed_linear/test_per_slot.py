@@ -1,0 +1,74 @@
+"""The path of generation: the definition's numbers, and bits of a row that its slot's other rows do not change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cohort.core.errors import SegmentError
+from cohort.kernels.packed_linear import packed_linear
+from cohort.kernels.packed_linear.per_slot import per_slot_forward
+from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
+from cohort.kernels.segments import SegmentTable
+from cohort.models.weight_formats.plain import FrozenLinear
+from tests.kernels.packed_linear.cases import make_case
+
+
+def table(lengths: list[int], slots: list[int], *, num_rows: int) -> SegmentTable:
+    return SegmentTable.from_samples(lengths, slots=slots, num_slots=3, num_rows=num_rows, multiplies_slots=True)
+
+
+@pytest.mark.parametrize("widths", [(24, 8), (5, 7)])
+def test_equals_the_definition(widths: tuple[int, ...]) -> None:
+    case = make_case("cpu", lengths=[9, 0, 40], ranks=[3, 4, 5], widths=widths, dtype=torch.float64)
+    y = per_slot_forward(
+        case.x, frozen=FrozenLinear(case.weight), parts=case.parts, slots=case.slots, segments=case.segments
+    )
+    torch.testing.assert_close(y, case.reference()["y"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [24, 37, 192])
+def test_a_row_has_the_bits_it_has_alone(width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    slots = SlotTable(row_starts=(0, 16, 48), ranks=(4, 17, 8), scales=(2.0, 0.3, 1.0), dropouts=(0.0,) * 3)
+    a, b = (torch.randn(64, n, generator=generator) for n in (width, 20))
+    part, frozen = LoraPart(a_RK=a, b_RN=b), FrozenLinear(torch.randn(20, width, generator=generator))
+    rows = torch.randn(96, width, generator=generator)
+
+    def outputs(picked: list[int], counts: list[int]) -> torch.Tensor:
+        used = sum(counts)
+        num_rows = -(-(used + 16) // 16) * 16
+        x = torch.zeros(num_rows, width)
+        x[:used] = rows[picked]
+        return packed_linear(
+            x, frozen=frozen, parts=[part], slots=slots, segments=table(counts, [0, 1, 2], num_rows=num_rows)
+        )
+
+    with torch.no_grad():
+        together = outputs(list(range(96)), [35, 1, 60])
+        for row, slot in ((0, 0), (34, 0), (35, 1), (36, 2), (95, 2)):
+            alone = outputs([row], [int(slot == each) for each in range(3)])
+            assert torch.equal(alone[0], together[row])
+
+
+def test_not_finite_rows_of_one_slot_leave_the_others_alone() -> None:
+    case = make_case("cpu", lengths=[9, 7], ranks=[3, 4], extra=16)
+    x = case.x.clone()
+
+    def run() -> torch.Tensor:
+        return per_slot_forward(
+            x, frozen=FrozenLinear(case.weight), parts=case.parts, slots=case.slots, segments=case.segments
+        )
+
+    clean = run()
+    x[case.segments.rows(1)] = torch.nan
+    assert torch.equal(run()[:9], clean[:9])
+
+
+def test_gradients_and_dropout_are_refused() -> None:
+    case = make_case("cpu", lengths=[9], ranks=[3])
+    segments = SegmentTable.from_samples([9], slots=[0], num_slots=1, num_rows=9, multiplies_slots=True)
+    with pytest.raises(SegmentError, match="multiplies_slots"):
+        packed_linear(
+            case.x[:9], frozen=FrozenLinear(case.weight), parts=case.parts, slots=case.slots, segments=segments
+        )
