@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cohort.core.hub_ids import is_hub_id
 from cohort.core.units import counted
+from cohort.runs.facts import RunFacts
 from cohort.runs.records import JsonValue, TrialRecord
 from cohort.runs.results.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 from cohort.runs.results.results import RunResults
@@ -43,6 +44,18 @@ def _front_matter(*, hub_id: str | None, objective: str) -> list[str]:
     if hub_id:
         lines.append(f"- base_model:adapter:{hub_id}")
     return [*lines, "---", ""]
+
+
+def _quantised(facts: RunFacts) -> list[str]:
+    """Return what a reader must know of a base model that was quantised for training; nothing for another."""
+    kept = (facts.task.document or {}).get("quantization", "none")
+    if kept == "none":
+        return []
+    return [
+        f"It was trained, and measured, on the base model with its linear layers in {kept} (`quantization: {kept}`). "
+        "It loads on the base model as published as well, where losses differ a little.",
+        "",
+    ]
 
 
 def _loading(*, base_model: str, r: int) -> list[str]:
@@ -164,6 +177,7 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
         *_table(evaluation_settings(facts), headers=("what", "value")),
         "",
         *_loading(base_model=base_model, r=int(r) if isinstance(r, int | float) else 16),
+        *_quantised(facts),
         "## Provenance",
         "",
         *_table(

@@ -12,14 +12,16 @@ from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
 from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft, read_adapter
+from cohort.data.cache import default_cache_directory
 from cohort.data.chat import use_chat_template
-from cohort.machine.machine import Machine, choose_machine
+from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import layers_for_generation
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.parallel.answers import Answer, AnswerGenerator
+from cohort.prepare.inputs import machine_of
 from cohort.runs.directory import RunDirectory
 from cohort.serving.generate import GenerateRequest, PickedToken, end_of_answer_ids, generation_tokens, stream
 from cohort.serving.sampler import Sampling
@@ -61,7 +63,7 @@ class RunModel:
         task = base.task
         self.base = base
         # an adapter is used where it is, with however many GPUs it was trained: one is enough
-        self.machine: Machine = choose_machine("auto" if task.num_gpus else 0, where=task.where("num_gpus"))
+        self.machine: Machine = machine_of(task, num_gpus="auto" if task.num_gpus else 0)
         self.tokenizer: Any = load_tokenizer(base.directory)
         use_chat_template(self.tokenizer, task.dataset.chat_template)
         # a model that trained through host memory must answer as well
@@ -71,6 +73,9 @@ class RunModel:
             dtype=self.machine.dtype,
             device=self.machine.device,
             streaming=host_streaming(streamed.layers, self.machine.device),
+            weight_format=self.machine.quantization,
+            cache_directory=default_cache_directory(),
+            room_bytes=task.memory.limit,
         )
         self.bank: AdapterBank | None = None
         self.slots: tuple[int, ...] = ()

@@ -87,6 +87,7 @@ def _facts(report: MachineReport) -> dict[str, str]:
     if not report.gpus:
         facts["gpu"] = "none that torch can use"
     facts["will use"] = f"{report.used_device}, model in {report.used_dtype}"
+    facts["quantization"] = "; ".join(f"{name}: {text}" for name, text in report.formats.items())
     facts["memory of a run"] = report.used_memory
     facts |= report.used_kernels
     facts["versions"] = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "python")

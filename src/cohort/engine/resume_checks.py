@@ -99,7 +99,9 @@ def _has_no_effect(key: str, task: TaskFile) -> bool:
 def _is_default(key: str, value: Any, task: TaskFile) -> bool:
     """Return whether a key of a section has its default: a task recorded by an earlier version may lack the key."""
     section, _, name = key.partition(".")
-    known = type(getattr(task, section, None))
+    # a key that stands in no section is the task's own
+    known = type(getattr(task, section, None)) if name else type(task)
+    name = name or section
     described = getattr(known, "model_fields", {}).get(name)
     return described is not None and json.dumps(value) == json.dumps(
         described.get_default(call_default_factory=True), default=str

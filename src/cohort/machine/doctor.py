@@ -18,6 +18,7 @@ from cohort.data.cache import default_cache_directory
 from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import describe_kernels
 from cohort.machine.machine import Machine, choose_machine, cpu_name, host_memory_bytes, package_versions
+from cohort.models.weight_formats import WEIGHT_FORMATS
 
 __all__ = ["DiskSpace", "Gpu", "MachineReport", "examine_machine"]
 
@@ -52,6 +53,7 @@ class MachineReport:
     Attributes:
         used_device: The device of `num_gpus: auto`.
         used_dtype: Precision of the frozen model there.
+        formats: For each format of frozen weights, whether it can be used there.
         used_memory: How much of its memory, and how that is found.
         used_kernels: The kernels that run there and why, by what they do.
         warnings: Probable mistakes of the setup.
@@ -68,6 +70,7 @@ class MachineReport:
     gpus: tuple[Gpu, ...]
     used_device: str
     used_dtype: str
+    formats: dict[str, str]
     used_memory: str
     used_kernels: dict[str, str]
     versions: dict[str, str]
@@ -160,6 +163,10 @@ def examine_machine() -> MachineReport:
         gpus=gpus,
         used_device=f"{machine.device} ({machine.device_name})",
         used_dtype=machine.dtype,
+        formats={
+            name: f"not on {problem}" if (problem := kept.device_problem(machine.device)) else kept.summary
+            for name, kept in WEIGHT_FORMATS.items()
+        },
         used_memory=_used_memory(machine),
         used_kernels=describe_kernels(machine.device),
         versions=package_versions(),

@@ -13,6 +13,7 @@ import torch
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.units import counted
+from cohort.models.weight_formats import PLAIN
 
 __all__ = ["Machine", "choose_machine", "cpu_name", "free_memory_bytes", "host_memory_bytes", "package_versions"]
 
@@ -31,6 +32,7 @@ class Machine:
         threads: CPU threads of torch; part of a run's identity.
         memory_bytes: Free memory of the device now; of several GPUs, of the one with the least.
         num_gpus: GPUs to train on, the first ones that torch sees; 0 on a CPU.
+        quantization: Format of the frozen linears' weights; none: in ``dtype``.
     """
 
     device: torch.device
@@ -39,6 +41,12 @@ class Machine:
     threads: int
     memory_bytes: int
     num_gpus: int = 0
+    quantization: str = PLAIN.name
+
+    @property
+    def precision(self) -> str:
+        """What the base model computes in and is kept in, in words; costs are measured for each."""
+        return self.dtype if self.quantization == PLAIN.name else f"{self.dtype}, {self.quantization} weights"
 
 
 def choose_machine(num_gpus: int | str, *, where: Place | str) -> Machine:

@@ -24,7 +24,7 @@ from cohort.models import counts
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
 from cohort.models.streaming.weight_ring import NUM_BUFFERS, spread_layers
-from cohort.models.weight_formats import PLAIN
+from cohort.models.weight_formats import WEIGHT_FORMATS
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
 
@@ -175,14 +175,19 @@ def available_host_bytes() -> int | None:
 
 def _all_resident(config: DecoderConfig, machine: Machine) -> StreamedLayers:
     dtype: torch.dtype = getattr(torch, machine.dtype)
+    kept = WEIGHT_FORMATS[machine.quantization]
     linears = sum(
-        PLAIN.tensor_bytes(fused.shape, dtype, is_linear=True) for fused in checkpoint_layout(config) if fused.is_linear
+        kept.tensor_bytes(piece.shape, dtype, is_linear=True)
+        for fused in checkpoint_layout(config)
+        if fused.is_linear
+        for piece in fused.pieces
     )
     return StreamedLayers(
         count=0,
         num_layers=config.num_layers,
         layer_bytes=linears // config.num_layers,
-        base_bytes=counts.weight_bytes(config, dtype=dtype),
+        # a second copy of the weights, which some formats keep where there is room, is no reason to stream them
+        base_bytes=counts.weight_bytes(config, dtype=dtype, weight_format=machine.quantization),
         on_gpu=machine.device.type == "cuda",
     )
 

@@ -70,7 +70,12 @@ class SmallestMemory:
 
 def weight_bytes(config: DecoderConfig, machine: Machine) -> int:
     """Return the bytes of the base model's weights on the machine."""
-    return counts.weight_bytes(config, dtype=getattr(torch, machine.dtype))
+    return counts.weight_bytes(
+        config,
+        dtype=getattr(torch, machine.dtype),
+        weight_format=machine.quantization,
+        room_bytes=machine.memory_bytes if machine.device.type == "cuda" else 0,
+    )
 
 
 def estimated_inputs(

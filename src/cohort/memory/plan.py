@@ -195,7 +195,7 @@ def _key(
     cost = CostKey.of(
         decoder.config,
         hardware=hardware_of(machine).name,
-        precision=machine.dtype,
+        precision=machine.precision,
         mean_length=float(rows.lengths.mean()),
         target_modules=tuple(layout.linears),
     )

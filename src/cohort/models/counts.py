@@ -51,10 +51,24 @@ def count_model(config: DecoderConfig) -> ModelCounts:
     )
 
 
-def weight_bytes(config: DecoderConfig, *, dtype: torch.dtype, weight_format: str = PLAIN.name) -> int:
-    """Return the bytes of all weights of a model that computes in ``dtype``, as the format keeps them."""
-    kept = WEIGHT_FORMATS[weight_format]
-    return sum(kept.tensor_bytes(fused.shape, dtype, is_linear=fused.is_linear) for fused in checkpoint_layout(config))
+def weight_bytes(
+    config: DecoderConfig, *, dtype: torch.dtype, weight_format: str = PLAIN.name, room_bytes: int = 0
+) -> int:
+    """Return the bytes of all weights of a model that computes in ``dtype``, as the format keeps them.
+
+    Args:
+        room_bytes: What the model may take of a GPU, where the format keeps a second copy if it fits; 0 on a CPU.
+    """
+    kept, layout = WEIGHT_FORMATS[weight_format], checkpoint_layout(config)
+    # by checkpoint tensor, since a format may keep each in blocks of its own
+    linears = sum(
+        kept.tensor_bytes(piece.shape, dtype, is_linear=True)
+        for fused in layout
+        if fused.is_linear
+        for piece in fused.pieces
+    )
+    others = sum(kept.tensor_bytes(fused.shape, dtype, is_linear=False) for fused in layout if not fused.is_linear)
+    return linears + others + kept.copy_bytes(linears, room_bytes)
 
 
 def activation_bytes_per_token(config: DecoderConfig, *, bytes_per_value: int, padding: float = 1.6) -> int:

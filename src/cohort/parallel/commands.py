@@ -40,6 +40,8 @@ class RankSetup:
         model_directory: Local files of the base model.
         device: ``cpu`` or ``cuda``.
         dtype: In what the frozen model computes, by torch's name.
+        quantization: How the weights of its linears are kept.
+        room_bytes: What it may take of its GPU; None for all of it.
         target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
         settings: The executor's.
         memory_limit_bytes: As an executor's.
@@ -58,6 +60,8 @@ class RankSetup:
     train_rows: TokenisedRows
     threads: int
     host_streamed_layers: tuple[int, ...] = ()
+    quantization: str = "none"
+    room_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

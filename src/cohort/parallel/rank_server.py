@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from cohort.core.errors import CohortError
+from cohort.data.cache import default_cache_directory
 from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
@@ -40,6 +41,9 @@ def build_rank(setup: RankSetup) -> Rank:
         dtype=setup.dtype,
         device=device,
         streaming=host_streaming(setup.host_streamed_layers, device),
+        weight_format=setup.quantization,
+        cache_directory=default_cache_directory(),
+        room_bytes=setup.room_bytes,
     )
     executor = RankExecutor(
         decoder,

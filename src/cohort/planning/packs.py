@@ -63,7 +63,7 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
     # like a task, a pack never spans nodes
     num_gpus = max(len(gpus) for gpus in planned.choice.cluster.nodes.values())
     # launches of the host are left out (tokens_per_pass None): the planner needs a convex cost
-    sketch = TaskCosts(task.file, inputs, hardware, read_costs(cost_key(inputs, hardware)))
+    sketch = TaskCosts(task.file, inputs, hardware, read_costs(cost_key(task.file, inputs, hardware)))
     # packs take a power of two of GPUs (PLoRA 5)
     degrees = [2**k for k in range(num_gpus.bit_length()) if 2**k <= min(num_gpus, max(1, most_gpus))]
     costs = {degree: sketch.step_cost(degree, tokens_per_pass=None) for degree in degrees}

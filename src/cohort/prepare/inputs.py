@@ -24,14 +24,14 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
-from cohort.models.weights import check_checkpoint, load_tokenizer
+from cohort.models.weights import check_checkpoint, format_problem, load_tokenizer
 from cohort.prepare.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.proposals import TrialProposals
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
 from cohort.tuning.samplers import count_configurations
 
-__all__ = ["TaskInputs", "load_fitting_task", "read_inputs", "read_inputs_and_machine"]
+__all__ = ["TaskInputs", "load_fitting_task", "machine_of", "read_inputs", "read_inputs_and_machine"]
 
 _LISTED_PROBLEMS = 20
 _DEFAULT_LENGTH = setting_fields(DatasetSettings)["max_length"].default
@@ -160,12 +160,28 @@ def read_inputs_and_machine(
         InputError: there is no such device, and every problem of :func:`read_inputs`.
     """
     try:
-        machine = choose_machine(task.num_gpus, where=task.where("num_gpus"))
+        machine = machine_of(task)
     except InputError as error:
         # raises this problem together with those of the inputs
         read_inputs(task, max_problems=max_problems, also=[*also, *error.problems])
         raise
     return read_inputs(task, max_problems=max_problems, also=also, machine=machine), machine
+
+
+def machine_of(task: TaskFile, *, num_gpus: int | str | None = None) -> Machine:
+    """Return the device that ``task`` trains on here, with the format of its base model.
+
+    Args:
+        num_gpus: Replaces the task's own.
+
+    Raises:
+        InputError: there is no such device, or it cannot compute in that format.
+    """
+    machine = choose_machine(task.num_gpus if num_gpus is None else num_gpus, where=task.where("num_gpus"))
+    problem = format_problem(task.quantization, device=machine.device, where=task.where("quantization"))
+    if problem is not None:
+        raise InputError(problem)
+    return replace(machine, quantization=task.quantization)
 
 
 def _is_local(task: TaskFile) -> bool:

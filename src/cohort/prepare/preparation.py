@@ -10,6 +10,7 @@ from pathlib import Path
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
+from cohort.data.cache import default_cache_directory
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes, choose_streamed_layers
@@ -59,8 +60,19 @@ class LoadedBackbone:
         """Refuse a task of another base model or device.
 
         Raises:
-            InputError: the files in ``directory`` are others, or ``machine`` trains on another device.
+            InputError: the files in ``directory`` are others, or ``machine`` trains on another device or in another
+                format of weights.
         """
+        kept = self.memory.machine.quantization
+        if kept != machine.quantization:
+            raise InputError(
+                Problem(
+                    where=task.where("quantization"),
+                    found=f"{machine.quantization}, but the other tasks of this session have {kept}",
+                    allowed="one format for all: they share the base model",
+                    hint=f"Write quantization: {kept}, or tune it in a session of its own.",
+                )
+            )
         device, own = self.memory.machine.device.type, machine.device.type
         if device != own:
             raise InputError(
@@ -162,6 +174,8 @@ class Preparation:
             model_directory=str(self.inputs.model_directory),
             device=self.machine.device.type,
             dtype=self.machine.dtype,
+            quantization=self.machine.quantization,
+            room_bytes=self.memory.limit_bytes,
             target_linears=self.inputs.layout.linears,
             settings=self.sizes.executor,
             memory_limit_bytes=self.memory.limit_bytes,
@@ -292,6 +306,9 @@ def _load(
             dtype=machine.dtype,
             device=machine.device,
             streaming=host_streaming(streamed.layers, machine.device),
+            weight_format=machine.quantization,
+            cache_directory=default_cache_directory(),
+            room_bytes=task.memory.limit,
         )
     except InputError as error:
         raise InputError([task.located(problem) for problem in error.problems]) from error

@@ -87,20 +87,15 @@ NOT_NEEDED = {
     "save_steps": "the state is saved by time, and whenever a run is interrupted",
     "optim": "the optimizer is AdamW",
     "optimizer": "the optimizer is AdamW",
+    "load_in_4bit": "quantization: nf4 keeps the base model in 4 bits",
+    "use_4bit": "quantization: nf4 keeps the base model in 4 bits",
+    "load_in_8bit": "quantization: int8 keeps the base model in 8 bits",
     **dict.fromkeys(
-        (
-            "load_in_4bit",
-            "load_in_8bit",
-            "use_4bit",
-            "quantization",
-            "quantization_config",
-            "quantization_bit",
-            "bnb_4bit_compute_dtype",
-            "bnb_4bit_quant_type",
-            "bnb_4bit_use_double_quant",
-        ),
-        "quantised base models are not supported yet; the base model is trained in bfloat16, float16 or float32",
+        ("quantization_config", "quantization_bit", "bnb_4bit_quant_type"),
+        "quantization: nf4 | int8 | fp8 says how the base model is kept",
     ),
+    "bnb_4bit_compute_dtype": "a quantised base model computes in bfloat16 on a GPU and in float32 on a CPU",
+    "bnb_4bit_use_double_quant": "quantization: nf4 always quantises its scales a second time",
 }
 """Settings that have no counterpart, and why."""
 

@@ -100,6 +100,7 @@ class Task:
         dataset: Rows | Mapping[str, Any],
         search_space: Mapping[str, Any] | None = None,
         name: str | None = None,
+        quantization: str = "none",
         objective: str = "sft",
         lora: Mapping[str, Any] | None = None,
         training: Mapping[str, Any] | None = None,
@@ -123,6 +124,7 @@ class Task:
                 multiple of r such as ``"2r"``, by hyperparameter.
             name: The name of the task and of its run directory; when None the stem of its first training file, or
                 ``task`` if rows were given.
+            quantization: How the frozen linears are kept: "none", or a format such as "fp8".
             objective, lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
                 task file, sections as mappings. A metric may be a function of a prediction and its row, which a module
                 defines at its top level.
@@ -142,6 +144,7 @@ class Task:
         data: dict[str, Any] = {
             "model_name_or_path": plain_value(model),
             "dataset": section,
+            "quantization": plain_value(quantization),
             "objective": objective,
             "priority": plain_value(priority),
             "num_gpus": plain_value(num_gpus),
@@ -172,6 +175,7 @@ class Task:
         early_exit: EarlyExitSettings | Mapping[str, Any] | Literal["none"] | None = None,
         priority: int = 0,
         num_gpus: int | Literal["auto"] | None = None,
+        quantization: str = "none",
     ) -> Task:
         """Return the sweep of a TRL script: its ``SFTConfig`` and ``LoraConfig``, with a search space.
 
@@ -187,6 +191,7 @@ class Task:
                 ``{"train": ..., "validation": ...}``.
             model: The base model's hub id or directory; ``base_model_name_or_path`` of ``lora_config`` when None.
             name: The name of the task; the last part of ``output_dir`` when None.
+            quantization: As for :class:`Task`.
             num_gpus: As for :class:`Task`; 0 where ``sft_config`` asks for the CPU, else "auto", when None.
 
         Raises:
@@ -228,6 +233,7 @@ class Task:
             memory=memory,
             early_exit=early_exit,
             priority=priority,
+            quantization=quantization,
             **sections,
         )
 

@@ -40,6 +40,10 @@ from cohort.tuning.space import SearchSpace
 __all__ = ["TaskFile"]
 
 
+# files of that folder that are no word of the key: weights as they are, and what formats have in common
+_NO_FORMATS = ("plain", "weight_format")
+
+
 def _empty_section(value: object) -> object:
     # a section whose keys are all commented out
     return {} if value is None else value
@@ -73,6 +77,17 @@ def _objective(value: object) -> object:
     # not_built.py says what is missing for those that are documented but not built
     if value not in unbuilt_values("objective"):
         require_known(value, _objectives(), key="objective")
+    return value
+
+
+# by the names of their files, since importing them loads torch
+_FORMATS = ("none", *(name for name in modules_of("cohort.models.weight_formats") if name not in _NO_FORMATS))
+
+
+def _quantization(value: object) -> object:
+    # `none` as in early_exit and report_to; YAML's null is easily forgotten
+    value = "none" if value is None else value
+    require_known(value, _FORMATS, key="quantization")
     return value
 
 
@@ -114,6 +129,13 @@ class TaskFile(Section):
 
     model_name_or_path: str = setting(
         min_length=1, allowed="a hub id or a local directory", description="the base model, a hub id or a directory"
+    )
+    quantization: Annotated[
+        str, BeforeValidator(_quantization), WithJsonSchema({"type": "string", "enum": list(_FORMATS)})
+    ] = setting(
+        "none",
+        allowed=" | ".join(_FORMATS),
+        description="how the frozen linears of the base model are kept; none: as the model computes",
     )
     dataset: DatasetSection = setting(allowed="a section", description="a section with at least train")
     objective: Annotated[

@@ -147,7 +147,7 @@ def test_eight_measured_packs_need_no_data_sheet(folder: Path, tmp_path: Path) -
     ]
     samples = tuple(StepSample(pack=pack, seconds=true.step_seconds(pack)) for pack in packs)
     runs = RunCosts(samples=samples, evaluated_tokens=100, evaluation_seconds=3.0, steps=9, start_seconds=2.0)
-    write_costs(cost_key(read_inputs(task), CPU), runs, directory=tmp_path)
+    write_costs(cost_key(task, read_inputs(task), CPU), runs, directory=tmp_path)
     estimate = estimate_task(task, CPU, cache_directory=tmp_path)
     (option,) = estimate.options
     assert option.step_source is CostSource.MEASURED

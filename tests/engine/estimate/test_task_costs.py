@@ -86,9 +86,13 @@ def test_hardware_without_room_is_refused_by_what_is_too_large(folder: Path, inp
 
 
 def test_costs_are_kept_by_what_they_hold_for(folder: Path, inputs: TaskInputs) -> None:
-    assert cost_key(inputs, CPU) != cost_key(inputs, KNOWN_GPUS["H200"])
-    assert cost_key(inputs, KNOWN_GPUS["H200"]).precision == "bfloat16"
-    assert cost_key(inputs, CPU) == cost_key(read_inputs(tiny_task(folder, training={"max_steps": 99})), CPU)
+    task, gpu = tiny_task(folder), KNOWN_GPUS["H200"]
+    assert cost_key(task, inputs, CPU) != cost_key(task, inputs, gpu)
+    assert cost_key(task, inputs, gpu).precision == "bfloat16"
+    longer = tiny_task(folder, training={"max_steps": 99})
+    assert cost_key(task, inputs, CPU) == cost_key(longer, read_inputs(longer), CPU)
+    quantised = tiny_task(folder, quantization="fp8")
+    assert cost_key(quantised, inputs, gpu).precision == "bfloat16, fp8 weights"
 
 
 def odd_run(*, r: int = 16, seconds: float) -> RunCosts:

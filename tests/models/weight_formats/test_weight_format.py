@@ -54,6 +54,7 @@ class Int8Linear:
 
 INT8 = WeightFormat(
     name="rounded",
+    summary="",
     freeze=Int8Linear,
     weight_bytes=lambda num_out, num_in, dtype: num_out * (num_in + dtype.itemsize),
     compute_dtypes=(torch.float32,),

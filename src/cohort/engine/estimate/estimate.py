@@ -103,7 +103,7 @@ def estimate_task(
     # a plan must refuse what a run refuses
     _refuse_other_device(task, hardware, most_gpus=most_gpus)
     found = inputs or read_inputs(task)
-    measured = read_costs(cost_key(found, hardware), directory=cache_directory)
+    measured = read_costs(cost_key(task, found, hardware), directory=cache_directory)
     sketch = TaskCosts(task, found, hardware, measured)
     sized: list[tuple[int, Sizes]] = []
     refusal: InputError | None = None

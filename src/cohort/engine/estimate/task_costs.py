@@ -21,14 +21,14 @@ from cohort.engine.estimate.measuring_time import MeasuringTime
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
 from cohort.memory.host_streaming import StreamedLayers, choose_streamed_layers
-from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory
+from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory, weight_bytes
 from cohort.memory.sizes import (
     GRAPH_TOKENS,
     LOSS_HEAD_BYTES,
     Sizes,
     rank_row_bytes,
 )
-from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token, weight_bytes
+from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.trials import PlannedTrial, plan_evaluation
@@ -81,9 +81,21 @@ class TimeParts:
         return self.shortened + self.start + self.rest
 
 
-def cost_key(inputs: TaskInputs, hardware: Hardware) -> CostKey:
+def _machine_on(task: TaskFile, hardware: Hardware, *, memory_bytes: int) -> Machine:
+    """Return the device of a task on hardware that need not be here."""
+    return Machine(
+        device=torch.device("cuda" if hardware.is_gpu else "cpu"),
+        device_name=hardware.name,
+        dtype="bfloat16" if hardware.is_gpu else "float32",
+        threads=1,
+        memory_bytes=memory_bytes,
+        quantization=task.quantization,
+    )
+
+
+def cost_key(task: TaskFile, inputs: TaskInputs, hardware: Hardware) -> CostKey:
     """Return the key of steps with every layer resident."""
-    return inputs.cost_key(hardware=hardware.name, precision="bfloat16" if hardware.is_gpu else "float32")
+    return inputs.cost_key(hardware=hardware.name, precision=_machine_on(task, hardware, memory_bytes=0).precision)
 
 
 class TaskCosts:
@@ -99,9 +111,8 @@ class TaskCosts:
         self.bytes_per_value = 2 if hardware.is_gpu else 4
         self.layout = inputs.layout
         self.counts = count_model(inputs.config)
-        self.weight_bytes = float(
-            weight_bytes(inputs.config, dtype=torch.bfloat16 if hardware.is_gpu else torch.float32)
-        )
+        whole = _machine_on(task, hardware, memory_bytes=int(hardware.memory_bytes))
+        self.weight_bytes = float(weight_bytes(inputs.config, whole))
         train = inputs.data.train
         self.proposals = TrialProposals(task, train)
         self._evaluation = plan_evaluation(task, self.proposals.first, validation=inputs.data.validation)
@@ -159,13 +170,7 @@ class TaskCosts:
         weights = self._device_weight_bytes(num_gpus)
         free = self.device_bytes - weights
         limit = self.task.memory.limit
-        machine = Machine(
-            device=torch.device("cuda" if self.hardware.is_gpu else "cpu"),
-            device_name=self.hardware.name,
-            dtype="bfloat16" if self.hardware.is_gpu else "float32",
-            threads=1,
-            memory_bytes=int(free),
-        )
+        machine = _machine_on(self.task, self.hardware, memory_bytes=int(free))
         inputs = estimated_inputs(
             self.task,
             machine,
@@ -193,18 +198,13 @@ class TaskCosts:
 
     def _device_weight_bytes(self, num_gpus: int) -> int:
         # over several GPUs the model is spread; on one, what does not fit is streamed from host memory
-        return math.ceil(self.weight_bytes / num_gpus) if num_gpus > 1 else self.streamed.device_bytes
+        streams = num_gpus == 1 and self.streamed.count > 0
+        return self.streamed.device_bytes if streams else math.ceil(self.weight_bytes / num_gpus)
 
     @functools.cached_property
     def streamed(self) -> StreamedLayers:
         """The layers that one GPU streams from host memory."""
-        machine = Machine(
-            device=torch.device("cuda" if self.hardware.is_gpu else "cpu"),
-            device_name=self.hardware.name,
-            dtype="bfloat16" if self.hardware.is_gpu else "float32",
-            threads=1,
-            memory_bytes=int(self.hardware.memory_bytes),
-        )
+        machine = _machine_on(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
         return choose_streamed_layers(
             self.task,
             machine,

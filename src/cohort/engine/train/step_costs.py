@@ -110,7 +110,7 @@ class StepRecorder:
         if not costs.samples or preparation.decoder.ring is not None:
             return
         machine = preparation.machine
-        key = preparation.inputs.cost_key(hardware=hardware_of(machine).name, precision=machine.dtype)
+        key = preparation.inputs.cost_key(hardware=hardware_of(machine).name, precision=machine.precision)
         write_costs(key, costs)
 
 

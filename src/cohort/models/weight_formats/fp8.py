@@ -111,6 +111,7 @@ def _finish(products: Collection[FrozenProduct], room_bytes: int | None) -> None
 _QUANTISATION = Quantisation(quantise=_quantise, assemble=_assemble, finish=_finish)
 FORMAT = WeightFormat(
     name="fp8",
+    summary="e4m3 weights and activations, 1 byte a weight (2 with the copy for gradients)",
     freeze=_QUANTISATION.freeze,
     weight_bytes=lambda num_out, num_in, _: num_out * (num_in + torch.float32.itemsize),
     compute_dtypes=(torch.float32, torch.bfloat16),

@@ -115,6 +115,7 @@ class FrozenLinear:
 
 FORMAT = WeightFormat(
     name="none",
+    summary="weights as the model computes, 2 bytes each on a GPU",
     freeze=FrozenLinear,
     weight_bytes=lambda num_out, num_in, dtype: num_out * num_in * dtype.itemsize,
     compute_dtypes=(torch.float32, torch.bfloat16, torch.float16, torch.float64),

@@ -47,6 +47,7 @@ class WeightFormat:
 
     Attributes:
         name: What a task file's ``quantization`` and :func:`~cohort.models.weights.load_decoder` call it.
+        summary: What it does, in a few words for `cohort doctor`.
         freeze: From a weight [N, K] in the dtype the model computes in, and a bias [N] or None, to the products over
             it. Sibling linears are fused by rows: N is that of all siblings, whose rows stand one below the other. The
             function may keep the tensors themselves.
@@ -60,6 +61,7 @@ class WeightFormat:
     """
 
     name: str
+    summary: str
     freeze: Callable[[Tensor, Tensor | None], FrozenProduct]
     weight_bytes: Callable[[int, int, torch.dtype], int]
     compute_dtypes: tuple[torch.dtype, ...]
