@@ -137,7 +137,7 @@ def _notes(planned: TaskPlan, simulation: PlanSimulation | None) -> list[str]:
     if any(option.num_gpus > 1 for option in used):
         found.append("one task on several GPUs is only predicted; `cohort run` does not train it yet")
     if simulation is not None and simulation.planned.unfinished:
-        found.append(f"{len(simulation.planned.unfinished)} tasks never ended in the simulation")
+        found.append(f"{counted(len(simulation.planned.unfinished), 'task')} never ended in the simulation")
     return found
 
 

@@ -72,16 +72,12 @@ def check_all(run_directory: Path, requests: Sequence[TrialRequest]) -> None:
     """
     directory = RunDirectory.open(run_directory)
     if not directory.database.is_file():
-        raise InputError(
-            Problem(
-                where=str(directory.root),
-                found="a run that has not begun to train",
-                allowed="a run whose trials are recorded",
-                hint="Wait until `cohort status` lists its trials.",
-            )
-        )
+        raise InputError(_not_begun(directory))
     with RunReader.open(directory.database) as reader:
-        task, problems = TaskFile.model_validate(reader.facts().task.document), list[Problem]()
+        # the record is made before its trials and its task are written to it, and a kill may come between
+        if (document := reader.facts().task.document) is None:
+            raise InputError(_not_begun(directory))
+        task, problems = TaskFile.model_validate(document), list[Problem]()
         for request in requests:
             try:
                 check_request(request, reader=reader, task=task)
@@ -89,3 +85,12 @@ def check_all(run_directory: Path, requests: Sequence[TrialRequest]) -> None:
                 problems += error.problems
     if problems:
         raise InputError(problems)
+
+
+def _not_begun(directory: RunDirectory) -> Problem:
+    return Problem(
+        where=str(directory.root),
+        found="a run that has not begun to train",
+        allowed="a run whose trials are recorded",
+        hint="Wait until `cohort status` lists its trials.",
+    )
