@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from cohort.core.errors import InputError
 from cohort.planning.cluster_choice import choose_cluster
-from cohort.planning.planning import NamedTask, TaskPlan, load_tasks, plan_json, plan_tasks
+from cohort.planning.planning import NamedTask, TaskPlan, plan_tasks
 from cohort.planning.simulation import simulate_plan, simulation_json
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 
@@ -48,21 +45,3 @@ def test_the_same_seed_is_the_same_world(planned: TaskPlan) -> None:
     shares = {task.name: (0.2, 0.6, 1.0) for task in planned.tasks}
     one, two = (simulate_plan(planned, exit_shares=shares, failures_per_gpu_hour=1.0, seed=3) for _ in range(2))
     assert simulation_json(one) == simulation_json(two)
-
-
-def test_a_plan_is_plain_data_with_every_task(planned: TaskPlan) -> None:
-    told = plan_json(planned)
-    assert [task["task"] for task in told["tasks"]] == ["short", "long", "third"]
-    assert told["makespan_seconds"] >= told["lower_bound_seconds"] > 0
-    assert {"first come", "shortest first", "longest first"} <= set(told["baselines"])
-    assert planned.placement("long").end_seconds <= told["makespan_seconds"]
-
-
-def test_files_are_named_once(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        load_tasks([], repeat=0)
-    assert [problem.found for problem in caught.value.problems] == ["no task", "0"]
-    file = tmp_path / "a.yaml"
-    with pytest.raises(InputError) as caught:
-        load_tasks([file, file])
-    assert "the same file twice" in [problem.found for problem in caught.value.problems]

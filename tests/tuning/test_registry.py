@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError
-from cohort.core.setting_fields import setting_fields, whole
+from cohort.core.setting_fields import whole
 from cohort.tuning.decisions import Reason
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
-from cohort.tuning.early_exit.rules import EXIT_RULES, reason_of, reasons
+from cohort.tuning.early_exit.rules import EXIT_RULES
 from cohort.tuning.registry import Registry
 from cohort.tuning.samplers import SAMPLERS
 from tests.tuning.plugin_packages import install
@@ -33,7 +33,6 @@ class OtherPatience(RuleSettings):
 GOOD = _rule("good", reasons=(Reason("good riddance", label="let go"),))
 MISNAMED = _rule("other")
 CLASHING = _rule("clashing", settings=OtherPatience)
-SAME_REASON = _rule("same_reason", reasons=(Reason("diverging", label="something else"),))
 NO_RULE = "a text"
 
 
@@ -62,22 +61,6 @@ def test_every_entry_of_a_folder_is_found_the_default_first(registry: Registry[A
     assert registry.find("nothing of the kind") is None
 
 
-def test_keys_that_rules_share_are_declared_once() -> None:
-    fields: dict[str, Any] = {}
-    for entry in EXIT_RULES.built_in():
-        for name, field in setting_fields(entry.settings).items():
-            assert fields.setdefault(name, field) is field, f"two rules declare {name}"
-
-
-def test_a_package_adds_a_name_and_its_reasons(offer: Any) -> None:
-    assert reason_of("good riddance").label == "good riddance"
-    offer("good", f"{__name__}:GOOD")
-    assert EXIT_RULES.names()[-1] == "good"
-    assert EXIT_RULES.find("good") is GOOD
-    assert GOOD.reasons[0] in reasons()
-    assert reason_of("good riddance").label == "let go"
-
-
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
@@ -85,7 +68,6 @@ def test_a_package_adds_a_name_and_its_reasons(offer: Any) -> None:
         ("text", f"{__name__}:NO_RULE", f"{__name__}:NO_RULE is of type str, not ExitRule"),
         ("mine", f"{__name__}:MISNAMED", "names itself 'other'"),
         ("clashing", f"{__name__}:CLASHING", "its setting 'patience' means something else in Cohort"),
-        ("same_reason", f"{__name__}:SAME_REASON", "its reason 'diverging' means something else in Cohort"),
     ],
 )
 def test_a_package_whose_rule_cannot_be_used_is_named(offer: Any, name: str, value: str, why: str) -> None:
@@ -97,7 +79,6 @@ def test_a_package_whose_rule_cannot_be_used_is_named(offer: Any, name: str, val
     assert why in problem.found
     assert problem.hint == "Update lucky-rules, or uninstall it."
     assert EXIT_RULES.find("asha") is not None, "a rule of ours needs no other package"
-    assert reason_of("diverging").shape == "up"
 
 
 def test_a_name_that_is_taken_is_refused_also_where_ours_is_asked_for(offer: Any) -> None:

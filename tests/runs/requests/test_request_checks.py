@@ -22,7 +22,7 @@ from cohort.runs.store import RunStore
 from cohort.tasks.loading import task_from_mapping
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
-from cohort.tuning.interventions import KEPT_BY_USER, USER
+from cohort.tuning.interventions import ADDED_BY_USER, FROM_STEP, FROM_TRIAL, KEPT_BY_USER, USER
 from tests.runs.log_entries import decided, step_done
 from tests.runs.synthetic_run import new_best
 
@@ -157,6 +157,16 @@ def test_a_trial_that_would_train_to_the_same_bits_is_refused(store: RunStore, t
     # from other weights the same values lead elsewhere
     assert checked(store, task, "clone", 0, warm_start=True).parameters["r"] == 4
     assert checked(store, task, "clone", 1, values={"seed": 3}).parameters["seed"] == 3
+
+
+def test_a_warm_clone_does_not_stand_for_the_same_trial_from_the_start(store: RunStore, task: TaskFile) -> None:
+    values = {"learning_rate": 0.5}
+    store.add_trials([NewTrial(trial_id=4, parameters={**PARAMETERS, **values}, planned_steps=4, seed=0)])
+    assert refused(store, task, "clone", 0, values=values)[0].found == "the hyperparameters of trial 4"
+    numbers = {FROM_TRIAL: 0, FROM_STEP: 1}
+    kind = DecisionKind.ADD
+    store.append([], [Decision(trial_id=4, step=0, kind=kind, reason=ADDED_BY_USER, rule=USER, numbers=numbers)])
+    assert checked(store, task, "clone", 0, values=values).parameters["learning_rate"] == 0.5
 
 
 def test_a_warm_start_needs_a_checkpoint_and_its_rank(store: RunStore, task: TaskFile) -> None:

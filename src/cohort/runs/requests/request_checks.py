@@ -14,7 +14,7 @@ from cohort.scheduling.admission import Capacity, Request, find_inadmissible
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import added_parameters, default_values
 from cohort.tuning.decisions import Reason
-from cohort.tuning.interventions import can_be_resumed
+from cohort.tuning.interventions import FROM_TRIAL, can_be_resumed
 from cohort.tuning.parameters import Value
 
 __all__ = ["CheckedRequest", "check_request", "recorded_value"]
@@ -66,7 +66,10 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
     if trial is not None and request.warm_start:
         problems += _cold(trial, parameters)
     else:
-        problems += _twice(parameters, trials, defaults=default_values(task))
+        # the same values lead elsewhere from other weights: a warm clone is no reason to refuse a cold trial
+        warm = {entry.decision.trial_id for entry in reader.log.decisions() if FROM_TRIAL in entry.decision.numbers}
+        cold = {number: trial for number, trial in trials.items() if number not in warm}
+        problems += _twice(parameters, cold, defaults=default_values(task))
     if problems:
         raise InputError(problems)
     return CheckedRequest(trial=trial, parameters=parameters)
