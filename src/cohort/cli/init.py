@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -41,7 +42,8 @@ def init(
         if as_json:
             print(json.dumps({"task": str(output), "num_trials": new.num_trials, "rows": new.data_note}, indent=2))
             return
-        stem = output.stem
+        # as a shell takes them: a name may have spaces
+        task, run = quote(str(output)), quote(f"runs/{output.stem}")
         trials, epochs = counted(new.num_trials, "configuration"), counted(new.num_train_epochs, "epoch")
         print(f"{output}: {new.data_note}; {trials}, {epochs} each")
-        print(f"\n    cohort check {output}\n    cohort tune {output} -o runs/{stem}")
+        print(f"\n    cohort check {task}\n    cohort tune {task} -o {run}")

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 __all__ = ["FirstTaskFile"]
 
@@ -62,14 +63,15 @@ class FirstTaskFile:
         validation = f"{self.validation:g}" if isinstance(self.validation, float) else _quoted(self.validation)
         names = ", ".join(f"{name}: {_quoted(column)}" for name, column in self.columns.items())
         grid = " x ".join(str(len(values)) for values in (self.learning_rates, self.ranks, self.batch_sizes))
-        stem = self.name.removesuffix(".yaml").removesuffix(".yml")
+        # as a shell takes them: a name may have spaces
+        name, run = quote(self.name), quote(f"runs/{self.name.removesuffix('.yaml').removesuffix('.yml')}")
         lines = [
             "# Written by `cohort init`. Relative paths start at this file.",
             "# What is trained on, and what training would take:",
-            f"#   cohort check {self.name}",
+            f"#   cohort check {name}",
             "# The best adapter:",
-            f"#   cohort tune {self.name} -o runs/{stem}",
-            f"# Keys that are not here have defaults: cohort check {self.name} --resolved",
+            f"#   cohort tune {name} -o {run}",
+            f"# Keys that are not here have defaults: cohort check {name} --resolved",
             _line("model_name_or_path", _quoted(self.model), "hub id or local directory"),
             "dataset:",
             _line("  train", train, self.data_note),
