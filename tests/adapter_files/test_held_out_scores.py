@@ -72,7 +72,7 @@ def test_an_adapter_has_the_same_values_alone_and_with_others(loaded: RunModel, 
     assert all(math.isfinite(loss) for loss in losses)
     for values in together:
         # a row's answer and the end of the sequence are trained
-        assert values["loss"].weights == (2, 2, 2)
+        assert list(values["loss"].weights) == [2.0, 2.0, 2.0]
         assert set(values["choice_accuracy"].values) <= {0.0, 1.0}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cohort.core.errors import InputError, Problem
+from cohort.engine.estimate.estimate import estimate_task
 from cohort.planning import planning
 from cohort.planning.cluster_choice import choose_cluster
 from cohort.planning.planning import NamedTask, TaskPlan, load_tasks, plan_json, plan_tasks
@@ -104,11 +105,10 @@ def test_a_gap_that_no_solver_proved_is_no_number_in_json(planned: TaskPlan) -> 
 
 def test_a_file_that_is_planned_many_times_is_estimated_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     estimated: list[str] = []
-    estimate = planning.estimate_task
 
     def counting(task: Any, *args: Any, **keys: Any) -> Any:
         estimated.append(task.model_name_or_path)
-        return estimate(task, *args, **keys)
+        return estimate_task(task, *args, **keys)
 
     monkeypatch.setattr(planning, "estimate_task", counting)
     (task,) = named(folder, one=1000)

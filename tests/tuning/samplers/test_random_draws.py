@@ -19,7 +19,7 @@ SPACE = parse_space(
 
 def drawn(seed: int, num: int, *, tell: float | None = None) -> list[dict[str, object]]:
     sampler = build_sampler("random", SPACE, trials=num, seed=seed)
-    found = []
+    found: list[dict[str, object]] = []
     while proposals := sampler.propose(8):
         for proposal in proposals:
             found.append(dict(proposal.configuration))
