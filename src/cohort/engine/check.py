@@ -12,8 +12,9 @@ from cohort.data.report import DataReport
 from cohort.engine.estimate.estimate import estimate_task, hardware_of
 from cohort.engine.estimate.task_costs import TimeParts
 from cohort.machine.machine import Machine
-from cohort.memory.host_streaming import available_host_bytes, choose_streamed_layers, least_weight_bytes
+from cohort.memory.host_streaming import available_host_bytes, least_weight_bytes
 from cohort.memory.limit import estimated_inputs, require_room_for_an_adapter
+from cohort.memory.weight_placement import choose_placement
 from cohort.models.counts import count_model
 from cohort.prepare.block_checks import block_notes
 from cohort.prepare.data_notes import split_notes
@@ -119,16 +120,17 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
     needs = estimated_inputs(
         task, machine, config=inputs.config, layout=inputs.layout, specs=trials.largest(), rows=rows
     )
-    streamed = choose_streamed_layers(
+    placement = choose_placement(
         task,
         machine,
+        num_ranks=max(1, machine.num_gpus),
         config=inputs.config,
         layout=inputs.layout,
         specs=trials.largest(),
         rows=rows,
         host_bytes=available_host_bytes(),
     )
-    require_room_for_an_adapter(task, needs, base_bytes=streamed.device_bytes)
+    require_room_for_an_adapter(task, needs, base_bytes=placement.device_bytes)
     examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
     plan = plan_evaluation(task, trials.first, validation=inputs.data.validation)
     trials.evaluate_at(plan.times)
@@ -150,7 +152,7 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         data=inputs.data.report,
         outlook=_outlook(task, inputs, machine, trials=trials, plan=plan),
         examples=tuple(examples),
-        notes=(*notes, *(note for note in (streamed.note, evaluation) if note is not None)),
+        notes=(*notes, *(note for note in (placement.note, evaluation) if note is not None)),
         warnings=tuple(task_warnings(task, inputs, trials=trials.first, plan=plan)),
     )
 

@@ -29,7 +29,7 @@ _FUNCTIONS = tuple(".".join(key) for key in FUNCTION_KEYS)
 # what a step's numbers come from
 _COMPUTING_PACKAGES = ("cohort-lora", "torch", "transformers", "triton")
 # settings that change no number; a run of a version that did not have them has no value for them
-_MAY_CHANGE = ("memory",)
+_MAY_CHANGE = ("memory", "num_gpus", "strategy")
 
 
 def require_same_task(

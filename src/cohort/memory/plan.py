@@ -35,6 +35,8 @@ from cohort.memory.sizes import (
     rank_row_bytes,
 )
 from cohort.models.decoder import Decoder
+from cohort.parallel.peer_source import has_parts
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.runs.facts import MemoryFacts
 from cohort.scheduling.pass_sizes import MemoryNeeds
 from cohort.tasks.task_file import TaskFile
@@ -67,8 +69,10 @@ class MemoryPlan:
     base_bytes: int = 0
     key: MemoryKey | None = None
 
-    def facts(self) -> MemoryFacts:
+    def facts(self, weights: RankWeights = ALL_RESIDENT) -> MemoryFacts:
+        """Return what is recorded about the memory, and about where the weights of layers are."""
         needs, profile = self.needs, self.profile
+        streamed = len(weights.layers) or None
         return MemoryFacts(
             available_bytes=self.machine.memory_bytes,
             limit_bytes=self.limit_bytes,
@@ -79,6 +83,8 @@ class MemoryPlan:
             profile_seconds=None if profile is None else profile.seconds,
             profile_error_percent=None if profile is None else profile.fit_error_percent,
             profile_largest_tokens=None if profile is None else profile.largest_tokens,
+            host_streamed_layers=None if weights.are_divided else streamed,
+            divided_layers=streamed if weights.are_divided else None,
         )
 
     def note(self) -> str | None:
@@ -208,8 +214,13 @@ def _available(task: TaskFile, decoder: Decoder, *, num_gpus: int = 1) -> int:
     release_cached(device)
     taken = _taken(decoder)
     # the others have no weights yet, nor what CUDA takes for their process and for this one
-    others = [free_memory_bytes(torch.device("cuda", gpu)) - taken - CONTEXT_BYTES for gpu in range(1, num_gpus)]
-    free = min([free_memory_bytes(device), *others])
+    contexts = CONTEXT_BYTES
+    if has_parts(decoder):
+        # every process reads the memory of every GPU
+        contexts = max(CONTEXT_BYTES, num_gpus * CONTEXT_BYTES // 2)
+    others = [free_memory_bytes(torch.device("cuda", gpu)) - taken - contexts for gpu in range(1, num_gpus)]
+    own = free_memory_bytes(device) - (contexts if has_parts(decoder) and device.type == "cuda" else 0)
+    free = min([own, *others])
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         # set without a limit too: the task before in the same worker process may have had one

@@ -9,12 +9,15 @@ from typing import Any, Protocol
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.parallel.shared_bytes import BytesHandle
 from cohort.training.executor import ExecutorSettings
 from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
 __all__ = [
     "Command",
+    "ConnectParts",
     "Drop",
     "Evaluate",
     "Fits",
@@ -25,6 +28,7 @@ __all__ = [
     "RankSetup",
     "Reply",
     "Rows",
+    "ShareParts",
     "State",
     "Step",
     "Weights",
@@ -47,7 +51,7 @@ class RankSetup:
         memory_limit_bytes: As an executor's.
         train_rows: Training rows of the first task; number 0 among the rows that the rank keeps.
         threads: CPU threads of torch; another number would give other last bits.
-        host_streamed_layers: Layers that are not resident but streamed from host memory.
+        weights: Which layers are not resident, and where their weights are.
     """
 
     rank: int
@@ -59,9 +63,9 @@ class RankSetup:
     memory_limit_bytes: int | None
     train_rows: TokenisedRows
     threads: int
-    host_streamed_layers: tuple[int, ...] = ()
     quantization: str = "none"
     room_bytes: int | None = None
+    weights: RankWeights = ALL_RESIDENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,3 +221,21 @@ class MakeRoom:
 
     def run(self, rank: Rank) -> bool:
         return rank.executor.make_room()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareParts:
+    """Return the handle to the rank's parts of divided layers."""
+
+    def run(self, rank: Rank) -> BytesHandle:
+        return rank.executor.share_parts()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectParts:
+    """Open the parts of divided layers of all ranks."""
+
+    handles: Sequence[BytesHandle]
+
+    def run(self, rank: Rank) -> None:
+        rank.executor.connect_parts(self.handles)

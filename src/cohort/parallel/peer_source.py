@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cohort.models.decoder import Decoder
 from cohort.models.streaming.layer_streaming import ALIGNMENT, LayerStreaming
 from cohort.models.streaming.weight_ring import Complete, CopyDone, Ready
 from cohort.parallel.shared_bytes import BytesHandle, open_bytes, share_bytes
 
-__all__ = ["PeerSource", "peer_streaming", "shard_bytes"]
+__all__ = ["PeerSource", "has_parts", "peer_streaming", "shard_bytes"]
 
 
 class PeerSource:
@@ -100,6 +101,11 @@ def _copy(part_B: Tensor, rank: int, into: Tensor) -> None:
 def shard_bytes(layer_bytes: int, *, num_ranks: int) -> int:
     """Return the bytes of one rank's part of a layer."""
     return -(-layer_bytes // (num_ranks * ALIGNMENT)) * ALIGNMENT
+
+
+def has_parts(decoder: Decoder) -> bool:
+    """Return whether layers of the model are divided over ranks."""
+    return decoder.ring is not None and isinstance(decoder.ring.source, PeerSource)
 
 
 def peer_streaming(layers: Sequence[int], device: torch.device, *, rank: int, num_ranks: int) -> LayerStreaming:

@@ -10,6 +10,8 @@ from cohort.adapters.bank import AdapterBank
 from cohort.core.memory_records import PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.answers import AnswerGenerator
+from cohort.parallel.peer_source import PeerSource
+from cohort.parallel.shared_bytes import BytesHandle
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
@@ -94,6 +96,26 @@ class RankExecutor(Executor):
         for answer in self._generator.answers(requests, stream=tokens_of):
             continued[answer.index] = list(answer.tokens)
         return continued
+
+    def share_parts(self) -> BytesHandle:
+        """Return the handle to this rank's parts of divided layers."""
+        return self._parts().handle
+
+    def connect_parts(self, handles: Sequence[BytesHandle]) -> None:
+        """Open the parts of divided layers of all ranks, in their order.
+
+        Raises:
+            OSError, RuntimeError: the memory of a rank cannot be opened.
+        """
+        self._parts().connect(handles)
+        assert self.decoder.ring is not None, "divided layers pass through a ring"
+        # passes that measured memory before there were peers left incomplete layers
+        self.decoder.ring.forget()
+
+    def _parts(self) -> PeerSource:
+        source = None if self.decoder.ring is None else self.decoder.ring.source
+        assert isinstance(source, PeerSource), "no layer is divided over the ranks"
+        return source
 
     def rank_of(self, trial_id: int) -> int:
         """Return the rank that a trial is on."""

@@ -17,7 +17,6 @@ import torch
 
 from cohort.core.errors import CohortError
 from cohort.data.cache import default_cache_directory
-from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor
@@ -40,7 +39,7 @@ def build_rank(setup: RankSetup) -> Rank:
         setup.model_directory,
         dtype=setup.dtype,
         device=device,
-        streaming=host_streaming(setup.host_streamed_layers, device),
+        streaming=setup.weights.streaming(device, rank=setup.rank),
         weight_format=setup.quantization,
         cache_directory=default_cache_directory(),
         room_bytes=setup.room_bytes,

@@ -1,4 +1,4 @@
-"""Trials divided over ranks that each hold the whole frozen model.
+"""Trials divided over ranks that each hold the whole frozen model, or parts of it that they copy from each other.
 
 Rank 0 is the user's process and trains as well; it alone decides and records. The others carry out its commands, and
 all step at the same time. No number is exchanged within a pass, so a trial has the bits that it has on one rank.
@@ -20,6 +20,7 @@ from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.commands import (
     Command,
+    ConnectParts,
     Drop,
     Evaluate,
     Fits,
@@ -29,10 +30,12 @@ from cohort.parallel.commands import (
     MakeRoom,
     Reply,
     Rows,
+    ShareParts,
     State,
     Step,
     Weights,
 )
+from cohort.parallel.peer_source import has_parts
 from cohort.parallel.rank_executor import Prompt, RankExecutor
 from cohort.parallel.rank_process import RankProcess
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
@@ -77,6 +80,10 @@ class ReplicaExecutor:
         try:
             for process in others:
                 self._value(process.rank, process.answer())
+            if has_parts(local.decoder):
+                handles = (local.share_parts(), *self._on_others(ShareParts()))
+                local.connect_parts(handles)
+                self._on_others(ConnectParts(handles=handles))
         except BaseException:
             self.close()
             raise

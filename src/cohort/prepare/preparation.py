@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cohort.core.clock import Clock
@@ -13,15 +13,16 @@ from cohort.core.seeds import derive_seed
 from cohort.data.cache import default_cache_directory
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
-from cohort.memory.host_streaming import available_host_bytes, choose_streamed_layers
+from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
+from cohort.memory.weight_placement import choose_placement
 from cohort.models.decoder import Decoder
-from cohort.models.streaming.host_source import host_streaming
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
@@ -108,6 +109,7 @@ class Preparation:
         evaluation_rows: Validation rows that every evaluation uses.
         sizes: The executor's.
         memory: The memory that the sizes fit in.
+        weights: Which layers are not resident, and where their weights are.
         facts: For the run record.
         notes: For the user, before training begins.
         warnings: What is allowed, but rarely meant.
@@ -122,6 +124,7 @@ class Preparation:
     sizes: Sizes
     memory: MemoryPlan
     facts: RunFacts
+    weights: RankWeights = ALL_RESIDENT
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -181,7 +184,7 @@ class Preparation:
             memory_limit_bytes=self.memory.limit_bytes,
             train_rows=self.inputs.data.train,
             threads=self.machine.threads,
-            host_streamed_layers=() if self.decoder.ring is None else self.decoder.ring.layers,
+            weights=self.weights,
         )
 
 
@@ -213,7 +216,8 @@ def prepare(
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train)
     specs, layout = proposals.largest(), inputs.layout
-    decoder, streamed = _load(task, inputs, machine, backbone, specs=specs)
+    num_ranks = (request.num_ranks if request else None) or max(1, machine.num_gpus)
+    decoder, weights, placed = _load(task, inputs, machine, backbone, specs=specs, num_ranks=num_ranks)
     loaded = clock.monotonic()
     memory = backbone.memory if backbone else plan_memory(
         task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=data.train, clock=clock, say=say
@@ -224,13 +228,13 @@ def prepare(
         task, specs=specs, layout=layout, rows=data.train, request=request
     )
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
-    notes = (evaluation, streamed, memory.note(), recomputed_note(sizes, data.train.lengths))
+    notes = (evaluation, placed, memory.note(), recomputed_note(sizes, data.train.lengths))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
         inputs=input_facts(task, inputs, plan=plan),
         sizes=size_facts(sizes),
-        memory=replace(memory.facts(), host_streamed_layers=None if decoder.ring is None else len(decoder.ring.layers)),
+        memory=memory.facts(weights),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
         # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
@@ -245,6 +249,7 @@ def prepare(
         sizes=sizes,
         facts=facts,
         memory=memory,
+        weights=weights,
         notes=(
             *split_notes(data.report, max_length=task.dataset.max_length),
             *(note for note in notes if note is not None),
@@ -284,32 +289,32 @@ def _load(
     backbone: LoadedBackbone | None,
     *,
     specs: Sequence[TrialSpec],
-) -> tuple[Decoder, str | None]:
-    """Return the base model, and a note where some of its layers are streamed."""
+    num_ranks: int,
+) -> tuple[Decoder, RankWeights, str | None]:
+    """Return the base model, where its weights are, and a note where they are not all on every device."""
     if backbone is not None:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
-        return backbone.decoder, None
-    # each rank keeps its own copy of the streamed layers
-    available = available_host_bytes()
-    streamed = choose_streamed_layers(
+        return backbone.decoder, ALL_RESIDENT, None
+    placement = choose_placement(
         task,
         machine,
+        num_ranks=num_ranks,
         config=inputs.config,
         layout=inputs.layout,
         specs=specs,
         rows=inputs.data.train,
-        host_bytes=None if available is None else available // max(1, machine.num_gpus),
+        host_bytes=available_host_bytes(),
     )
     try:
         decoder = load_decoder(
             inputs.model_directory,
             dtype=machine.dtype,
             device=machine.device,
-            streaming=host_streaming(streamed.layers, machine.device),
+            streaming=placement.weights.streaming(machine.device, rank=0),
             weight_format=machine.quantization,
             cache_directory=default_cache_directory(),
             room_bytes=task.memory.limit,
         )
     except InputError as error:
         raise InputError([task.located(problem) for problem in error.problems]) from error
-    return decoder, streamed.note
+    return decoder, placement.weights, placement.note

@@ -175,7 +175,8 @@ class MemoryFacts:
     Attributes:
         of_a_pass: Whether the memory of passes was ``measured`` or ``estimated``.
         profile_passes: Passes that were measured for it; 0 where an earlier run's measurements served.
-        host_streamed_layers: Layers of the base model that stayed in host memory; None where all were resident.
+        host_streamed_layers: Layers of the base model that stayed in host memory; None where none did.
+        divided_layers: Layers of the base model that were divided over several GPUs; None where none was.
     """
 
     available_bytes: int | None = _key("memory_available_bytes")
@@ -188,6 +189,7 @@ class MemoryFacts:
     profile_error_percent: float | None = _key("memory_profile_error_percent")
     profile_largest_tokens: int | None = _key("memory_profile_largest_tokens")
     host_streamed_layers: int | None = None
+    divided_layers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

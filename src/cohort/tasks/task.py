@@ -110,6 +110,7 @@ class Task:
         early_exit: EarlyExitSettings | Mapping[str, Any] | Literal["none"] | None = None,
         priority: int = 0,
         num_gpus: int | Literal["auto"] = "auto",
+        strategy: str | None = None,
         report_to: str | Sequence[str] | None = None,
     ) -> None:
         """Check the task.
@@ -125,6 +126,7 @@ class Task:
             name: The name of the task and of its run directory; when None the stem of its first training file, or
                 ``task`` if rows were given.
             quantization: How the frozen linears are kept: "none", or a format such as "fp8".
+            strategy: ``auto``, ``replicas`` or ``adapter_parallel``, as in the task file.
             objective, lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
                 task file, sections as mappings. A metric may be a function of a prediction and its row, which a module
                 defines at its top level.
@@ -140,7 +142,7 @@ class Task:
         early = early_exit.as_keys() if isinstance(early_exit, EarlyExitSettings) else early_exit
         sections = {"lora": lora, "training": training, "evaluation": evaluation, "search": search, "memory": memory}
         # left out rather than written as its default: whether the task chose its own early exit must stay visible
-        optional = {**sections, "early_exit": early, "report_to": report_to}
+        optional = {**sections, "early_exit": early, "strategy": strategy, "report_to": report_to}
         data: dict[str, Any] = {
             "model_name_or_path": plain_value(model),
             "dataset": section,

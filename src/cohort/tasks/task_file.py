@@ -169,6 +169,11 @@ class TaskFile(Section):
         allowed="auto, or a whole number of at least 0",
         description="GPUs to divide the trials over; auto is one, 0 the CPU",
     )
+    strategy: Literal["auto", "replicas", "adapter_parallel"] = setting(
+        "auto",
+        allowed="auto | replicas | adapter_parallel",
+        description="on several GPUs: each holds the whole base model, or all hold parts of it; auto: what fits",
+    )
     report_to: Annotated[
         tuple[str, ...],
         BeforeValidator(_report_to),

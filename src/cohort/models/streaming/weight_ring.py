@@ -50,6 +50,7 @@ class WeightRing:
     Calls may come in any order, as when a pass breaks off: a layer that was not fetched ahead is fetched when needed.
 
     Attributes:
+        source: Where the layers are fetched from.
         layers: The streamed layers by their number in the model, in order.
         num_fetches: Layers fetched so far.
     """
@@ -58,7 +59,7 @@ class WeightRing:
         """Stream ``layers`` of ``source`` through ``buffers``, each uint8 of the bytes of a layer."""
         self.layers = tuple(layers)
         self.num_fetches = 0
-        self._source, self._buffers = source, tuple(buffers)
+        self.source, self._buffers = source, tuple(buffers)
         self._places = {layer: place for place, layer in enumerate(self.layers)}
         # by buffer: the place of the layer that it holds or that is on its way
         self._held: list[int | None] = [None] * len(self._buffers)
@@ -94,13 +95,18 @@ class WeightRing:
             return
         self._fetch(following if following < len(self.layers) else place % count)
 
+    def forget(self) -> None:
+        """Fetch every layer again before it is used: what the source gave until now was not complete."""
+        self._held = [None] * len(self._buffers)
+        self._ready = [None] * len(self._buffers)
+
     def _fetch(self, place: int) -> None:
         buffer = place % len(self._buffers)
         if self._held[buffer] == place:
             return
         # unknown until the copy has been started: an error in between must not look like the layer
         self._held[buffer] = None
-        self._ready[buffer] = self._source.fetch(place, self._buffers[buffer])
+        self._ready[buffer] = self.source.fetch(place, self._buffers[buffer])
         self._held[buffer] = place
         self.num_fetches += 1
 
