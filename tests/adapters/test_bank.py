@@ -36,7 +36,7 @@ def test_a_full_bank_says_what_is_in_use() -> None:
     bank.insert(AdapterSpec(r=17, lora_alpha=1), state_of(17, fill=1))
     with pytest.raises(BankFullError, match="rank 3: 1 of 2 slots and 17 of 32 rank rows"):
         bank.insert(AdapterSpec(r=3, lora_alpha=1), state_of(3, fill=1))
-    assert not bank.fits(1)
+    assert not bank.fits(AdapterSpec(r=1, lora_alpha=1))
 
 
 def test_removing_leaves_nothing_behind() -> None:
@@ -61,7 +61,7 @@ def test_adapters_keep_their_rows_whatever_comes_and_goes(actions: list[tuple[bo
     bank = AdapterBank(LAYOUT, num_slots=6, num_rank_rows=128, moments=MOMENTS)
     inside: dict[int, AdapterState] = {}
     for number, (adds, r, which) in enumerate(actions):
-        if adds and bank.fits(r):
+        if adds and bank.fits(AdapterSpec(r=r, lora_alpha=1)):
             state = state_of(r, fill=float(number + 1))
             inside[bank.insert(AdapterSpec(r=r, lora_alpha=1), state)] = state
         elif not adds and inside:

@@ -10,9 +10,11 @@ from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.block_factors import expanded, outside_blocks, packed
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
 
 LAYOUT = AdapterLayout({"l.q_proj": (6, 8), "l.o_proj": (8, 6), "l.other": (3, 5)})
 BLOCKS = BlockDiagonal(nblocks=2, match_strict=False)
+SPEC = AdapterSpec(r=8, lora_alpha=8, use_bdlora=BlockDiagonal(nblocks=4))
 
 
 @pytest.mark.parametrize(("r", "width", "nblocks"), [(4, 6, 2), (3, 9, 3), (8, 8, 8), (2, 2, 1)])
@@ -38,10 +40,10 @@ def test_the_mask_leaves_each_block_its_columns_and_dense_factors_all() -> None:
 
 def test_fresh_weights_are_those_of_adapters_on_each_block() -> None:
     layout = AdapterLayout({"l.o_proj": (4096, 16), "l.q_proj": (64, 16)})
-    rows = initial_weights(layout, r=8, seed=1, blocks=BlockDiagonal(nblocks=4))
+    rows = initial_weights(layout, SPEC, seed=1)
     outside = outside_blocks(layout, BlockDiagonal(nblocks=4)).repeat_interleave(2, dim=0)
     assert not rows[outside].any()
     o, q = layout.columns["l.o_proj"].a, layout.columns["l.q_proj"].a
     # the paper's construction: LoRA on in / N inputs
     assert 0.95 * (4 / 4096) ** 0.5 < rows[:, o].abs().max() <= (4 / 4096) ** 0.5
-    assert torch.equal(rows[:, q], initial_weights(layout, r=8, seed=1)[:, q])
+    assert torch.equal(rows[:, q], initial_weights(layout, AdapterSpec(r=8, lora_alpha=8), seed=1)[:, q])

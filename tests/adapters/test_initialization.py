@@ -6,13 +6,15 @@ import torch
 
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
 
+SPEC = AdapterSpec(r=6, lora_alpha=12)
 LINEARS = {"a.q_proj": (64, 8), "a.v_proj": (16, 4)}
 
 
 def test_a_is_uniform_within_peft_s_bound_and_b_is_zero() -> None:
     layout = AdapterLayout(LINEARS)
-    rows = initial_weights(layout, r=6, seed=1)
+    rows = initial_weights(layout, SPEC, seed=1)
     assert rows.shape == (6, layout.width)
     for name, columns in layout.columns.items():
         bound = LINEARS[name][0] ** -0.5
@@ -22,8 +24,8 @@ def test_a_is_uniform_within_peft_s_bound_and_b_is_zero() -> None:
 
 def test_a_module_s_draw_depends_on_seed_and_name_alone() -> None:
     both, alone = AdapterLayout(LINEARS), AdapterLayout({"a.v_proj": (16, 4)})
-    expected = initial_weights(alone, r=6, seed=1)[:, alone.columns["a.v_proj"].a]
-    assert torch.equal(initial_weights(both, r=6, seed=1)[:, both.columns["a.v_proj"].a], expected)
-    assert not torch.equal(initial_weights(both, r=6, seed=2)[:, both.columns["a.v_proj"].a], expected)
-    in_float64 = initial_weights(alone, r=6, seed=1, dtype=torch.float64)[:, alone.columns["a.v_proj"].a]
+    expected = initial_weights(alone, SPEC, seed=1)[:, alone.columns["a.v_proj"].a]
+    assert torch.equal(initial_weights(both, SPEC, seed=1)[:, both.columns["a.v_proj"].a], expected)
+    assert not torch.equal(initial_weights(both, SPEC, seed=2)[:, both.columns["a.v_proj"].a], expected)
+    in_float64 = initial_weights(alone, SPEC, seed=1, dtype=torch.float64)[:, alone.columns["a.v_proj"].a]
     assert torch.equal(in_float64, expected.double())

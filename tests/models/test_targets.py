@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from peft import LoraConfig
+from peft.tuners.tuners_utils import check_target_module_exists
 
 from cohort.core.errors import InputError
-from cohort.models.targets import select_linears
+from cohort.models.targets import ModuleFilter, select_linears
 
 PATHS = [
     f"model.layers.{layer}.{path}"
@@ -44,3 +48,48 @@ def test_every_unknown_name_is_listed_with_the_nearest() -> None:
 def test_an_empty_list_is_refused() -> None:
     with pytest.raises(InputError, match="empty list"):
         select_linears([], paths=PATHS)
+
+
+def test_a_text_that_is_no_name_is_an_expression_for_the_whole_path() -> None:
+    assert select_linears(r".*layers\.[02]\..*proj", paths=PATHS) == tuple(p for p in PATHS if p.split(".")[2] in "02")
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "kept"),
+    [
+        (ModuleFilter(exclude_modules=("down_proj", "0.mlp.gate_proj", "lm_head")), {"q_proj", "v_proj"}),
+        (ModuleFilter(exclude_modules=r".*\.mlp\..*"), {"q_proj", "v_proj"}),
+        (ModuleFilter(layers_to_transform=(1, 10)), {"q_proj", "down_proj"}),
+        (ModuleFilter(layers_to_transform=(1,), layers_pattern=("blocks", "layers")), {"q_proj", "down_proj"}),
+    ],
+)
+def test_what_is_kept_is_what_peft_keeps(narrowed: ModuleFilter, kept: set[str]) -> None:
+    names = ["q_proj", "v_proj", "down_proj"]
+    found = select_linears(names, paths=PATHS, narrowed=narrowed)
+    config = LoraConfig(
+        target_modules=names,
+        exclude_modules=_as_peft(narrowed.exclude_modules),
+        layers_to_transform=_as_peft(narrowed.layers_to_transform),
+        layers_pattern=_as_peft(narrowed.layers_pattern),
+    )
+    assert found == tuple(p for p in PATHS if check_target_module_exists(config, p) is True)
+    assert kept <= {path.rsplit(".", 1)[-1] for path in found}
+
+
+def _as_peft(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "words"),
+    [
+        (ModuleFilter(exclude_modules=("down_prj",)), "'down_prj', which excludes nothing"),
+        (ModuleFilter(exclude_modules=".*"), "every targeted linear left out"),
+        (ModuleFilter(layers_to_transform=(11, 12)), "layers 0 to 10"),
+        (ModuleFilter(layers_pattern=("layers",)), "layers_pattern with layers_to_transform"),
+        (ModuleFilter(layers_to_transform=(1,), layers_pattern=("h",)), "the model's list of layers"),
+    ],
+)
+def test_a_filter_that_cannot_be_meant_is_refused(narrowed: ModuleFilter, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        select_linears("all-linear", paths=PATHS, narrowed=narrowed)

@@ -61,7 +61,9 @@ def test_a_value_that_is_refused(name: str, written: object, hint: str) -> None:
 def test_every_searchable_key_is_a_key_of_a_section() -> None:
     sections: tuple[Any, ...] = (LoraSection, TrainingSection)
     keys = {key for section in sections for key in section.model_fields}
-    assert set(SEARCHABLE) - {"nblocks"} == keys - {"target_modules", "use_bdlora", "max_steps"}
+    of_modules = {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
+    of_all = {"use_bdlora", "rank_pattern", "alpha_pattern", "max_steps"}
+    assert set(SEARCHABLE) - {"nblocks"} == keys - of_modules - of_all
     assert key_of("nblocks") == ("lora", "use_bdlora", "nblocks")
 
 

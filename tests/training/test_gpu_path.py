@@ -22,8 +22,8 @@ from tests.training.test_peft_equality import (
     spec_of,
     train_here,
     train_with_peft,
-    trained_tensors,
 )
+from tests.training.variants import trained_tensors
 
 pytestmark = pytest.mark.gpu
 
@@ -73,7 +73,7 @@ def train(
         executor.bank.weights_RD[rows] = float("nan")
         executor.bank.refresh(executor.slot_of(poisoned))
     losses = [event.loss for _ in range(STEPS) for event in executor.step() if event.trial_id == 0]
-    return losses, trained_tensors(AdapterLayout(dict(decoder.linears)), executor.weights(0))
+    return losses, trained_tensors(AdapterLayout(dict(decoder.linears)), specs[0].adapter, executor.weights(0))
 
 
 def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama, save_qwen2
+from tests.training.variants import VARIANTS
 
 STEPS = 4
 ROWS = random_rows(40, seed=3)
@@ -45,6 +47,7 @@ def trial(
     )
 
 
+OF_VARIANTS = [replace(trial(0), adapter=adapter) for adapter in VARIANTS.values()]
 SUBJECTS = [
     trial(0, r=4, batch_size=1),
     trial(0, r=16, batch_size=4, dropout=0.3),
@@ -60,6 +63,13 @@ NEIGHBOURS = [
     trial(5, r=8, batch_size=3, nblocks=2),
     trial(6, r=5, batch_size=1),
     trial(7, r=32, batch_size=2, dropout=0.5),
+]
+
+
+# plain adapters among all the variants
+VARIED_NEIGHBOURS = [
+    NEIGHBOURS[0],
+    *(replace(trial(10 + n), adapter=adapter) for n, adapter in enumerate(VARIANTS.values())),
 ]
 
 
@@ -84,7 +94,7 @@ def executor_for(decoder: Decoder, *, token_budget: int = 10_000) -> Executor:
         target_linears=decoder.linears,
         train_rows=ROWS,
         settings=ExecutorSettings(
-            num_slots=8, num_rank_rows=512, token_budget=token_budget, evaluation_token_budget=token_budget
+            num_slots=16, num_rank_rows=512, token_budget=token_budget, evaluation_token_budget=token_budget
         ),
     )
 
@@ -114,20 +124,31 @@ def test_neighbours_and_splits_change_no_bit(decoder: Decoder, subject: TrialSpe
         assert_same(in_a_pack_of_eight(decoder, subject, token_budget=token_budget), expected)
 
 
+@pytest.mark.parametrize("subject", OF_VARIANTS, ids=[*VARIANTS])
+def test_neighbours_and_splits_change_no_bit_of_a_variant(decoder: Decoder, subject: TrialSpec) -> None:
+    found = in_a_pack_of_eight(decoder, subject, token_budget=60, neighbours=VARIED_NEIGHBOURS)
+    assert_same(found, alone(decoder, subject))
+
+
+def test_variants_change_no_bit_of_plain_lora(decoder: Decoder) -> None:
+    found = in_a_pack_of_eight(decoder, SUBJECTS[1], token_budget=170, neighbours=VARIED_NEIGHBOURS)
+    assert_same(found, alone(decoder, SUBJECTS[1]))
+
+
 @pytest.mark.usefixtures("two_threads")
 def test_neighbours_and_splits_change_no_bit_on_two_threads(decoder: Decoder) -> None:
     assert_same(in_a_pack_of_eight(decoder, SUBJECTS[1], token_budget=170), alone(decoder, SUBJECTS[1]))
 
 
 def in_a_pack_of_eight(
-    decoder: Decoder, subject: TrialSpec, *, token_budget: int
+    decoder: Decoder, subject: TrialSpec, *, token_budget: int, neighbours: Sequence[TrialSpec] = NEIGHBOURS
 ) -> tuple[list[StepDone], Tensor, float]:
     executor = executor_for(decoder, token_budget=token_budget)
-    place = subject.adapter.r % len(NEIGHBOURS)
-    for spec in [*NEIGHBOURS[:place], subject, *NEIGHBOURS[place:]]:
+    place = subject.adapter.r % len(neighbours)
+    for spec in [*neighbours[:place], subject, *neighbours[place:]]:
         executor.load(spec)
     events = [event for _ in range(STEPS) for event in executor.step()]
-    assert len(events) == 8 * STEPS
+    assert len(events) == (1 + len(neighbours)) * STEPS
     return outcome(executor, subject, events)
 
 

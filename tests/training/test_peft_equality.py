@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.optimizers import create_loraplus_optimizer
-from peft.tuners.lora.config import BdLoraConfig
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2
 
-from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal, BlockFactor
-from cohort.adapters.block_factors import packed
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.peft_format import peft_tensors
+from cohort.adapters.peft_format import adapter_config, peft_tensors, serialised_weights, shortest_target_modules
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.tokenised import TokenisedRows
+from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec
 from tests.models.gemma2_attention import eager_attention_in_float64
 from tests.training.small_models import random_rows, save_gemma2, save_llama, save_qwen2
+from tests.training.variants import VARIANTS, peft_model, trained_tensors
 
 STEPS = 20
 
@@ -55,11 +55,10 @@ def spec_of(
     )
 
 
-def train_here(
-    directory: Path, spec: TrialSpec, rows: TokenisedRows, *, dtype: torch.dtype, device: str = "cpu"
-) -> tuple[list[float], dict[str, Tensor], AdapterLayout]:
-    decoder = load_decoder(directory, dtype=str(dtype).removeprefix("torch."), device=device)
-    executor = Executor(
+def executor_for(
+    decoder: Decoder, rows: TokenisedRows, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Executor:
+    return Executor(
         decoder,
         target_linears=decoder.linears,
         train_rows=rows,
@@ -67,28 +66,17 @@ def train_here(
         device=device,
         dtype=dtype,
     )
+
+
+def train_here(
+    directory: Path, spec: TrialSpec, rows: TokenisedRows, *, dtype: torch.dtype, device: str = "cpu"
+) -> tuple[list[float], dict[str, Tensor], AdapterLayout]:
+    decoder = load_decoder(directory, dtype=str(dtype).removeprefix("torch."), device=device)
+    executor = executor_for(decoder, rows, dtype=dtype, device=device)
     executor.load(spec)
     losses = [executor.step()[0].loss for _ in range(spec.num_steps)]
     layout = executor.bank.layout
-    weights_rD = executor.weights(spec.trial_id)
-    return losses, trained_tensors(layout, weights_rD, blocks=spec.adapter.use_bdlora), layout
-
-
-def trained_tensors(
-    layout: AdapterLayout, weights_rD: Tensor, *, blocks: BlockDiagonal | None = None
-) -> dict[str, Tensor]:
-    """The tensors under PEFT's names, at the training precision (files hold float32)."""
-    tensors = {}
-    for name, columns in layout.columns.items():
-        a, b = weights_rD[:, columns.a], weights_rD[:, columns.b].T
-        factor = None if blocks is None else blocks.factor_of(name)
-        if blocks is not None and factor is BlockFactor.A:
-            a = packed(a, nblocks=blocks.nblocks)
-        elif blocks is not None and factor is BlockFactor.B:
-            b = packed(b, nblocks=blocks.nblocks)
-        tensors[f"base_model.model.{name}.lora_A.weight"] = a
-        tensors[f"base_model.model.{name}.lora_B.weight"] = b
-    return tensors
+    return losses, trained_tensors(layout, spec.adapter, executor.weights(spec.trial_id)), layout
 
 
 def train_with_peft(
@@ -102,25 +90,10 @@ def train_with_peft(
     batch_loss: Callable[[torch.nn.Module, TokenisedRows, list[int]], list[Tensor]],
     attention: str = "sdpa",
 ) -> tuple[list[float], dict[str, Tensor]]:
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation=attention).to(device)
-    blocks = spec.adapter.use_bdlora
-    config = LoraConfig(
-        r=spec.adapter.r,
-        lora_alpha=int(spec.adapter.lora_alpha),
-        target_modules="all-linear",
-        lora_dropout=0.0,
-        use_rslora=spec.adapter.use_rslora,
-        bias="none",
-        task_type="CAUSAL_LM",
-        use_bdlora=None if blocks is None else BdLoraConfig(**dataclasses.asdict(blocks)),
-    )
-    model = get_peft_model(model, config, autocast_adapter_dtype=False).to(device)
-    start = initial_weights(layout, r=spec.adapter.r, seed=spec.seed, dtype=dtype, blocks=blocks)
-    names = {name.replace(".default", ""): parameter for name, parameter in model.named_parameters() if "lora_" in name}
-    with torch.no_grad():
-        for name, tensor in trained_tensors(layout, start, blocks=blocks).items():
-            names[name].copy_(tensor)
-    assert len(names) == 2 * len(layout.linears)
+    decoder = load_decoder(directory, dtype=str(dtype).removeprefix("torch."), device="cpu")
+    start = initial_weights(layout, spec.adapter, seed=spec.seed, dtype=dtype, weight_of=decoder.weight_of)
+    model, names = peft_model(directory, spec.adapter, layout, start, attention=attention)
+    model = model.to(device)
     parameters = list(names.values())
     # with a ratio of 1 this is torch's AdamW over all factors
     optimizer = create_loraplus_optimizer(
@@ -220,20 +193,12 @@ def test_gemma2_equals_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert max(relative(weights[name], expected[name]) for name in expected) < 1e-9
 
 
-SWAPPED = BlockDiagonal(nblocks=2, target_modules_bd_a=COLUMN_PARALLEL, target_modules_bd_b=ROW_PARALLEL)
-MIXED = BlockDiagonal(nblocks=4, target_modules_bd_a=("down",), target_modules_bd_b=("up_proj",), match_strict=False)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "use_rslora"),
-    [(BlockDiagonal(nblocks=4), True), (SWAPPED, False), (MIXED, False)],
-    ids=["bd", "swapped", "mixed"],
-)
-def test_block_diagonal_adapters_equal_peft(tmp_path: Path, blocks: BlockDiagonal, use_rslora: bool) -> None:
-    save_llama(tmp_path)
-    spec = spec_of(8, use_rslora=use_rslora)
-    spec = dataclasses.replace(spec, adapter=dataclasses.replace(spec.adapter, use_bdlora=blocks))
-    rows = random_rows(30, seed=8)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_equal_peft(tmp_path: Path, name: str) -> None:
+    save_qwen2(tmp_path)
+    # PEFT draws its dropout in another way
+    adapter = replace(VARIANTS[name], lora_dropout=0.0)
+    rows, spec = random_rows(30, seed=5), replace(spec_of(4, loraplus_lr_ratio=3.0), adapter=adapter)
     losses, weights, layout = train_here(tmp_path, spec, rows, dtype=torch.float64)
     expected_losses, expected = train_with_peft(tmp_path, spec, rows, layout, dtype=torch.float64, batch_loss=padded)
     assert losses == pytest.approx(expected_losses, rel=1e-9)
@@ -253,11 +218,37 @@ def test_float32_is_as_close_to_peft_as_peft_is_to_itself(tmp_path: Path, r: int
     assert ours <= 2 * own
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_peft_loads_what_is_saved_of_a_variant(tmp_path: Path, name: str) -> None:
+    """Onto the base model as it is, also where training began with a part of it."""
+    save_qwen2(tmp_path / "model")
+    decoder = load_decoder(tmp_path / "model", dtype="float32", device="cpu")
+    spec, rows = replace(spec_of(4, learning_rate=1e-2), adapter=VARIANTS[name]), random_rows(8, seed=1)
+    executor = executor_for(decoder, rows)
+    executor.load(spec)
+    for _ in range(3):
+        executor.step()
+    layout, weights = executor.bank.layout, executor.weights(0)
+    config = adapter_config(
+        spec.adapter, base_model="base", target_modules=shortest_target_modules(layout.linears, linears=layout.linears)
+    )
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter_model.safetensors").write_bytes(serialised_weights(layout, spec.adapter, weights))
+    model = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32), tmp_path
+    )
+    found = executor.evaluate([0], rows=rows, row_ids=range(8))[0].loss
+    with torch.no_grad():
+        expected = sum(float(part) for part in one_by_one(model, rows, list(range(8))))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 def test_saved_tensors_are_peft_names_and_shapes(tmp_path: Path) -> None:
     save_llama(tmp_path)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     layout = AdapterLayout(dict(decoder.linears))
-    tensors = peft_tensors(layout, initial_weights(layout, r=4, seed=1))
+    spec = AdapterSpec(r=4, lora_alpha=8)
+    tensors = peft_tensors(layout, spec, initial_weights(layout, spec, seed=1))
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path), LoraConfig(r=4, target_modules="all-linear"))
     expected = {n.replace(".default", ""): tuple(p.shape) for n, p in model.named_parameters() if "lora_" in n}
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == expected

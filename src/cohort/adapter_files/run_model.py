@@ -108,7 +108,7 @@ class RunModel:
         self.bank = AdapterBank(
             layout,
             num_slots=len(adapters),
-            num_rank_rows=sum(aligned_rank(adapter.spec.r) for adapter in adapters),
+            num_rank_rows=sum(aligned_rank(adapter.spec.num_rows) for adapter in adapters),
             device=self.machine.device,
             compute_dtype=self.decoder.dtype,
         )
@@ -122,7 +122,7 @@ class RunModel:
         linears = self.decoder.linears
         width = sum(sum(linears[module]) for module in adapter.modules if module in linears)
         bytes_each = 8 if self.decoder.dtype == torch.float32 else 8 + self.decoder.dtype.itemsize
-        return aligned_rank(adapter.spec.r) * width * bytes_each
+        return aligned_rank(adapter.spec.num_rows) * width * bytes_each
 
     def stream(self, requests: Sequence[GenerateRequest], *, sampling: Sampling) -> Generator[PickedToken, None, None]:
         """Yield tokens as they are generated; close it to stop early.

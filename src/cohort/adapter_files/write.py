@@ -70,9 +70,7 @@ def write_adapter_files(folder: Path, content: AdapterContent) -> None:
     target_modules = shortest_target_modules(content.layout.linears, linears=content.linears)
     config = adapter_config(content.spec, base_model=content.base_model, target_modules=target_modules)
     # the configuration after the weights: a folder that has it counts as an adapter
-    write_bytes(
-        folder / WEIGHTS_FILE, serialised_weights(content.layout, content.weights_rD, blocks=content.spec.use_bdlora)
-    )
+    write_bytes(folder / WEIGHTS_FILE, serialised_weights(content.layout, content.spec, content.weights_rD))
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
     write_text(folder / "README.md", content.card)
     for path, file in content.tokenizer_files.items():

@@ -15,6 +15,7 @@ from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.module_scales import module_scales
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError
 from cohort.kernels.backend import Backend, choose_backend
@@ -106,7 +107,12 @@ class AdapterBank:
         self._specs: dict[int, AdapterSpec] = {}
         self._starts: dict[int, int] = {}
         self._outside_ND: dict[BlockDiagonal, Tensor] = {}
-        self._parts = {
+        # by slot, what its columns are multiplied by for the products
+        self._factors_D: dict[int, Tensor] = {}
+        self._parts = self._views()
+
+    def _views(self) -> dict[str, LoraPart]:
+        return {
             name: LoraPart(
                 a_RK=self.compute_RD[:, columns.a],
                 b_RN=self.compute_RD[:, columns.b],
@@ -114,7 +120,7 @@ class AdapterBank:
                 grad_b_RN=self.grads_RD[:, columns.b],
                 module_key=module_key(name),
             )
-            for name, columns in layout.columns.items()
+            for name, columns in self.layout.columns.items()
         }
 
     @property
@@ -131,14 +137,14 @@ class AdapterBank:
 
     def rank_rows(self, slot: int) -> slice:
         """Return the rank rows of ``slot``, padding left out."""
-        return slice(self._starts[slot], self._starts[slot] + self._specs[slot].r)
+        return slice(self._starts[slot], self._starts[slot] + self._specs[slot].num_rows)
 
     def slot_table(self) -> SlotTable:
         slots = range(self.num_slots)
         specs = [self._specs.get(slot) for slot in slots]
         return SlotTable(
             row_starts=tuple(self._starts.get(slot, 0) for slot in slots),
-            ranks=tuple(spec.r if spec else 0 for spec in specs),
+            ranks=tuple(spec.num_factor_rows if spec else 0 for spec in specs),
             scales=tuple(spec.scale if spec else 0.0 for spec in specs),
             dropouts=tuple(spec.lora_dropout if spec else 0.0 for spec in specs),
         )
@@ -161,9 +167,9 @@ class AdapterBank:
             tables = LaunchTables(segments, slots, device=self.compute_RD.device, fresh_slots=fresh_slots)
         return LoraContext(factors=self._parts, slots=slots, segments=segments, row_keys_T=row_keys_T, tables=tables)
 
-    def fits(self, r: int) -> bool:
-        free_rank_rows = self.num_rank_rows - sum(aligned_rank(spec.r) for spec in self._specs.values())
-        return len(self._specs) < self.num_slots and aligned_rank(r) <= free_rank_rows
+    def fits(self, spec: AdapterSpec) -> bool:
+        free_rank_rows = self.num_rank_rows - sum(aligned_rank(spec.num_rows) for spec in self._specs.values())
+        return len(self._specs) < self.num_slots and aligned_rank(spec.num_rows) <= free_rank_rows
 
     def insert(self, spec: AdapterSpec, state: AdapterState) -> int:
         """Put an adapter into a free slot and return the slot.
@@ -174,7 +180,12 @@ class AdapterBank:
         """
         if state.moments and state.moments.keys() != self.moments_RD.keys():
             raise ValueError(f"a state with moments {[*state.moments]} for a bank with moments {[*self.moments_RD]}")
+        factors_D = module_scales(self.layout, spec)
+        if factors_D is not None:
+            self.separate_compute()
         slot = self._take_rank_rows(spec)
+        if factors_D is not None:
+            self._factors_D[slot] = factors_D.to(self.weights_RD)
         rank_rows = self.rank_rows(slot)
         self.weights_RD[rank_rows].copy_(state.weights, non_blocking=True)
         for name, moment in state.moments.items():
@@ -184,24 +195,24 @@ class AdapterBank:
 
     def _take_rank_rows(self, spec: AdapterSpec) -> int:
         """Return a free slot with rank rows for ``spec``, all of them zero."""
-        if not self.fits(spec.r):
+        if not self.fits(spec):
             raise BankFullError(
-                f"no room for an adapter of rank {spec.r}: {len(self._specs)} of {self.num_slots} slots and "
-                f"{sum(s.r for s in self._specs.values())} of {self.num_rank_rows} rank rows are in use"
+                f"no room for an adapter of rank {spec.num_rows}: {len(self._specs)} of {self.num_slots} slots and "
+                f"{sum(s.num_rows for s in self._specs.values())} of {self.num_rank_rows} rank rows are in use"
             )
         slot = next(slot for slot in range(self.num_slots) if slot not in self._specs)
-        start = self._free_start(spec.r)
+        start = self._free_start(spec.num_rows)
         if start is None:
             self._close_gaps()
-            start = self._free_start(spec.r)
+            start = self._free_start(spec.num_rows)
         assert start is not None, "fits() promised room"
         self._specs[slot], self._starts[slot] = spec, start
-        padded = slice(start, start + aligned_rank(spec.r))
+        padded = slice(start, start + aligned_rank(spec.num_rows))
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
         return slot
 
-    def confine_gradients(self, slot: int) -> None:
+    def _confine_gradients(self, slot: int) -> None:
         """Put zeros into the gradients of ``slot`` outside of its blocks; nothing to do for plain LoRA.
 
         Products of dense rank rows give gradients there too. With zeros for them the weights, which are zero there from
@@ -219,11 +230,40 @@ class AdapterBank:
         grads_NRD = self.grads_RD[self.rank_rows(slot)].view(nblocks, spec.r // nblocks, self.layout.width)
         grads_NRD.masked_fill_(outside_ND[:, None], 0)
 
+    def needs_separate_compute(self, spec: AdapterSpec) -> bool:
+        """Return whether :meth:`insert` will move what products read to a copy of its own."""
+        return self.compute_RD is self.weights_RD and module_scales(self.layout, spec) is not None
+
+    def separate_compute(self) -> None:
+        """Let products read a copy of the masters from now on, if they do not yet."""
+        if self.compute_RD is self.weights_RD:
+            self.compute_RD = self.weights_RD.clone()
+            self._parts = self._views()
+
     def refresh(self, slot: int) -> None:
-        """Copy the master weights of ``slot`` into the compute copy, where there is one."""
-        if self.compute_RD is not self.weights_RD:
-            rank_rows = self.rank_rows(slot)
-            self.compute_RD[rank_rows].copy_(self.weights_RD[rank_rows])
+        """Make what products read of ``slot`` from its master weights, where it is not the same."""
+        if self.compute_RD is self.weights_RD:
+            return
+        rank_rows = self.rank_rows(slot)
+        masters_rD, factors_D = self.weights_RD[rank_rows], self._factors_D.get(slot)
+        self.compute_RD[rank_rows].copy_(masters_rD if factors_D is None else masters_rD * factors_D)
+
+    def before_update(self, slots: Collection[int]) -> None:
+        """Turn the gradients of what products read into those of the masters, for the optimizer."""
+        for slot in slots:
+            rank_rows, factors_D = self.rank_rows(slot), self._factors_D.get(slot)
+            self._confine_gradients(slot)
+            if factors_D is not None:
+                self.grads_RD[rank_rows].mul_(factors_D)
+            frozen = slice(rank_rows.start + self._specs[slot].num_trained_rows, rank_rows.stop)
+            if frozen.start < frozen.stop:
+                self.grads_RD[frozen].zero_()
+
+    def after_update(self, slots: Collection[int]) -> None:
+        """Make what products read from the masters that an optimizer stepped; plain copies it has refreshed itself."""
+        for slot in slots:
+            if slot in self._factors_D:
+                self.refresh(slot)
 
     def read(self, slot: int, *, on_device: bool = False) -> AdapterState:
         """Return a copy of the adapter in ``slot``, on the host unless ``on_device``."""
@@ -236,10 +276,11 @@ class AdapterBank:
 
     def remove(self, slot: int) -> None:
         """Free ``slot`` and zero its rows, so that nothing of a diverged adapter stays."""
-        padded = slice(self._starts[slot], self._starts[slot] + aligned_rank(self._specs[slot].r))
+        padded = slice(self._starts[slot], self._starts[slot] + aligned_rank(self._specs[slot].num_rows))
         for buffer in self._unique_buffers():
             buffer[padded].zero_()
         del self._specs[slot], self._starts[slot]
+        self._factors_D.pop(slot, None)
 
     def _unique_buffers(self) -> tuple[Tensor, ...]:
         shared = self.compute_RD is self.weights_RD
@@ -250,7 +291,7 @@ class AdapterBank:
         """Move every adapter down to the lowest free rank row; no result depends on where an adapter is."""
         start = 0
         for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
-            old, size = self._starts[slot], aligned_rank(self._specs[slot].r)
+            old, size = self._starts[slot], aligned_rank(self._specs[slot].num_rows)
             if old != start:
                 for buffer in self._unique_buffers():
                     moved = buffer[old : old + size].clone()
@@ -259,16 +300,16 @@ class AdapterBank:
                 self._starts[slot] = start
             start += size
 
-    def _free_start(self, r: int) -> int | None:
+    def _free_start(self, num_rows: int) -> int | None:
         """First fit: the lowest start of a free run of rank rows."""
-        needed, start = aligned_rank(r), 0
+        needed, start = aligned_rank(num_rows), 0
         for slot in sorted(self._starts, key=lambda slot: self._starts[slot]):
             if self._starts[slot] - start >= needed:
                 return start
-            start = self._starts[slot] + aligned_rank(self._specs[slot].r)
+            start = self._starts[slot] + aligned_rank(self._specs[slot].num_rows)
         return start if self.num_rank_rows - start >= needed else None
 
 
 def aligned_rank(r: int) -> int:
-    """Return the rank rows that an adapter of rank ``r`` takes in a bank."""
+    """Return what ``r`` rank rows of one adapter take in a bank."""
     return -(-r // ROW_ALIGNMENT) * ROW_ALIGNMENT

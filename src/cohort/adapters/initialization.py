@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from cohort.adapters.block_diagonal import BlockDiagonal, BlockFactor
+from cohort.adapters.block_diagonal import BlockFactor
 from cohort.adapters.block_factors import expanded
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.principal import PrincipalFactors, principal_factors
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.seeds import derive_seed
 
 __all__ = ["initial_weights"]
@@ -17,25 +20,56 @@ __all__ = ["initial_weights"]
 
 def initial_weights(
     layout: AdapterLayout,
+    spec: AdapterSpec,
     *,
-    r: int,
     seed: int,
     dtype: torch.dtype = torch.float32,
-    blocks: BlockDiagonal | None = None,
+    weight_of: Callable[[str], Tensor] | None = None,
 ) -> Tensor:
-    """Return the rank rows [r, D] of a new adapter, on the host: A Kaiming-uniform with a = sqrt(5) as in PEFT, B zero.
+    """Return the rank rows [rows of the spec, D] of a new adapter, on the host.
 
-    A is drawn in float32 from a generator seeded by (trial seed, module name), so a trial starts alike in every pack.
+    By default A is Kaiming-uniform with a = sqrt(5) as in PEFT, with ``gaussian`` normal with deviation 1 / r, and B is
+    zero. A is drawn in float32 from a generator seeded by (trial seed, module name), so a trial starts alike in every
+    pack. ``pissa`` and ``olora`` begin with factors of the base weight (:mod:`cohort.adapters.principal`). PEFT takes
+    their product out of the base; here A0 and -B0 are further, frozen rank rows, because the base is shared.
     A block-diagonal A is drawn as the paper builds it, one LoRA adapter on each block of ``in / N`` inputs: within
     ``sqrt(N / in)``. PEFT draws it within ``sqrt(6 N / in)``.
+
+    Args:
+        weight_of: From a module's path to its base weight [N, K]; needed where the spec has frozen rows.
     """
-    rows_rD = torch.zeros(r, layout.width, dtype=dtype)
+    rows_rD = torch.zeros(spec.num_rows, layout.width, dtype=dtype)
     for name, columns in layout.columns.items():
-        in_features = layout.linears[name][0]
-        in_blocks = blocks is not None and blocks.factor_of(name) is BlockFactor.A
-        nblocks = blocks.nblocks if blocks is not None and in_blocks else 1
-        bound = 1.0 / math.sqrt(in_features // nblocks)
+        in_features, r = layout.linears[name][0], spec.rank_of(name)
+        if spec.has_frozen_rows:
+            assert weight_of is not None, "an initialisation from the base needs its weights"
+            start = _from_base(spec, name, weight_of=weight_of, seed=seed)
+            frozen = slice(spec.largest_rank, spec.largest_rank + r)
+            for rows, sign in ((slice(0, r), 1.0), (frozen, -1.0)):
+                rows_rD[rows, columns.a] = start.a_rK.to(dtype)
+                rows_rD[rows, columns.b] = sign * start.b_Nr.T.to(dtype)
+            continue
+        blocks = spec.use_bdlora
+        nblocks = blocks.nblocks if blocks is not None and blocks.factor_of(name) is BlockFactor.A else 1
         generator = torch.Generator().manual_seed(derive_seed(seed, "lora_A", name))
-        drawn_rK = torch.empty(r, in_features // nblocks).uniform_(-bound, bound, generator=generator)
-        rows_rD[:, columns.a] = (expanded(drawn_rK, nblocks=nblocks) if in_blocks else drawn_rK).to(dtype)
+        drawn_rK = torch.empty(r, in_features // nblocks)
+        if spec.init_lora_weights == "gaussian":
+            drawn_rK.normal_(std=1.0 / r, generator=generator)
+        else:
+            bound = 1.0 / math.sqrt(in_features // nblocks)
+            drawn_rK.uniform_(-bound, bound, generator=generator)
+        rows_rD[:r, columns.a] = (drawn_rK if nblocks == 1 else expanded(drawn_rK, nblocks=nblocks)).to(dtype)
     return rows_rD
+
+
+def _from_base(spec: AdapterSpec, name: str, *, weight_of: Callable[[str], Tensor], seed: int) -> PrincipalFactors:
+    try:
+        return principal_factors(
+            weight_of(name),
+            spec.init_lora_weights,
+            r=spec.rank_of(name),
+            scale=spec.scale_of(name),
+            seed=derive_seed(seed, "lora_A", name),
+        )
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

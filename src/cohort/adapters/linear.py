@@ -98,6 +98,13 @@ class PackedLinear:
             room=room,
         )
 
+    def columns_of(self, name: str) -> slice | None:
+        """Return the output columns of the part called ``name``; None where it is not one of them."""
+        for part, start in zip(self.parts, self._column_starts, strict=True):
+            if part.name == name:
+                return slice(start, start + part.out_features)
+        return None
+
     def adapted(self, lora: LoraContext) -> tuple[LoraPart, ...]:
         """Return the factors of those parts that ``lora`` adapts, each at its own columns."""
         found = (

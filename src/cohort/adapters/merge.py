@@ -90,5 +90,5 @@ def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
                 hint="Name the base model that the adapter was trained on.",
             )
         )
-    delta_NK = adapter.spec.scale * (b_Nr.to(torch.float32) @ a_rK.to(torch.float32))
+    delta_NK = adapter.spec.scale_of(module) * (b_Nr.to(torch.float32) @ a_rK.to(torch.float32))
     return (weight_NK.to(torch.float32) + delta_NK).to(weight_NK.dtype)

@@ -9,6 +9,7 @@ Shapes:  r rank · D entries of a rank row · K input width · N output width
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch import Tensor
 from cohort.adapters.block_diagonal import BlockDiagonal, BlockFactor
 from cohort.adapters.block_factors import expanded, packed
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.spec import AdapterSpec, changes_base
 from cohort.core.errors import InputError, Problem
 
 __all__ = [
@@ -72,13 +73,17 @@ class PeftAdapter:
         return a, b
 
 
-def peft_tensors(
-    layout: AdapterLayout, weights_rD: Tensor, *, blocks: BlockDiagonal | None = None
-) -> dict[str, Tensor]:
-    """Return A and B of every adapted linear under PEFT's names and in its shapes, float32 and contiguous."""
+def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> dict[str, Tensor]:
+    """Return A [r, K] and B [N, r] of every adapted linear under PEFT's names, float32 and contiguous.
+
+    Of an adapter with frozen rows they are ``[A; A0]`` and ``[B, -B0]``, of rank 2 r: the plain LoRA of the original
+    base model that PEFT's ``path_initial_model_for_weight_conversion`` makes.
+    """
     tensors = {}
     for name, columns in layout.columns.items():
-        a, b = weights_rD[:, columns.a].float(), weights_rD[:, columns.b].T.float()
+        rows = _rows_of(spec, name)
+        a, b = weights_rD[rows, columns.a].float(), weights_rD[rows, columns.b].T.float()
+        blocks = spec.use_bdlora
         factor = None if blocks is None else blocks.factor_of(name)
         if blocks is not None and factor is BlockFactor.A:
             a = packed(a, nblocks=blocks.nblocks)
@@ -89,6 +94,11 @@ def peft_tensors(
     return tensors
 
 
+def _rows_of(spec: AdapterSpec, name: str) -> list[int]:
+    r, frozen = spec.rank_of(name), spec.largest_rank
+    return [*range(r), *(range(frozen, frozen + r) if spec.has_frozen_rows else ())]
+
+
 def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
     """Return the rank rows [r, D] of an adapter that was stored by :func:`peft_tensors` or by PEFT.
 
@@ -97,36 +107,36 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
     Raises:
         InputError: the adapter has a linear that the layout lacks, or a factor of another shape.
     """
-    rows_rD = torch.zeros(adapter.spec.r, layout.width)
+    rows_rD = torch.zeros(adapter.spec.num_rows, layout.width)
     problems = []
     blocks = adapter.spec.use_bdlora
     in_blocks = "" if blocks is None else f", one factor perhaps in {blocks.nblocks} blocks"
     for module in adapter.modules:
         expected = layout.linears.get(module)
         a_rK, b_Nr = adapter.factors(module, shape=expected or (0, 0))
-        found = (a_rK.shape[1], b_Nr.shape[0])
-        if expected is None or found != expected or a_rK.shape[0] != adapter.spec.r or b_Nr.shape[1] != adapter.spec.r:
+        found, r = (a_rK.shape[1], b_Nr.shape[0]), adapter.spec.rank_of(module)
+        if expected is None or found != expected or a_rK.shape[0] != r or b_Nr.shape[1] != r:
             problems.append(
                 Problem(
                     where=f"{WEIGHTS_FILE}: {module}",
                     found=f"A {tuple(a_rK.shape)} and B {tuple(b_Nr.shape)}",
                     allowed="no such linear in this model"
                     if expected is None
-                    else f"r {adapter.spec.r}, widths {expected}{in_blocks}",
+                    else f"r {r}, widths {expected}{in_blocks}",
                     hint="Use the base model that the adapter was trained on.",
                 )
             )
             continue
         columns = layout.columns[module]
-        rows_rD[:, columns.a] = a_rK
-        rows_rD[:, columns.b] = b_Nr.T
+        rows_rD[:r, columns.a] = a_rK
+        rows_rD[:r, columns.b] = b_Nr.T
     if problems:
         raise InputError(problems)
     return rows_rD
 
 
-def serialised_weights(layout: AdapterLayout, weights_rD: Tensor, *, blocks: BlockDiagonal | None = None) -> bytes:
-    return save(peft_tensors(layout, weights_rD, blocks=blocks), metadata={"format": "pt"})
+def serialised_weights(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> bytes:
+    return save(peft_tensors(layout, spec, weights_rD), metadata={"format": "pt"})
 
 
 def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -> list[str]:
@@ -141,21 +151,26 @@ def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -
 
 
 def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterable[str]) -> dict[str, object]:
-    """Return ``adapter_config.json`` as PEFT and vLLM read it."""
-    alpha, blocks = spec.lora_alpha, spec.use_bdlora
+    """Return ``adapter_config.json`` as PEFT and vLLM read it.
+
+    An adapter with frozen rows is written as the plain LoRA that its tensors are: twice the rank, the same scale.
+    """
+    blocks, ranks, alphas = spec.use_bdlora, 1, 1.0
+    if spec.has_frozen_rows:
+        ranks, alphas = 2, math.sqrt(2) if spec.use_rslora else 2.0
     config: dict[str, object] = {
-        "alpha_pattern": {},
+        "alpha_pattern": {key: _as_written(alphas * alpha) for key, alpha in spec.alpha_pattern},
         "base_model_name_or_path": base_model,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
         "init_lora_weights": True,
-        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "lora_alpha": _as_written(alphas * spec.lora_alpha),
         "lora_dropout": spec.lora_dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
-        "r": spec.r,
-        "rank_pattern": {},
+        "r": ranks * spec.r,
+        "rank_pattern": {key: ranks * r for key, r in spec.rank_pattern},
         "revision": None,
         "target_modules": list(target_modules),
         "task_type": "CAUSAL_LM",
@@ -170,6 +185,10 @@ def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterab
             "target_modules_bd_b": list(blocks.target_modules_bd_b),
         }
     return config
+
+
+def _as_written(alpha: float) -> float:
+    return int(alpha) if float(alpha).is_integer() else alpha
 
 
 def read_adapter(directory: Path) -> PeftAdapter:
@@ -198,14 +217,18 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 hint="Export the adapter again.",
             )
         ) from error
-    unsupported = [key for key in ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save") if config.get(key)]
+    unsupported = [key for key in ("use_dora", "modules_to_save", "lora_bias") if config.get(key)]
+    if changes_base(str(config.get("init_lora_weights")).lower()):
+        # PEFT writes such an adapter for the base that its own factors were taken out of
+        unsupported.append(f"init_lora_weights {config['init_lora_weights']}")
     if config.get("peft_type") != "LORA" or unsupported:
         raise InputError(
             Problem(
                 where=str(config_path),
                 found=f"peft_type {config.get('peft_type')!r} with {', '.join(unsupported) or 'no extras'}",
-                allowed="plain LoRA with one rank",
-                hint="Use an adapter without these features.",
+                allowed="plain LoRA",
+                hint="Use an adapter without these features; PEFT converts PiSSA and OLoRA when it saves with "
+                "path_initial_model_for_weight_conversion.",
             )
         )
     blocks = _block_diagonal(config.get("use_bdlora"), r=int(config["r"]), where=str(config_path))
@@ -215,6 +238,8 @@ def read_adapter(directory: Path) -> PeftAdapter:
         lora_dropout=float(config.get("lora_dropout", 0.0)),
         use_rslora=bool(config.get("use_rslora", False)),
         use_bdlora=blocks,
+        rank_pattern=tuple((key, int(r)) for key, r in (config.get("rank_pattern") or {}).items()),
+        alpha_pattern=tuple((key, float(alpha)) for key, alpha in (config.get("alpha_pattern") or {}).items()),
     )
     return PeftAdapter(spec=spec, tensors=tensors)
 

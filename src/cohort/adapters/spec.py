@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cohort.adapters.block_diagonal import BlockDiagonal
 
-__all__ = ["AdapterSpec"]
+__all__ = ["INITIALISATIONS", "AdapterSpec", "VariantError", "changes_base", "check_initialisation"]
+
+_V = TypeVar("_V", int, float)
+
+INITIALISATIONS = r"true|gaussian|olora|pissa|pissa_niter_[1-9]\d*"
+"""What ``init_lora_weights`` may be, as a regular expression."""
+
+
+class VariantError(ValueError):
+    """Hyperparameters that one adapter cannot have together, or no adapter can have."""
+
+
+def check_initialisation(name: str) -> None:
+    """Check a value of ``init_lora_weights``.
+
+    Raises:
+        VariantError: there is no such initialisation.
+    """
+    if not re.fullmatch(INITIALISATIONS, name):
+        raise VariantError(
+            f"init_lora_weights is {name!r}; allowed: true, gaussian, olora, pissa, pissa_niter_4 (any number)"
+        )
+
+
+def changes_base(name: str) -> bool:
+    """Return whether an initialisation begins with a part of the base weight, which PEFT takes out of the base."""
+    return name == "olora" or name.startswith("pissa")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +48,11 @@ class AdapterSpec:
         lora_dropout: Dropout probability on the adapter's input, in [0, 1).
         use_rslora: Scale by ``lora_alpha / sqrt(r)`` instead of ``lora_alpha / r``.
         use_bdlora: The block structure of BD-LoRA; None for plain LoRA. ``r`` is the rank of all blocks together.
+        init_lora_weights: ``true`` (A Kaiming-uniform, B zero), ``gaussian``, ``pissa``, ``pissa_niter_N`` or
+            ``olora``.
+        rank_pattern: Ranks of modules that have another than ``r``, by pattern. As in PEFT a pattern is a regular
+            expression that a module's path ends with, behind a dot or as a whole, and the first that fits counts.
+        alpha_pattern: The same for ``lora_alpha``.
     """
 
     r: int
@@ -27,6 +60,9 @@ class AdapterSpec:
     lora_dropout: float = 0.0
     use_rslora: bool = False
     use_bdlora: BlockDiagonal | None = None
+    init_lora_weights: str = "true"
+    rank_pattern: tuple[tuple[str, int], ...] = ()
+    alpha_pattern: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.r < 1:
@@ -37,7 +73,65 @@ class AdapterSpec:
             raise ValueError(f"lora_dropout must be in [0, 1), got {self.lora_dropout}")
         if self.use_bdlora is not None and self.r % self.use_bdlora.nblocks:
             raise ValueError(f"nblocks {self.use_bdlora.nblocks} does not divide r {self.r}")
+        check_initialisation(self.init_lora_weights)
+        if self.use_bdlora is not None and (self.has_patterns or self.init_lora_weights != "true"):
+            raise VariantError("use_bdlora with rank_pattern, alpha_pattern or another init_lora_weights than true")
+        if self.lora_dropout and self.has_frozen_rows:
+            raise VariantError(
+                f"init_lora_weights {self.init_lora_weights} with lora_dropout {self.lora_dropout}: the part of the "
+                "base weight that it takes out is not dropped, and one adapter has one dropout"
+            )
+        for pattern, value in (*self.rank_pattern, *self.alpha_pattern):
+            if not value > 0:
+                raise ValueError(f"ranks and alphas of patterns must be above 0, got {value} for {pattern!r}")
 
     @property
     def scale(self) -> float:
-        return self.lora_alpha / (math.sqrt(self.r) if self.use_rslora else self.r)
+        return self._scale(self.r, self.lora_alpha)
+
+    @property
+    def largest_rank(self) -> int:
+        """The largest rank that a module may have."""
+        return max(self.r, *(rank for _, rank in self.rank_pattern)) if self.rank_pattern else self.r
+
+    @property
+    def has_frozen_rows(self) -> bool:
+        """Whether the base weight's part that training began with is subtracted, in frozen rank rows."""
+        return changes_base(self.init_lora_weights)
+
+    @property
+    def num_factor_rows(self) -> int:
+        """Rank rows that products read: the trained ones, then those of :attr:`has_frozen_rows`."""
+        return self.largest_rank * (2 if self.has_frozen_rows else 1)
+
+    @property
+    def num_trained_rows(self) -> int:
+        """Rank rows that the optimizer steps, the first of the adapter."""
+        return self.largest_rank
+
+    @property
+    def num_rows(self) -> int:
+        """Rank rows of its state."""
+        return self.num_factor_rows
+
+    @property
+    def has_patterns(self) -> bool:
+        return bool(self.rank_pattern or self.alpha_pattern)
+
+    def rank_of(self, module: str) -> int:
+        return _of(self.rank_pattern, module, self.r)
+
+    def alpha_of(self, module: str) -> float:
+        return _of(self.alpha_pattern, module, self.lora_alpha)
+
+    def scale_of(self, module: str) -> float:
+        """Return the scale of a module, given by its full path."""
+        return self._scale(self.rank_of(module), self.alpha_of(module))
+
+    def _scale(self, r: int, alpha: float) -> float:
+        return alpha / (math.sqrt(r) if self.use_rslora else r)
+
+
+def _of(pattern: tuple[tuple[str, _V], ...], module: str, default: _V) -> _V:
+    # peft.utils.other.get_pattern_key
+    return next((value for key, value in pattern if re.match(rf"(.*\.)?({key})$", module)), default)

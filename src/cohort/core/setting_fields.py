@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ __all__ = [
     "setting_fields",
     "share",
     "whole",
+    "word",
 ]
 
 _KEY = "setting"
@@ -67,6 +69,7 @@ class SettingField:
         default: Its value where a user gives none; a function that makes it where it can be changed.
         bounds: ``gt``, ``ge``, ``lt`` and ``le``, as pydantic and JSON schema name them.
         options: The words to choose from, where it is one of some words.
+        pattern: What a word has to match as a whole, where some of the words have a number in them.
         allowed: The accepted values in words, for messages.
         description: Its meaning and unit in one line, for the schema and the docs.
         check: Says what is wrong with a value, where type, bounds and options cannot.
@@ -78,6 +81,7 @@ class SettingField:
     description: str
     bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     options: tuple[str, ...] = ()
+    pattern: str = ""
     check: Callable[[Any], Iterable[Refusal]] | None = None
 
     def refusals(self, value: object) -> tuple[Refusal, ...]:
@@ -94,6 +98,8 @@ class SettingField:
             return self.default is None
         if self.options:
             return value in self.options
+        if self.pattern:
+            return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
         if self.kind is bool:
             return isinstance(value, bool)
         types = (int,) if self.kind is int else (int, float)
@@ -142,6 +148,11 @@ def flag(default: bool, description: str) -> Any:  # noqa: FBT001 - the default 
 
 def choice(default: str, description: str, *, options: tuple[str, ...]) -> Any:
     return _field(kind=str, default=default, options=options, allowed=" | ".join(options), description=description)
+
+
+def word(default: str, description: str, *, pattern: str, allowed: str) -> Any:
+    """Return a field for a word that matches ``pattern`` as a whole; a switch in its place counts as its word."""
+    return _field(kind=str, default=default, pattern=pattern, allowed=allowed, description=description)
 
 
 def checked(

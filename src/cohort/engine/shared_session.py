@@ -237,7 +237,7 @@ class SharedSession:
                 )
             )
         # the bank was made for the tasks that were there first, and is not made larger while they train
-        largest = max(spec.adapter.r for spec in preparation.proposals.largest())
+        largest = max(spec.adapter.num_rows for spec in preparation.proposals.largest())
         if self._session is not None and largest > (rank_rows := self._session.sizes.capacity.rank_rows):
             problems.append(
                 Problem(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cohort.adapters.spec import INITIALISATIONS
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
@@ -27,7 +29,10 @@ _MAPPED_SFT = """
     lr_scheduler_type warmup_steps warmup_ratio weight_decay max_grad_norm seed data_seed max_length max_seq_length
     completion_only_loss assistant_only_loss dataset_text_field report_to optim use_cpu no_cuda
 """
-_MAPPED_LORA = "r lora_alpha lora_dropout use_rslora target_modules task_type peft_type base_model_name_or_path"
+_MAPPED_LORA = """
+    r lora_alpha lora_dropout use_rslora target_modules task_type peft_type base_model_name_or_path init_lora_weights
+    rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern
+"""
 # how work is done, shown, stored or split over machines: Cohort decides it itself, and it leaves an adapter as it is
 _NO_EFFECT = """
     bf16 fp16 bf16_full_eval fp16_full_eval tf32 gradient_checkpointing gradient_checkpointing_kwargs torch_compile
@@ -71,10 +76,6 @@ _REASONS = {
     "bias": "adapters have no biases",
     "lora_bias": "adapters have no biases",
     "use_dora": "DoRA is not supported",
-    "init_lora_weights": "A begins with Kaiming's uniform draws and B with zeros, PEFT's default",
-    "rank_pattern": "all layers of a trial have one rank",
-    "alpha_pattern": "all layers of a trial have one lora_alpha",
-    "layers_to_transform": "all layers get an adapter; name the modules with their full paths instead",
 }
 _UNKNOWN = "this version of Cohort has no counterpart"
 
@@ -283,10 +284,23 @@ def _lora(lora: _Fields) -> dict[str, Any]:
     elif isinstance(modules, list | tuple | set | frozenset):
         # PEFT keeps a set, whose order is another one in each process
         section["target_modules"] = sorted(modules)
+    elif isinstance(modules, str):
+        section["target_modules"] = modules
     else:
-        what = "PEFT chooses by the kind of model" if modules is None else "a regular expression"
         hint = "Write target_modules='all-linear', or a list such as ['q_proj', 'v_proj']."
-        lora.refuse("target_modules", allowed=f"'all-linear' or a list of names ({what})", hint=hint)
+        allowed = "'all-linear', a list of names or an expression (PEFT chooses by the kind of model)"
+        lora.refuse("target_modules", allowed=allowed, hint=hint)
+    start = lora.get("init_lora_weights")
+    start = str(start).lower() if start is not None else "true"
+    if not re.fullmatch(INITIALISATIONS, start):
+        allowed = "True, 'gaussian', 'olora', 'pissa' or 'pissa_niter_N'"
+        lora.refuse("init_lora_weights", allowed=allowed, hint="Write init_lora_weights=True.")
+    elif start != "true":
+        section["init_lora_weights"] = start
+    for key in ("rank_pattern", "alpha_pattern", "exclude_modules", "layers_to_transform", "layers_pattern"):
+        value = lora.get(key)
+        if value is not None and value not in ({}, []):
+            section[key] = sorted(value) if isinstance(value, set | frozenset) else value
     if _word(lora.get("task_type")) not in (None, "CAUSAL_LM"):
         lora.refuse("task_type", allowed="None or 'CAUSAL_LM'", hint="Write task_type='CAUSAL_LM'.")
     if _word(lora.get("peft_type")) not in (None, "LORA"):

@@ -156,7 +156,7 @@ def plan_memory(
         # sizes take a share of the free memory then (BANK_SHARE), and no pass needs to be measured
         return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
     lengths = rows.lengths
-    ranks = [spec.adapter.r for spec in specs]
+    ranks = [spec.adapter.num_rows for spec in specs]
     state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
     profile = key = None
     # where not even the state fits, choosing sizes refuses the task with a hint, and nothing could be measured

@@ -165,7 +165,7 @@ class SizeInputs:
     @property
     def rows_by_need(self) -> list[int]:
         """Rank rows of each trial of one executor, most first; several executors have a part of the trials each."""
-        rows = sorted((aligned_rank(spec.adapter.r) for spec in self.specs), reverse=True)
+        rows = sorted((aligned_rank(spec.adapter.num_rows) for spec in self.specs), reverse=True)
         return rows[: math.ceil(len(rows) / self.num_ranks)]
 
     @property
@@ -233,7 +233,10 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         raise InputError(
             row_too_long(needs, passes, left=left, longest_row=row, source=source, mode=mode)
             or too_large(
-                max(spec.adapter.r for spec in inputs.specs), row_bytes=row_bytes, room=room, free_bytes=free_bytes
+                max(spec.adapter.num_rows for spec in inputs.specs),
+                row_bytes=row_bytes,
+                room=room,
+                free_bytes=free_bytes,
             )
         )
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none

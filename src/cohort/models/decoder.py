@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
 from cohort.kernels.packed_linear import FrozenProduct
+from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
 from cohort.kernels.rope import apply_rope
 from cohort.models.attention import AttentionContext, PackedAttention
@@ -79,6 +80,20 @@ class Decoder:
             for linear in layer.linears
             for part in linear.parts
         }
+
+    def weight_of(self, name: str) -> Tensor:
+        """Return the base weight [N, K] of one linear, given by its full path, as a tensor of its own.
+
+        Raises:
+            KeyError: the decoder has no such linear.
+        """
+        for index, layer in enumerate(self.layers):
+            for linear in layer.linears:
+                if (columns := linear.columns_of(name)) is not None:
+                    if self.ring is not None and index in self.ring:
+                        self.ring.need(index)
+                    return dense_rows(linear.frozen, columns, device=self.device)
+        raise KeyError(name)
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         rows_TD = F.embedding(tokens_T, self._table_VD)

@@ -299,7 +299,7 @@ class ReplicaExecutor:
         for rank in sorted(range(self.num_ranks), key=lambda rank: (busy[rank], rank)):
             if self._fits(rank, spec):
                 return rank
-        raise BankFullError(f"no rank has room for an adapter of rank {spec.adapter.r}")
+        raise BankFullError(f"no rank has room for an adapter of rank {spec.adapter.num_rows}")
 
     def _shares(self, trial_ids: Sequence[int] | set[int]) -> dict[int, list[int]]:
         shares: dict[int, list[int]] = {}

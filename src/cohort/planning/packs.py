@@ -74,7 +74,7 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
             PackableTrial(
                 trial_id=trial_id,
                 work=sketch.works[trial_id],
-                state_bytes={d: aligned_rank(trial.spec.adapter.r) * row_bytes // d for d in degrees},
+                state_bytes={d: aligned_rank(trial.spec.adapter.num_rows) * row_bytes // d for d in degrees},
             )
             for trial_id, trial in enumerate(sketch.trials)
         ),

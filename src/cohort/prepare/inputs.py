@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +26,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
 from cohort.models.weights import check_checkpoint, format_problem, load_tokenizer
+from cohort.prepare.adapter_specs import module_filter, variant_problems
 from cohort.prepare.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.proposals import TrialProposals
@@ -207,10 +209,14 @@ def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderC
 
 def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:
     try:
-        return select_linears(task.lora.target_modules, paths=linear_shapes(config))
+        chosen = select_linears(task.lora.target_modules, paths=linear_shapes(config), narrowed=module_filter(task))
     except InputError as error:
         problems.extend(task.located(problem) for problem in error.problems)
         return None
+    with contextlib.suppress(InputError):
+        # a space with problems of its own is reported where its configurations are counted
+        problems.extend(variant_problems(task, linears=_layout(config, chosen).linears))
+    return chosen
 
 
 def _limit_problems(

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from cohort.data.tokenised import TokenisedRows
+from cohort.prepare.adapter_specs import largest_adapter
 from cohort.prepare.trials import PlannedTrial, objective_metric, plan_trial
 from cohort.tasks.task_file import TaskFile
 from cohort.training.trial import TrialSpec
@@ -120,7 +121,7 @@ class TrialProposals:
         if self._is_exhausted:
             return specs
         rank = max(*(spec.adapter.r for spec in specs), _largest_rank(self._task), 1)
-        return tuple(replace(spec, adapter=replace(spec.adapter, r=rank)) for spec in specs)
+        return tuple(replace(spec, adapter=largest_adapter(self._task, spec.adapter, r=rank)) for spec in specs)
 
     def _propose(self, num: int) -> tuple[PlannedTrial, ...]:
         trials = tuple(

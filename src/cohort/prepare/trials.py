@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cohort.adapters.spec import AdapterSpec
 from cohort.data.choices import num_choices
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY
+from cohort.prepare.adapter_specs import adapter_spec
 from cohort.prepare.objectives import task_objective
 from cohort.runs.facts import InputFacts
 from cohort.runs.records import NewTrial
@@ -34,7 +34,6 @@ from cohort.tuning.samplers import Proposal
 
 __all__ = [
     "PlannedTrial",
-    "adapter_spec",
     "evaluation_note",
     "metric_tokens",
     "objective_metric",
@@ -208,17 +207,6 @@ def _samples(spec: TrialSpec, num_rows: int) -> int:
     per_epoch = -(-num_rows // spec.batch_size)
     epochs, rest = divmod(spec.num_steps, per_epoch)
     return epochs * num_rows + min(rest * spec.batch_size, num_rows)
-
-
-def adapter_spec(task: TaskFile, values: Configuration) -> AdapterSpec:
-    """Return the adapter of a trial with these hyperparameters; older runs recorded no blocks."""
-    return AdapterSpec(
-        r=int(values["r"]),
-        lora_alpha=float(values["lora_alpha"]),
-        lora_dropout=float(values["lora_dropout"]),
-        use_rslora=bool(values["use_rslora"]),
-        use_bdlora=task.block_diagonal(int(values.get("nblocks", 1))),
-    )
 
 
 def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int) -> TrialSpec:

@@ -115,7 +115,7 @@ def _answer_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
 def _rank_warnings(inputs: TaskInputs, trials: Sequence[PlannedTrial]) -> Iterator[str]:
     shapes = linear_shapes(inputs.config)
     widest = max(min(shapes[name]) for name in inputs.target_modules)
-    above = sorted({trial.spec.adapter.r for trial in trials if trial.spec.adapter.r > widest})
+    above = sorted({r for trial in trials if (r := trial.spec.adapter.largest_rank) > widest})
     if above:
         yield (
             f"r {', '.join(map(str, above))} is above {widest}, the rank of the widest adapted layer itself: more "

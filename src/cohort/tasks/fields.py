@@ -27,6 +27,7 @@ __all__ = [
     "Registered",
     "Section",
     "Whole",
+    "as_word",
     "chosen",
     "refusal_of",
     "refusals_of",
@@ -48,6 +49,11 @@ def setting(default: Any = ..., *, allowed: str, description: str, **constraints
 def _whole(value: object) -> object:
     # YAML reads 1e3 as a float
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def as_word(value: object) -> object:
+    """Return the word that YAML reads a switch from; any other value as it is."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
@@ -89,6 +95,9 @@ def setting_of(field: SettingField, *, description: str | None = None) -> tuple[
     kind: Any = Literal[field.options] if field.options else field.kind
     if field.check is not None:
         kind = Annotated[kind, BeforeValidator(_refusing(field))]
+    if field.pattern:
+        # YAML reads `true` as a switch where PEFT has it among its words
+        kind = Annotated[kind, BeforeValidator(as_word)]
     if field.kind is int:
         # the last validator runs first: the check sees the whole number
         kind = Annotated[kind, BeforeValidator(_whole)]
@@ -96,6 +105,8 @@ def setting_of(field: SettingField, *, description: str | None = None) -> tuple[
         kind = kind | None
     default: Any = field.default() if callable(field.default) else field.default
     bounds: dict[str, Any] = dict(field.bounds)
+    if field.pattern:
+        bounds["pattern"] = f"^({field.pattern})$"
     return kind, setting(default, allowed=field.allowed, description=description or field.description, **bounds)
 
 

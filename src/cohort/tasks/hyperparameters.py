@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cohort.adapters.spec import INITIALISATIONS
 from cohort.core.place import KeyPath
-from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole
-from cohort.tasks.fields import refuse
+from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole, word
+from cohort.tasks.fields import as_word, refuse
 from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = [
@@ -41,6 +42,12 @@ class LoraKeys:
 
     lora_dropout: float = number(0.0, "dropout on an adapter's input", below=1)
     use_rslora: bool = flag(False, "scale by lora_alpha / sqrt(r) instead of lora_alpha / r")
+    init_lora_weights: str = word(
+        "true",
+        "what A and B begin with",
+        pattern=INITIALISATIONS,
+        allowed="true | gaussian | olora | pissa | pissa_niter_N with a number N",
+    )
     r: int = whole(16, "rank of an adapter")
 
 
@@ -124,6 +131,7 @@ _EXAMPLES = {
     "seed": "[0, 1, 2]",
     "use_rslora": "[true, false]",
     "loraplus_lr_ratio": "[1, 4, 16]",
+    "init_lora_weights": "[true, pissa_niter_4]",
     "nblocks": "[1, 2, 4]",
 }
 _LORA = {**setting_fields(LoraKeys), "lora_alpha": LORA_ALPHA}
@@ -181,6 +189,8 @@ def parse_value(value: object, kind: ValueKind, *, at: tuple[str | int, ...]) ->
     # YAML reads 1e2 as a float, but its author meant a whole number
     if isinstance(value, float) and kind.is_integer and value.is_integer():
         value = int(value)
+    if kind.field.pattern:
+        value = as_word(value)
     if not isinstance(value, bool | int | float | str) or not kind.field.accepts(value):
         return refusal
     # 1 and 1.0 are the same rate: how it was written must not make two configurations

@@ -16,6 +16,7 @@ from cohort.tasks.block_section import BdLoraSection
 from cohort.tasks.earlier_results import parse_earlier_results, plain_earlier_results
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
+from cohort.tasks.module_choice import module_choice_fields
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
 from cohort.tuning.parameters import MultipleOf, Parameter
@@ -53,7 +54,7 @@ else:
     _TARGET_MODULES = setting(
         "all-linear", allowed=_MODULES_ALLOWED, description="the linear layers that get an adapter"
     )
-    _LoraKeys = section_with(LoraKeys, target_modules=(_TARGETS, _TARGET_MODULES))
+    _LoraKeys = section_with(LoraKeys, target_modules=(_TARGETS, _TARGET_MODULES), **module_choice_fields())
     _TrainingKeys = section_with(TrainingKeys)
 
 
@@ -62,6 +63,11 @@ class LoraSection(_LoraKeys):
 
     if TYPE_CHECKING:
         target_modules: str | tuple[str, ...]
+        exclude_modules: str | tuple[str, ...] | None
+        layers_to_transform: tuple[int, ...] | None
+        layers_pattern: tuple[str, ...] | None
+        rank_pattern: dict[str, int]
+        alpha_pattern: dict[str, float]
         model_fields_set: set[str]
     lora_alpha: Annotated[
         float | MultipleOf,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank, AdapterState
-from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
@@ -120,7 +119,7 @@ class Executor:
             moments=optimizer.moments,
         )
         self._residents: dict[int, Resident] = {}
-        self._fresh_weights = _fresh_weights(self.bank)
+        self._fresh_weights = _fresh_weights(self.bank, decoder)
         self.captured = _captured_passes(decoder, self.bank, most_rows=settings.graph_tokens)
         # on a CPU the host is the device: there is nothing to be ahead of
         self._stages = self.bank.weights_RD.is_cuda
@@ -167,7 +166,7 @@ class Executor:
         return tuple(resident.spec.trial_id for resident in self._by_slot())
 
     def fits(self, spec: TrialSpec) -> bool:
-        return self.bank.fits(spec.adapter.r)
+        return self.bank.fits(spec.adapter)
 
     def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
         """Make a trial resident, fresh or exactly where ``state`` left off; return its slot.
@@ -183,6 +182,9 @@ class Executor:
             raise ValueError(f"trial {spec.trial_id} is already resident")
         if state is None:
             state = TrialState(adapter=AdapterState(weights=self._fresh_weights(spec.adapter, spec.seed)))
+        if self.captured is not None and self.bank.needs_separate_compute(spec.adapter):
+            # graphs have recorded where products read
+            self.captured.give_up()
         slot, rows = self.bank.insert(spec.adapter, state.adapter), self.train_rows if rows is None else rows
         order = spec.order(len(rows) // spec.objective.group_size)
         self._residents[spec.trial_id] = Resident(spec=spec, slot=slot, step=state.step, order=order, rows=rows)
@@ -265,9 +267,9 @@ class Executor:
             self._clear_gradients(residents)
             raise
         try:
-            for resident in residents:
-                self.bank.confine_gradients(resident.slot)
+            self.bank.before_update(slots)
             norms = self.optimizer.update(self.bank, residents)
+            self.bank.after_update(slots)
         except Exception as error:
             self._clear_gradients(residents)
             raise UnfinishedUpdateError(f"an optimizer step broke off: {error}") from error
@@ -364,18 +366,25 @@ def _captured_passes(decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> 
     return CapturedPasses(decoder, bank, most_rows=most_rows) if has_grouped_kernels else None
 
 
-def _fresh_weights(bank: AdapterBank) -> Callable[[AdapterSpec, int], Tensor]:
-    """Return what draws the initial weights [r, D] of an adapter from a seed, on the host."""
+def _fresh_weights(bank: AdapterBank, decoder: Decoder) -> Callable[[AdapterSpec, int], Tensor]:
+    """Return what makes the initial weights of an adapter [its rank rows, D] from its seed, on the host."""
     layout, dtype, on_gpu = bank.layout, bank.weights_RD.dtype, bank.weights_RD.is_cuda
 
     # trials of a sweep mostly share their seed: the weights of a few ranks serve all of them
     @functools.lru_cache(maxsize=4)
-    def draw(r: int, blocks: BlockDiagonal | None, seed: int) -> Tensor:
-        weights_rD = initial_weights(layout, r=r, seed=seed, dtype=dtype, blocks=blocks)
+    def draw(spec: AdapterSpec, seed: int) -> Tensor:
+        weights_rD = initial_weights(layout, spec, seed=seed, dtype=dtype, weight_of=decoder.weight_of)
         # pinned: the copy to the bank does not wait for the device
         return weights_rD.pin_memory() if on_gpu else weights_rD
 
-    return lambda spec, seed: draw(spec.r, spec.use_bdlora, seed)
+    def fresh(spec: AdapterSpec, seed: int) -> Tensor:
+        # trials that differ in nothing that the weights depend on share them
+        spec = replace(spec, lora_dropout=0.0)
+        if not spec.has_frozen_rows:
+            spec = replace(spec, lora_alpha=1.0, alpha_pattern=(), use_rslora=False)
+        return draw(spec, 0 if spec.init_lora_weights in ("pissa", "olora") else seed)
+
+    return fresh
 
 
 def _copied(copy: Callable[[bool], _T], *, on_device: bool) -> _T:

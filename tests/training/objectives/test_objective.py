@@ -173,7 +173,7 @@ def plain_loop(directory: Path, spec: TrialSpec, executor: Executor) -> tuple[li
     model = get_peft_model(model, config, autocast_adapter_dtype=False)
     parameters = dict(model.named_parameters())
     columns = executor.bank.layout.columns
-    start = initial_weights(executor.bank.layout, r=r, seed=spec.seed, dtype=torch.float64)
+    start = initial_weights(executor.bank.layout, spec.adapter, seed=spec.seed, dtype=torch.float64)
     own = {
         name: [parameters[f"base_model.model.{name}.lora_{side}.default.weight"] for side in "AB"] for name in columns
     }

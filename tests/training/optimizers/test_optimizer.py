@@ -88,7 +88,7 @@ def executor_for(decoder: Decoder, optimizer: Optimizer) -> Executor:
 def plain_loop(decoder: Decoder, spec: TrialSpec) -> tuple[Tensor, Tensor]:
     """Train one trial with ``torch.optim.SGD``; return its weights and momentum."""
     bank = AdapterBank(executor_for(decoder, Sgd()).bank.layout, num_slots=1, num_rank_rows=spec.adapter.r)
-    weights = torch.nn.Parameter(initial_weights(bank.layout, r=spec.adapter.r, seed=spec.seed))
+    weights = torch.nn.Parameter(initial_weights(bank.layout, spec.adapter, seed=spec.seed))
     slot = bank.insert(spec.adapter, AdapterState(weights=weights.detach()))
     resident = Resident(spec=spec, slot=slot, step=0, order=spec.order(len(ROWS)), rows=ROWS)
     optimizer = torch.optim.SGD([weights], lr=spec.learning_rate, momentum=spec.beta1)

@@ -132,7 +132,7 @@ class TaskCosts:
     def _work(self, trial: PlannedTrial) -> TrialWork:
         spec = trial.spec
         return TrialWork(
-            r=aligned_rank(spec.adapter.r),
+            r=aligned_rank(spec.adapter.num_rows),
             num_tokens=trial.planned_tokens / spec.num_steps,
             num_steps=spec.num_steps,
             sum_squares=spec.batch_size * self.mean_square,
@@ -276,7 +276,7 @@ class TaskCosts:
             WaitingTrial(
                 request=Request(
                     trial_id=trial_id,
-                    r=aligned_rank(trial.spec.adapter.r),
+                    r=aligned_rank(trial.spec.adapter.num_rows),
                     batch_size=trial.spec.batch_size,
                     mean_length=mean_length,
                 ),

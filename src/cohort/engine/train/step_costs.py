@@ -71,7 +71,11 @@ class StepRecorder:
     def _add(self, steps: Sequence[StepDone], seconds: float) -> None:
         # by composition: trials of equal rank and batch size cost the same, whichever they are
         members = sorted(
-            (aligned_rank(self._specs[step.trial_id].adapter.r), self._specs[step.trial_id].batch_size, step.num_tokens)
+            (
+                aligned_rank(self._specs[step.trial_id].adapter.num_rows),
+                self._specs[step.trial_id].batch_size,
+                step.num_tokens,
+            )
             for step in steps
         )
         pack = self._packs.setdefault(tuple((r, batch_size) for r, batch_size, _ in members), _Pack())

@@ -136,7 +136,7 @@ class Supervisor:
         spec = self._specs[trial_id]
         return Request(
             trial_id=self.share.key(trial_id),
-            r=aligned_rank(spec.adapter.r),
+            r=aligned_rank(spec.adapter.num_rows),
             batch_size=spec.batch_size,
             mean_length=self._traits.mean_length,
             priority=self._traits.priority,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cohort.adapters.spec import changes_base
 from cohort.core.errors import InputError, Problem
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader
@@ -64,7 +65,7 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
     parameters = added_parameters(task, request.values, source=source)
     problems = [*_too_large(parameters, facts=facts), *_without_blocks(parameters, task=task, facts=facts)]
     if trial is not None and request.warm_start:
-        problems += _cold(trial, parameters)
+        problems += _cold(trial, parameters, shared=facts.task.training or {})
     else:
         # the same values lead elsewhere from other weights: a warm clone is no reason to refuse a cold trial
         warm = {entry.decision.trial_id for entry in reader.log.decisions() if FROM_TRIAL in entry.decision.numbers}
@@ -132,7 +133,12 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
     if rank_rows is None or num_slots is None:
         return ()
     room = Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=1.0)
-    wish = Request(trial_id=0, r=int(parameters["r"]), batch_size=int(parameters["batch_size"]), mean_length=1.0)
+    settings = {**(facts.task.training or {}), **parameters}
+    # twice the rank rows, of which half are frozen
+    factor = 2 if changes_base(str(settings.get("init_lora_weights"))) else 1
+    wish = Request(
+        trial_id=0, r=factor * int(parameters["r"]), batch_size=int(parameters["batch_size"]), mean_length=1.0
+    )
     return tuple(
         Problem(
             where="--r",
@@ -159,7 +165,7 @@ def _without_blocks(parameters: Mapping[str, Value], *, task: TaskFile, facts: R
     return [Problem(where="--nblocks", found=r.found, allowed=r.allowed, hint=r.hint) for r in refusals]
 
 
-def _cold(trial: TrialRecord, parameters: Mapping[str, Value]) -> list[Problem]:
+def _cold(trial: TrialRecord, parameters: Mapping[str, Value], *, shared: Mapping[str, object]) -> list[Problem]:
     """Return why a clone cannot begin with the weights of the other trial."""
     problems = []
     if trial.best_step is None:
@@ -169,6 +175,16 @@ def _cold(trial: TrialRecord, parameters: Mapping[str, Value]) -> list[Problem]:
                 found=f"trial {trial.trial_id}, which has no checkpoint with a finite loss yet",
                 allowed="a trial that was evaluated at least once",
                 hint="Wait for its first evaluation, or leave out --warm-start.",
+            )
+        )
+    start, other = ({**shared, **own}.get("init_lora_weights", "true") for own in (parameters, trial.parameters))
+    if start != other and (changes_base(str(start)) or changes_base(str(other))):
+        problems.append(
+            Problem(
+                where="--init_lora_weights",
+                found=f"{start} with the weights of a trial with {other}",
+                allowed=f"{other}: what a trial takes out of the base weight stays out",
+                hint="Leave out --init_lora_weights or --warm-start.",
             )
         )
     if parameters["r"] != trial.parameters["r"]:

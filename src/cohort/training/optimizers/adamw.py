@@ -23,7 +23,7 @@ class AdamW(Optimizer):
         updates = [
             SlotUpdate(
                 row_start=bank.rank_rows(resident.slot).start,
-                rank=resident.spec.adapter.r,
+                rank=resident.spec.adapter.num_trained_rows,
                 learning_rate=resident.spec.learning_rate_at(resident.step),
                 weight_decay=resident.spec.weight_decay,
                 beta1=resident.spec.beta1,

@@ -1,0 +1,139 @@
+"""From a task and the hyperparameters of one trial to its adapter, and which of them exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
+from cohort.core.errors import InputError, Problem
+from cohort.models.targets import ModuleFilter
+from cohort.tasks.task_file import TaskFile
+from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
+
+__all__ = ["adapter_spec", "largest_adapter", "module_filter", "possible_values", "variant_problems"]
+
+
+def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
+    """Return the adapter of a trial with these hyperparameters; what an old record lacks is PEFT's default.
+
+    Raises:
+        InputError: two of the values exclude each other.
+    """
+    try:
+        return AdapterSpec(
+            r=int(values["r"]),
+            lora_alpha=float(values["lora_alpha"]),
+            lora_dropout=float(values["lora_dropout"]),
+            use_rslora=bool(values["use_rslora"]),
+            init_lora_weights=str(values.get("init_lora_weights", "true")),
+            use_bdlora=task.block_diagonal(int(values.get("nblocks", 1))),
+            rank_pattern=tuple(task.lora.rank_pattern.items()),
+            alpha_pattern=tuple(task.lora.alpha_pattern.items()),
+        )
+    except VariantError as error:
+        raise InputError(
+            Problem(
+                where=task.where("lora.init_lora_weights"),
+                found=str(error),
+                allowed="hyperparameters of a trial that go together",
+                hint="Change one of them.",
+            )
+        ) from error
+
+
+def module_filter(task: TaskFile) -> ModuleFilter:
+    lora = task.lora
+    return ModuleFilter(
+        exclude_modules=lora.exclude_modules,
+        layers_to_transform=lora.layers_to_transform,
+        layers_pattern=lora.layers_pattern,
+    )
+
+
+def possible_values(task: TaskFile, name: str) -> tuple[Value, ...]:
+    """Return what a hyperparameter may be in some trial of the task: of a range its bounds."""
+    return tuple(_values(task.search_space().parameters[name]))
+
+
+def _values(parameter: Parameter) -> Iterator[Value]:
+    if isinstance(parameter, Conditional):
+        yield from _values(parameter.parameter)
+        if parameter.otherwise is not None and not isinstance(parameter.otherwise, MultipleOf):
+            yield parameter.otherwise
+    elif isinstance(parameter, Choice):
+        yield from (value for value in parameter.values if not isinstance(value, MultipleOf))
+    elif isinstance(parameter, Range):
+        yield from (parameter.min, parameter.max)
+    elif isinstance(parameter, Constant):
+        yield parameter.value
+
+
+def largest_adapter(task: TaskFile, adapter: AdapterSpec, *, r: int) -> AdapterSpec:
+    """Return an adapter that takes as much memory as any trial's with rank ``r`` may; it is never trained."""
+    if any(changes_base(str(name)) for name in possible_values(task, "init_lora_weights")):
+        adapter = replace(adapter, init_lora_weights="pissa", lora_dropout=0.0)
+    return replace(adapter, r=r)
+
+
+def variant_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
+    """Yield what no trial of the task could be trained with.
+
+    Args:
+        linears: ``(in_features, out_features)`` of the adapted linears by full path.
+    """
+    yield from _unused_patterns(task, tuple(linears))
+    from_base = [str(name) for name in possible_values(task, "init_lora_weights") if changes_base(str(name))]
+    if from_base and task.quantization != "none":
+        yield Problem(
+            where=task.where(_place(task, "init_lora_weights")),
+            found=f"{from_base[0]} on a base model in {task.quantization}",
+            allowed=f"{from_base[0]} with quantization: none; as in PEFT, its factors are those of the plain weight",
+            hint="Write init_lora_weights: true, or quantization: none.",
+        )
+    if from_base:
+        yield from _too_few_singular_values(task, from_base[0], linears)
+    if any(name in text for text in task.search.constraints for name in ("init_lora_weights", "lora_dropout")):
+        # the task itself says which go together; a trial that does not is refused when it is proposed
+        return
+    if from_base and any(float(value) > 0 for value in possible_values(task, "lora_dropout")):
+        yield Problem(
+            where=task.where(_place(task, "init_lora_weights")),
+            found=f"{from_base[0]} with lora_dropout above 0",
+            allowed=f"{from_base[0]} without dropout: the part of the base weight that it takes out is not dropped, "
+            "and one adapter has one dropout",
+            hint="Write lora_dropout: 0, or init_lora_weights: true.",
+        )
+
+
+def _too_few_singular_values(task: TaskFile, method: str, linears: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
+    r = max(int(value) for value in possible_values(task, "r"))
+    widest = AdapterSpec(r=r, lora_alpha=1.0, rank_pattern=tuple(task.lora.rank_pattern.items()))
+    short = {name: min(shape) for name, shape in linears.items() if widest.rank_of(name) > min(shape)}
+    if short:
+        name = min(short, key=lambda name: short[name])
+        yield Problem(
+            where=task.where(_place(task, "r")),
+            found=f"r {widest.rank_of(name)} with init_lora_weights {method}",
+            allowed=f"at most {short[name]}, the singular values of {name}",
+            hint=f"Write r of at most {short[name]}, a rank_pattern for it, or leave it out of target_modules.",
+        )
+
+
+def _unused_patterns(task: TaskFile, linears: Sequence[str]) -> Iterator[Problem]:
+    for key in ("rank_pattern", "alpha_pattern"):
+        for pattern in getattr(task.lora, key):
+            probe = AdapterSpec(r=1, lora_alpha=1.0, rank_pattern=((pattern, 2),))
+            if not any(probe.rank_of(name) == 2 for name in linears):
+                names = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in linears}))
+                yield Problem(
+                    where=task.where(f"lora.{key}"),
+                    found=f"{pattern!r}, which fits no adapted linear",
+                    allowed=f"a regular expression that the path of one ends with; there are {names}",
+                    hint="Correct it, or remove it.",
+                )
+
+
+def _place(task: TaskFile, name: str) -> str:
+    return f"search.space.{name}" if name in task.search.space else f"lora.{name}"

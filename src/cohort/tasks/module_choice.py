@@ -1,0 +1,132 @@
+"""Keys of the ``lora`` section that tell modules apart, with PEFT's names and meanings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+from cohort.core.setting_fields import Refusal
+from cohort.tasks.fields import refuse, setting
+
+__all__ = ["module_choice_fields"]
+
+_NAMES = "a list of module names, or one regular expression for the whole path"
+
+
+def _refuse_unless_expression(text: str, *, at: tuple[str | int, ...] = ()) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        refuse(
+            Refusal(
+                found=f"{text!r}: {error}",
+                allowed="a regular expression, such as model.layers.0.self_attn.q_proj or down_proj",
+                hint="Correct it, or put a backslash before what should stand for itself.",
+                at=at,
+            )
+        )
+
+
+def _excluded(value: object) -> object:
+    if value is None:
+        return None
+    if isinstance(value, str) and value.strip():
+        _refuse_unless_expression(value)
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name.strip() for name in value):
+        return tuple(value)
+    refuse(Refusal(found=repr(value), allowed=_NAMES, hint="Write for example [down_proj], or remove the key."))
+
+
+def _layers(value: object) -> object:
+    if value is None:
+        return None
+    listed = value if isinstance(value, list | tuple) else [value]
+    if listed and all(isinstance(index, int) and not isinstance(index, bool) and index >= 0 for index in listed):
+        return tuple(listed)
+    allowed = "a layer's number from 0 on, or a list of them"
+    refuse(Refusal(found=repr(value), allowed=allowed, hint="Write for example [0, 1, 2], or remove the key."))
+
+
+def _layers_pattern(value: object) -> object:
+    if value is None:
+        return None
+    listed = value if isinstance(value, list | tuple) else [value]
+    if listed and all(isinstance(name, str) and name.strip() for name in listed):
+        for index, name in enumerate(listed):
+            _refuse_unless_expression(name, at=(index,) if isinstance(value, list) else ())
+        return tuple(listed)
+    refuse(
+        Refusal(found=repr(value), allowed="the name of the list of layers", hint="Write layers, or remove the key.")
+    )
+
+
+def _pattern(value: object, *, whole: bool, example: str) -> object:
+    kind = "a whole number of at least 1" if whole else "a number above 0"
+    if not isinstance(value, Mapping):
+        allowed = f"a mapping from regular expressions to {kind}"
+        refuse(Refusal(found=repr(value), allowed=allowed, hint=f"Write for example {example}, or remove the key."))
+    found = {}
+    for name, number in value.items():
+        if not isinstance(name, str) or not name:
+            refuse(Refusal(found=repr(name), allowed="a regular expression", hint=f"Write for example {example}."))
+        _refuse_unless_expression(name, at=(name,))
+        is_number = isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < float("inf")
+        if not is_number or (whole and number != int(number)):
+            refuse(Refusal(found=repr(number), allowed=kind, hint=f"Write for example {example}.", at=(name,)))
+        found[name] = int(number) if whole else float(number)
+    return found
+
+
+def module_choice_fields() -> dict[str, tuple[Any, Any]]:
+    """Return the fields of the section, by key."""
+    excluded = Annotated[
+        str | tuple[str, ...] | None,
+        BeforeValidator(_excluded),
+        PlainSerializer(lambda names: list(names) if isinstance(names, tuple) else names),
+    ]
+    layers = Annotated[
+        tuple[int, ...] | None,
+        BeforeValidator(_layers),
+        PlainSerializer(lambda found: None if found is None else list(found)),
+        WithJsonSchema({"type": ["integer", "array", "null"], "items": {"type": "integer", "minimum": 0}}),
+    ]
+    layers_pattern = Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_layers_pattern),
+        PlainSerializer(lambda found: None if found is None else list(found)),
+        WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
+    ]
+    ranks = Annotated[
+        dict[str, int], BeforeValidator(lambda value: _pattern(value, whole=True, example="{down_proj: 8}"))
+    ]
+    alphas = Annotated[
+        dict[str, float], BeforeValidator(lambda value: _pattern(value, whole=False, example="{down_proj: 16}"))
+    ]
+    return {
+        "exclude_modules": (
+            excluded,
+            setting(None, allowed=_NAMES, description="linear layers that get no adapter, also where targeted"),
+        ),
+        "layers_to_transform": (
+            layers,
+            setting(None, allowed="a layer's number, or a list", description="the layers that get adapters; null: all"),
+        ),
+        "layers_pattern": (
+            layers_pattern,
+            setting(
+                None, allowed="a name, or a list", description="name of the list that layers_to_transform counts in"
+            ),
+        ),
+        "rank_pattern": (
+            ranks,
+            setting({}, allowed="a mapping", description="ranks of layers that have another than r, by expression"),
+        ),
+        "alpha_pattern": (
+            alphas,
+            setting({}, allowed="a mapping", description="lora_alpha of layers that have another, by expression"),
+        ),
+    }

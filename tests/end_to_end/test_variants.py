@@ -1,0 +1,70 @@
+"""A sweep over variants of LoRA: interrupted it goes on to the same bits, and what excludes each other is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from cohort.core.errors import InputError
+from cohort.engine.tune import RunOptions, resume, tune
+from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
+
+OPTIONS = RunOptions(checkpoint_seconds=0.0, checkpoint_share=math.inf, token_budget=40)
+LORA: dict[str, Any] = {
+    "lora_dropout": 0.0,
+    "target_modules": "all-linear",
+    "exclude_modules": ["k_proj"],
+    "rank_pattern": {"down_proj": 3},
+    "alpha_pattern": {r"layers\.0\..*": 5},
+}
+SPACE: dict[str, Any] = {
+    "init_lora_weights": [True, "pissa", "pissa_niter_2", "olora"],
+    "loraplus_lr_ratio": 4,
+    "learning_rate": 1e-2,
+    "r": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("tiny"))
+
+
+def test_a_sweep_over_variants_goes_on_to_the_same_bits(folder: Path) -> None:
+    task = tiny_task(folder, lora=LORA, search={"space": SPACE}, early_exit="none")
+    tune(task, folder / "undisturbed", options=OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, folder / "stopped", options=OPTIONS, watcher=Interrupting(19), clock=TickingClock())
+    resume(folder / "stopped", options=OPTIONS)
+    assert outcome_of(folder / "stopped") == outcome_of(folder / "undisturbed")
+    base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, folder / "undisturbed" / "best")
+    assert not [name for name, _ in model.named_parameters() if "lora_" in name and "k_proj" in name]
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"lora": {"init_lora_weights": "pissa", "lora_dropout": 0.1}}, "pissa with lora_dropout above 0"),
+        ({"search": {"space": {"init_lora_weights": [True, "olora"]}}}, "olora with lora_dropout above 0"),
+        (
+            {"lora": {"init_lora_weights": "olora", "lora_dropout": 0.0}, "quantization": "fp8"},
+            "olora on a base model in fp8",
+        ),
+        ({"lora": {"rank_pattern": {"qproj": 4}}}, "'qproj', which fits no adapted linear"),
+        ({"lora": {"exclude_modules": "all"}}, "excludes nothing"),
+        ({"lora": {"init_lora_weights": "pissa", "lora_dropout": 0.0, "r": 999}, "search": {"space": {}}}, "999"),
+    ],
+)
+def test_what_no_trial_could_be_is_refused_before_training(
+    folder: Path, tmp_path: Path, sections: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        tune(tiny_task(folder, **sections), tmp_path / "run", options=OPTIONS)
+    assert not (tmp_path / "run").exists()
