@@ -184,7 +184,7 @@ def require_room_for_an_adapter(task: TaskFile, inputs: SizeInputs, *, base_byte
         return
     left = task.memory.limit - base_bytes
     room = int(left * (1 - task.memory.margin))
-    rank = max(spec.adapter.num_rows for spec in inputs.specs)
+    rank = inputs.most_rows
     # passes are left out on purpose: estimated from above, they would refuse limits that do once they are measured
     if aligned_rank(rank) * inputs.row_bytes > room:
         problem = task.located(too_large(rank, row_bytes=inputs.row_bytes, room=room, free_bytes=left))

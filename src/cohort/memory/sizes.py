@@ -169,6 +169,11 @@ class SizeInputs:
         return rows[: math.ceil(len(rows) / self.num_ranks)]
 
     @property
+    def most_rows(self) -> int:
+        """Rank rows of the adapter with the most."""
+        return max(spec.adapter.num_rows for spec in self.specs)
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of one rank row in the bank."""
         return rank_row_bytes(self.layout, has_compute_copy=self.machine.dtype == "bfloat16")
@@ -232,12 +237,7 @@ def choose_sizes(inputs: SizeInputs, *, free_bytes: int) -> Sizes:
         row, source = inputs.longest_row, inputs.longest_source
         raise InputError(
             row_too_long(needs, passes, left=left, longest_row=row, source=source, mode=mode)
-            or too_large(
-                max(spec.adapter.num_rows for spec in inputs.specs),
-                row_bytes=row_bytes,
-                room=room,
-                free_bytes=free_bytes,
-            )
+            or too_large(inputs.most_rows, row_bytes=row_bytes, room=room, free_bytes=free_bytes)
         )
     # each trial takes a multiple of 16 rank rows (aligned_rank), so a rest of fewer could hold none
     rank_rows = min(wanted, affordable // 16 * 16)
