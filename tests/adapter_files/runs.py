@@ -52,4 +52,5 @@ def adapter_of(decoder: Decoder, *, r: int = 2, seed: int = 0, modules: tuple[st
     chosen = modules or tuple(name for name in decoder.linears if name.endswith("q_proj"))
     layout = AdapterLayout({name: decoder.linears[name] for name in chosen})
     weights_rD = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(seed))
-    return PeftAdapter(spec=AdapterSpec(r=r, lora_alpha=4.0 * r), tensors=peft_tensors(layout, weights_rD))
+    spec = AdapterSpec(r=r, lora_alpha=4.0 * r)
+    return PeftAdapter(spec=spec, tensors=peft_tensors(layout, spec, weights_rD))
