@@ -10,7 +10,8 @@ from cohort.tuning.samplers import Proposal, Sampler, build_sampler
 from cohort.tuning.search_feedback import SearchFeedback
 from cohort.tuning.space import SearchSpace
 from cohort.tuning.space_syntax import parse_space
-from cohort.tuning.study import BestTrial, Study, StudyError
+from cohort.tuning.study import Study
+from cohort.tuning.study_trial import BestTrial, StudyError
 from cohort.tuning.trial_phase import TrialPhase
 
 __all__ = [

@@ -16,7 +16,8 @@ from cohort.tuning.candidate import Candidate
 from cohort.tuning.decisions import Decision, Reason
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
-from cohort.tuning.study import BestTrial, Study
+from cohort.tuning.study import Study
+from cohort.tuning.study_trial import BestTrial
 from cohort.tuning.trial_phase import TrialPhase
 
 __all__ = ["RecordedCurve", "ReplayReport", "replay_curves"]

@@ -7,59 +7,29 @@ order that respects each trial's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from cohort.core.errors import CohortError, RunStateError
 from cohort.core.events import Evaluated, StepDone, TrialEvent, TrialFailed
 from cohort.tuning.candidate import Candidate
-from cohort.tuning.decisions import COMPLETED, FAILED, IMPROVED, Decision, DecisionKind, Reason
+from cohort.tuning.decisions import COMPLETED, FAILED, Decision, DecisionKind, Reason
 from cohort.tuning.early_exit.rule import Observation, Rule, Verdict
 from cohort.tuning.early_exit.settings import EarlyExitSettings, build_rules
 from cohort.tuning.interventions import BY_USER, FROM_TRIAL, KEPT_BY_USER, USER, Intervention
 from cohort.tuning.objective_metric import LOSS, ObjectiveMetric
+from cohort.tuning.study_trial import BestTrial, StudyError, StudyTrial
 from cohort.tuning.trajectory import Trajectory
-from cohort.tuning.trial_phase import TrialPhase, may_become
+from cohort.tuning.trial_phase import TrialPhase
 
-__all__ = ["BestTrial", "ExitRuleError", "Study", "StudyError"]
+__all__ = ["ExitRuleError", "Study"]
 
 AskedT = TypeVar("AskedT")
 
 
-class StudyError(CohortError):
-    """The study received an impossible event: a bug of the caller or a damaged log."""
-
-
 class ExitRuleError(CohortError):
     """An exit rule's own code raised an error. The run stops where it was and can be resumed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestTrial:
-    """The best checkpoint: its trial, the steps it had done, the objective metric and the validation loss there."""
-
-    trial_id: int
-    step: int
-    value: float
-    validation_loss: float
-
-    def order(self, metric: ObjectiveMetric) -> tuple[float, ...]:
-        """Return its sort key among checkpoints (:meth:`ObjectiveMetric.order`)."""
-        return metric.order(self.value, validation_loss=self.validation_loss, step=self.step, trial_id=self.trial_id)
-
-
-@dataclass(kw_only=True)
-class _Trial:
-    candidate: Candidate
-    trajectory: Trajectory
-    state: TrialPhase = TrialPhase.WAITING
-    best: BestTrial | None = None
-    reason: Reason | None = None
-    # set by a person: no exit rule may stop it
-    is_protected: bool = False
-    # False once it has left the comparisons, for whatever reason: rules are not asked about it any more
-    is_ranked: bool = True
 
 
 class Study:
@@ -80,7 +50,7 @@ class Study:
         self._settings = settings
         self._metric = metric
         self._rules: tuple[Rule, ...] = build_rules(settings)
-        self._trials: dict[int, _Trial] = {}
+        self._trials: dict[int, StudyTrial] = {}
         self._decisions: list[Decision] = []
         self.add(candidates)
 
@@ -90,7 +60,7 @@ class Study:
             if candidate.trial_id in self._trials:
                 raise StudyError(f"trial {candidate.trial_id} is already in the study; give each candidate its own id")
             trajectory = Trajectory(ema_weight=self._settings.common.ema_weight)
-            self._trials[candidate.trial_id] = _Trial(candidate=candidate, trajectory=trajectory)
+            self._trials[candidate.trial_id] = StudyTrial(candidate=candidate, trajectory=trajectory)
             for rule in self._rules:
                 rule.add(candidate)
 
@@ -131,11 +101,11 @@ class Study:
         return tuple(trial_id for state in order for trial_id, trial in self._trials.items() if trial.state is state)
 
     def start(self, trial_id: int) -> None:
-        self._move(self._trial(trial_id), TrialPhase.RUNNING)
+        self._trial(trial_id).move(TrialPhase.RUNNING)
 
     def pause(self, trial_id: int) -> None:
         """Record that a running trial was taken out of its slot for the sake of others; it stays runnable."""
-        self._move(self._trial(trial_id), TrialPhase.READY)
+        self._trial(trial_id).move(TrialPhase.READY)
 
     def certain_to_stop(self) -> frozenset[int]:
         """Return parked trials that will be stopped whatever the others do, as long as no trial is added."""
@@ -149,11 +119,7 @@ class Study:
 
     def next_evaluation(self, trial_id: int) -> int | None:
         """Return the step after which a trial is evaluated next (now, if it has done them); None after the last."""
-        trial = self._trial(trial_id)
-        if trial.state.is_final:
-            return None
-        done = trial.trajectory.last_evaluated_step
-        return next((step for step in trial.candidate.evaluation_steps if step > done), None)
+        return self._trial(trial_id).next_evaluation
 
     @property
     def is_finished(self) -> bool:
@@ -189,11 +155,9 @@ class Study:
             decisions = self._end(
                 trial,
                 state=TrialPhase.FAILED,
-                decision=_study_decision(
-                    trial, kind=DecisionKind.STOP, reason=FAILED, numbers={}, message=event.message
-                ),
+                decision=trial.decided(DecisionKind.STOP, FAILED, numbers={}, message=event.message),
             )
-        elif not self._take_in(trial, event):
+        elif not trial.take_in(event):
             return ()
         else:
             decisions = self._decide(trial, event)
@@ -226,7 +190,7 @@ class Study:
         if kind is DecisionKind.STOP:
             decisions = self._end(trial, state=TrialPhase.STOPPED, decision=decision)
         elif kind is DecisionKind.RESUME:
-            self._move(trial, TrialPhase.READY)
+            trial.move(TrialPhase.READY)
             trial.reason, trial.is_protected = None, True
         elif kind is DecisionKind.PROTECT:
             trial.is_protected = True
@@ -282,51 +246,16 @@ class Study:
                     "resume with the settings and the version that began the run"
                 )
 
-    def _trial(self, trial_id: int) -> _Trial:
+    def _trial(self, trial_id: int) -> StudyTrial:
         try:
             return self._trials[trial_id]
         except KeyError:
             raise StudyError(f"trial {trial_id} is not in the study, which has {sorted(self._trials)}") from None
 
-    def _move(self, trial: _Trial, state: TrialPhase) -> None:
-        legal = may_become(trial.state)
-        if state not in legal:
-            raise StudyError(
-                f"trial {trial.candidate.trial_id} is {trial.state} and cannot become {state}; "
-                f"it can become {', '.join(sorted(legal)) or 'nothing else'}"
-            )
-        trial.state = state
-
-    def _take_in(self, trial: _Trial, event: StepDone | Evaluated) -> bool:
-        """Add the event to the curves; return False for one that was seen before."""
-        trajectory = trial.trajectory
-        is_step = isinstance(event, StepDone)
-        # A resumed executor repeats the steps since its checkpoint.
-        if event.step <= (trajectory.num_steps if is_step else trajectory.last_evaluated_step):
-            return False
-        name = f"trial {event.trial_id}"
-        if trial.state is not TrialPhase.RUNNING:
-            raise StudyError(f"{name} is {trial.state} but sent step {event.step}; start() it first")
-        if isinstance(event, StepDone):
-            due = self.next_evaluation(event.trial_id)
-            if event.step != trajectory.num_steps + 1:
-                raise StudyError(f"{name} went from step {trajectory.num_steps} to {event.step}; events are missing")
-            if due is None or event.step > due:
-                raise StudyError(f"{name} went on to step {event.step} without its evaluation after step {due}")
-            trajectory.add_step(event.loss, num_tokens=event.num_tokens)
-        else:
-            if event.step != trajectory.num_steps or event.step not in trial.candidate.evaluation_steps:
-                raise StudyError(
-                    f"{name} was evaluated after step {event.step}; it has done {trajectory.num_steps} and is "
-                    f"evaluated after {trial.candidate.evaluation_steps}"
-                )
-            trajectory.add_evaluation(event.validation_loss, num_tokens=event.num_tokens)
-        return True
-
-    def _decide(self, trial: _Trial, event: StepDone | Evaluated) -> list[Decision]:
-        decisions = []
-        if isinstance(event, Evaluated):
-            decisions.extend(self._update_best(trial, event))
+    def _decide(self, trial: StudyTrial, event: StepDone | Evaluated) -> list[Decision]:
+        decisions: list[Decision] = []
+        if isinstance(event, Evaluated) and (improved := trial.update_best(event, metric=self._metric)) is not None:
+            decisions.append(improved)
         observation = Observation(candidate=trial.candidate, event=event, trajectory=trial.trajectory)
         is_end = isinstance(event, Evaluated) and observation.is_last_step
         for rule in self._rules:
@@ -339,23 +268,9 @@ class Study:
                 return decisions
         if is_end:
             numbers = {"validation_loss": trial.trajectory.validation[-1].value, "planned_steps": event.step}
-            done = _study_decision(trial, kind=DecisionKind.FINISH, reason=COMPLETED, numbers=numbers)
+            done = trial.decided(DecisionKind.FINISH, COMPLETED, numbers=numbers)
             decisions.extend(self._end(trial, state=TrialPhase.FINISHED, decision=done))
         return decisions
-
-    def _update_best(self, trial: _Trial, event: Evaluated) -> list[Decision]:
-        value = self._metric.competing_value(event.validation_loss, event.metrics)
-        if value is None:
-            return []
-        best = trial.best
-        new = BestTrial(trial_id=event.trial_id, step=event.step, value=value, validation_loss=event.validation_loss)
-        if best is not None and new.order(self._metric) >= best.order(self._metric):
-            return []
-        trial.best = new
-        numbers = {self._metric.name: value, "validation_loss": event.validation_loss}
-        if best is not None:
-            numbers |= {"previous": best.value, "previous_step": best.step}
-        return [_study_decision(trial, kind=DecisionKind.NEW_BEST, reason=IMPROVED, numbers=numbers)]
 
     def _carry_out(self, rule: Rule, verdicts: Iterable[Verdict]) -> list[Decision]:
         """Turn a rule's verdicts into decisions and states, and what their endings lead to in turn."""
@@ -377,27 +292,27 @@ class Study:
                 decisions.extend(self._end(trial, state=TrialPhase.STOPPED, decision=decision))
                 continue
             if verdict.kind is DecisionKind.PARK:
-                self._move(trial, TrialPhase.PARKED)
+                trial.move(TrialPhase.PARKED)
             # A KEEP on arrival finds the trial still running, and it stays so.
             elif trial.state is TrialPhase.PARKED:
-                self._move(trial, TrialPhase.READY)
+                trial.move(TrialPhase.READY)
             decisions.append(decision)
         return decisions
 
-    def _end(self, trial: _Trial, *, state: TrialPhase, decision: Decision) -> list[Decision]:
+    def _end(self, trial: StudyTrial, *, state: TrialPhase, decision: Decision) -> list[Decision]:
         """End a trial and inform the rules, which may have waited for it."""
         # First the state, then the rules: an ending may open a barrier, whose verdicts end further trials in turn.
-        self._move(trial, state)
+        trial.move(state)
         trial.reason = decision.reason
         return [decision, *self._leave(trial)]
 
-    def _overrule(self, trial: _Trial, decision: Decision) -> list[Decision]:
+    def _overrule(self, trial: StudyTrial, decision: Decision) -> list[Decision]:
         """Let a protected trial go on that a rule would stop; for all others it is as if it had been stopped."""
         if trial.state is TrialPhase.PARKED:
-            self._move(trial, TrialPhase.READY)
+            trial.move(TrialPhase.READY)
         return [replace(decision, kind=DecisionKind.KEEP, reason=KEPT_BY_USER), *self._leave(trial)]
 
-    def _leave(self, trial: _Trial) -> list[Decision]:
+    def _leave(self, trial: StudyTrial) -> list[Decision]:
         """Take a trial out of the comparisons for good; return what that settles for others."""
         if not trial.is_ranked:
             return []
@@ -408,22 +323,8 @@ class Study:
         return decisions
 
 
-def _study_decision(
-    trial: _Trial, *, kind: DecisionKind, reason: Reason, numbers: Mapping[str, float], message: str = ""
-) -> Decision:
-    return Decision(
-        trial_id=trial.candidate.trial_id,
-        step=trial.trajectory.num_steps,
-        kind=kind,
-        reason=reason,
-        rule="study",
-        numbers=numbers,
-        message=message,
-    )
-
-
 def _verdicts(
-    rule: Rule, ask: Callable[[AskedT], Sequence[Verdict]], about: AskedT, *, trial: _Trial
+    rule: Rule, ask: Callable[[AskedT], Sequence[Verdict]], about: AskedT, *, trial: StudyTrial
 ) -> Sequence[Verdict]:
     """Return what ``rule`` answers; an error in its code names it, since it may be another package's."""
     try:

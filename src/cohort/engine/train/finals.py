@@ -29,7 +29,8 @@ from cohort.runs.results.measured_contender import measured_contender
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning.finals_plan import FinalsPlan, plan_finals
 from cohort.tuning.objective_metric import ObjectiveMetric
-from cohort.tuning.study import BestTrial, Study
+from cohort.tuning.study import Study
+from cohort.tuning.study_trial import BestTrial
 
 __all__ = ["Finals"]
 
