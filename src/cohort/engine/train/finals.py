@@ -186,7 +186,7 @@ def _shorter(
     """
     lengths = rows.lengths.reshape(-1, group_size).max(axis=1)
     most = int(lengths[list(row_ids)].max())
-    # a choice can be longer than its row: something has to go all the same
+    # a choice can be longer than its row: something has to be left out even then
     limit = most if longest is None else min(longest, most)
     return [row_id for row_id in row_ids if lengths[row_id] < limit], limit
 
