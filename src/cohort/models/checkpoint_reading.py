@@ -12,9 +12,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from cohort.core.errors import InputError, Problem
-from cohort.models.checkpoint_layout import FusedTensor
+from cohort.models.checkpoint_layout import FusedTensor, Piece
 from cohort.models.quantised_files import QuantisedFiles
 from cohort.models.safetensors_files import StoredTensor
+from cohort.models.stored_nf4 import is_stored, read_stored
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors
 
 __all__ = ["FusedContent", "read_fused", "read_quantised"]
@@ -44,14 +45,25 @@ class _CheckpointReader:
         try:
             target.copy_(self._mapped(file, key))
         except (SafetensorError, OSError) as error:
-            raise InputError(
-                Problem(
-                    where=str(file),
-                    found=f"a damaged file ({error})",
-                    allowed="a whole safetensors file",
-                    hint="Fetch it again.",
-                )
-            ) from error
+            raise _damaged(file, error) from error
+
+    def quantised(self, piece: Piece, *, device: torch.device) -> StoredTensors:
+        """Return what is kept of a weight that is stored quantised.
+
+        Raises:
+            InputError: its file is damaged, or it is stored in another layout.
+        """
+        file = self._stored[piece.key].file
+        try:
+            return read_stored(
+                lambda key: self._mapped(self._stored[key].file, key),
+                piece.key,
+                piece.shape,
+                where=str(file),
+                device=device,
+            )
+        except (SafetensorError, OSError) as error:
+            raise _damaged(file, error) from error
 
     def _mapped(self, file: Path, key: str) -> Tensor:
         if file not in self._opened:
@@ -60,6 +72,17 @@ class _CheckpointReader:
         handle, keys = self._opened[file]
         found: Tensor = handle.get_tensor(key if key in keys else key.removeprefix("model."))
         return found
+
+
+def _damaged(file: Path, error: Exception) -> InputError:
+    return InputError(
+        Problem(
+            where=str(file),
+            found=f"a damaged file ({error})",
+            allowed="a whole safetensors file",
+            hint="Fetch it again.",
+        )
+    )
 
 
 def _fused(fused: FusedTensor, reader: _CheckpointReader, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -95,6 +118,9 @@ def read_quantised(
         for fused in layout:
             if not fused.is_linear:
                 yield fused, _fused(fused, reader, dtype=dtype, device=device)
+                continue
+            if is_stored(stored, fused.pieces[0].key):
+                yield fused, [reader.quantised(piece, device=device) for piece in fused.pieces]
                 continue
             group = fused.name.removesuffix(".weight")
             kept = None if cache is None else cache.read(group, device=device)

@@ -75,6 +75,7 @@ class DecoderConfig:
         bos_token_id: First token of a sequence, where the checkpoint names one.
         eos_token_ids: Tokens that end a completion, as the checkpoint's generation settings name them.
         pad_token_id: Padding token, where the checkpoint names one.
+        stored_quantization: The weight format that the checkpoint's linears are stored in; none: as numbers.
     """
 
     family: str
@@ -105,6 +106,7 @@ class DecoderConfig:
     attention_scale: float | None = None
     attention_cap: float | None = None
     logit_cap: float | None = None
+    stored_quantization: str = "none"
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

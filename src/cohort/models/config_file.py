@@ -13,6 +13,7 @@ from cohort.core.errors import InputError, Problem, UnsupportedModelError
 from cohort.kernels.gated_activation import Activation
 from cohort.models.config import DecoderConfig, RotaryConfig
 from cohort.models.families import FAMILIES, ModelFamily
+from cohort.models.stored_nf4 import config_problem
 
 __all__ = ["read_config"]
 
@@ -75,6 +76,8 @@ def read_config(folder: Path) -> DecoderConfig:
             attention_scale=family.attention_scale(settings),
             attention_cap=family.attention_cap(settings),
             logit_cap=family.logit_cap(settings),
+            # others were refused above
+            stored_quantization="nf4" if raw.get("quantization_config") else "none",
         )
     except ValueError as error:
         raise InputError(
@@ -160,11 +163,11 @@ def _unsupported_settings(settings: Any, raw: Mapping[str, Any], family: ModelFa
     if getattr(settings, "attention_dropout", 0.0):
         allowed = "0.0 (the frozen model has no dropout; adapters have lora_dropout)"
         yield refused("attention_dropout", repr(settings.attention_dropout), allowed, "Set attention_dropout to 0.0.")
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "unknown")
-        allowed = "weights stored as float32, bfloat16 or float16"
-        hint = "Use the unquantised checkpoint of this model."
-        yield refused("quantization_config", f"weights stored as '{method}'", allowed, hint)
+    stored = raw.get("quantization_config")
+    if stored and (found := config_problem(stored)) is not None:
+        allowed = "weights stored as float32, bfloat16 or float16, or as bitsandbytes' nf4 with double quantisation"
+        hint = "Use the unquantised checkpoint of this model; `quantization` quantises it."
+        yield refused("quantization_config", found, allowed, hint)
     rotary = _rotary_settings(settings)
     if rotary["rope_type"] not in _ROTARY_TYPES:
         hint = "Choose a base model whose rotary frequencies do not change with the length of the sequence."

@@ -23,11 +23,20 @@ from cohort.models.decoder import Decoder
 from cohort.models.quantised_files import QuantisedFiles
 from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_headers
 from cohort.models.source import find_model
+from cohort.models.stored_nf4 import parts_of, tensor_problems
 from cohort.models.streaming.layer_streaming import LayerStreaming
-from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS, WeightFormat
+from cohort.models.weight_formats import NF4, PLAIN, WEIGHT_FORMATS, WeightFormat
 from cohort.models.weight_formats.weight_format import StoredTensors
 
-__all__ = ["WeightDtype", "check_checkpoint", "format_problem", "freeze_weights", "load_decoder", "load_tokenizer"]
+__all__ = [
+    "WeightDtype",
+    "check_checkpoint",
+    "format_problem",
+    "stored_problem",
+    "freeze_weights",
+    "load_decoder",
+    "load_tokenizer",
+]
 
 # fused: query-key-value, output, gate-up, down
 LINEARS_PER_LAYER = 4
@@ -94,6 +103,8 @@ def load_decoder(
     kept = _format_for(weight_format, dtype=chosen, device=device)
     folder = find_model(name_or_path)
     config = read_config(folder)
+    if (problem := stored_problem(config, name=weight_format, where="weight_format")) is not None:
+        raise InputError(problem)
     layout = checkpoint_layout(config)
     stored = _match(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)
     if kept.quantisation is None:
@@ -142,6 +153,19 @@ def format_problem(name: str, *, device: torch.device, where: Place | str) -> Pr
         found=f"{name} on {found}",
         allowed=f"on this device {', '.join(others)}; {name} takes an NVIDIA GPU of compute capability 8.9 or newer",
         hint="Choose another format, or a GPU such as an L40S or an H100.",
+    )
+
+
+def stored_problem(config: DecoderConfig, *, name: str, where: Place | str) -> Problem | None:
+    """Return what is wrong with the format ``name`` for a checkpoint that is stored quantised; None where it fits."""
+    stored = config.stored_quantization
+    if stored in (PLAIN.name, name):
+        return None
+    return Problem(
+        where=where,
+        found=f"{name}, for a base model whose checkpoint is stored in {stored}",
+        allowed=stored,
+        hint=f"Write quantization: {stored}, or name the unquantised checkpoint of this model.",
     )
 
 
@@ -250,6 +274,11 @@ def _match(
     tensors = _with_model_prefix(files.tensors)
     wanted = {piece.key: piece.shape for fused in layout for piece in fused.pieces}
 
+    quantised: set[str] = set()
+    if config.stored_quantization == NF4.name:
+        quantised = {piece.key for fused in layout if fused.is_linear for piece in fused.pieces}
+    known = {*wanted, *(part for key in quantised for part in parts_of(key))}
+
     def refuse(key: str, found: str, allowed: str, hint: str = _SAME_MODEL) -> None:
         problems.append(Problem(where=f"{tensors[key].file}: {key}", found=found, allowed=allowed, hint=hint))
 
@@ -259,6 +288,8 @@ def _match(
             # with a file unreadable, what it should hold is not known to be missing
             if not files.problems:
                 problems.append(_missing(key, shape, folder=folder, tensors=tensors))
+        elif key in quantised:
+            problems += tensor_problems(tensors, key, shape)
         elif stored.shape != shape:
             refuse(key, f"shape {list(stored.shape)}", f"shape {list(shape)}, as config.json says")
         elif stored.dtype not in weight_format.stored_dtypes:
@@ -267,12 +298,12 @@ def _match(
     for key in tensors:
         # tensors inside the layers that this architecture does not compute with: ignoring them would be wrong
         match = re.match(r"model\.layers\.(\d+)\.", key)
-        if match and int(match[1]) < config.num_layers and key not in wanted and "rotary_emb." not in key:
+        if match and int(match[1]) < config.num_layers and key not in known and "rotary_emb." not in key:
             found = f"a tensor that {config.architecture} with this config.json does not use"
             refuse(key, found, "the tensors of its layers")
     if problems:
         raise InputError(problems)
-    return {key: tensors[key] for key in wanted}
+    return {key: tensors[key] for key in known if key in tensors}
 
 
 def _with_model_prefix(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:

@@ -25,7 +25,7 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
 from cohort.models.source import find_model
 from cohort.models.targets import select_linears
-from cohort.models.weights import check_checkpoint, format_problem, load_tokenizer
+from cohort.models.weights import check_checkpoint, format_problem, load_tokenizer, stored_problem
 from cohort.prepare.adapter_specs import module_filter, variant_problems
 from cohort.prepare.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
@@ -201,10 +201,13 @@ def _layout(config: DecoderConfig, target_modules: Sequence[str]) -> AdapterLayo
 def _read_model(task: TaskFile, problems: list[Problem]) -> tuple[Path, DecoderConfig] | None:
     try:
         directory = find_model(task.model_name_or_path)
-        return directory, check_checkpoint(directory)
+        config = check_checkpoint(directory)
     except InputError as error:
         problems.extend(error.problems)
         return None
+    problem = stored_problem(config, name=task.quantization, where=task.where("quantization"))
+    problems += [] if problem is None else [problem]
+    return directory, config
 
 
 def _select_modules(task: TaskFile, config: DecoderConfig, problems: list[Problem]) -> tuple[str, ...] | None:
