@@ -13,6 +13,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from cohort.adapter_files.convert import BlockTarget
 from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.core.errors import InputError
 from cohort.engine.check import check_task
@@ -21,6 +22,7 @@ from cohort.prepare.inputs import read_inputs
 from cohort.runs.reader import RunReader
 from cohort.runs.requests.asking import ask
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
+from tests.cli.command import cohort
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
 
 SECTIONS: dict[str, Any] = {
@@ -109,3 +111,66 @@ def test_constraints_keep_ranks_that_blocks_divide(folder: Path) -> None:
         read_inputs(tiny_task(folder, search=search))
     inputs = read_inputs(tiny_task(folder, search={**search, "constraints": ["r % nblocks == 0"]}))
     assert inputs.num_trials == 3
+
+
+def test_export_as_lora_computes_the_same(folder: Path, tmp_path: Path) -> None:
+    with RunReader.open(folder / "run" / "run.db") as reader:
+        trial_id = next(trial.trial_id for trial in reader.trials() if trial.parameters["nblocks"] == 2)
+    dense = export_adapter(folder / "run", form=ExportForm.LORA, trial_id=trial_id, output=tmp_path / "lora")
+    assert dense.conversion is not None
+    export_adapter(folder / "run", form=ExportForm.PEFT, trial_id=trial_id, output=tmp_path / "peft")
+    assert "use_bdlora" not in json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
+    assert "cohort export RUN_DIR --to lora" in (tmp_path / "peft" / "README.md").read_text()
+    torch.testing.assert_close(logits(folder, tmp_path / "lora"), logits(folder, tmp_path / "peft"))
+    # neighbouring blocks together are one block; and once dense, n times the rank is exact
+    halves = export_adapter(
+        folder / "run",
+        form=ExportForm.BD,
+        trial_id=trial_id,
+        output=tmp_path / "bd",
+        blocks=BlockTarget(nblocks=2, rank=16, is_swapped=True),
+    )
+    assert halves.conversion is not None
+    assert "the same function" in halves.conversion
+    torch.testing.assert_close(logits(folder, tmp_path / "bd"), logits(folder, tmp_path / "peft"), rtol=1e-4, atol=1e-5)
+
+
+def test_export_as_blocks_says_what_is_lost(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunReader.open(folder / "run" / "run.db") as reader:
+        trial_id = next(trial.trial_id for trial in reader.trials() if trial.parameters["nblocks"] == 1)
+    out = ["-o", str(tmp_path / "bd"), "--trial", str(trial_id)]
+    arguments = ["--to", "bd", "--nblocks", "4", "--whiten", "4", "--distill-steps", "3"]
+    code, _, err = cohort(capsys, "export", str(folder / "run"), *out, *arguments)
+    assert code == 0, err
+    assert "% of the adapter's change is lost on the inputs of its rows" in err
+    assert "3 steps of distillation" in err
+    config = json.loads((tmp_path / "bd" / "adapter_config.json").read_text())
+    # as many parameters as LoRA of rank 8, in ranks that 4 blocks divide
+    assert (config["use_bdlora"]["nblocks"], config["r"]) == (4, 12)
+    assert torch.isfinite(logits(folder, tmp_path / "bd")).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("--to", "bd"), "no --nblocks"),
+        (("--to", "lora", "--nblocks", "2"), "--nblocks with --to lora"),
+        (("--to", "bd", "--nblocks", "5"), "5, which does not divide"),
+        (("--to", "bd", "--nblocks", "2", "--rank", "7"), "2, which does not divide r 7"),
+        (("--to", "bd", "--nblocks", "2", "--rank", "64"), "at most 16, with which nothing is lost"),
+    ],
+)
+def test_wrong_conversions_are_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], found: str
+) -> None:
+    code, _, err = cohort(capsys, "export", str(folder / "run"), "-o", str(tmp_path / "x"), *arguments)
+    assert code == 2
+    assert found in err
+    assert not (tmp_path / "x").exists()
+
+
+def logits(folder: Path, adapter: Path) -> torch.Tensor:
+    base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    with torch.no_grad():
+        found: torch.Tensor = PeftModel.from_pretrained(base, adapter).eval()(torch.arange(2, 40)[None]).logits
+    return found

@@ -7,9 +7,11 @@ import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.choose import BestSoFar, best_so_far, chosen_adapter
+from cohort.adapter_files.convert import BlockTarget, write_as_blocks, write_as_lora
 from cohort.adapters.merge import merge_into_base
 from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from cohort.core.durable_files import atomic_directory
@@ -30,6 +32,10 @@ class ExportForm(StrEnum):
     """An adapter directory."""
     MERGED = "merged"
     """The base model with the adapter added into its weights."""
+    LORA = "lora"
+    """An adapter directory with two dense factors, whatever structure the adapter has."""
+    BD = "bd"
+    """An adapter directory with block-diagonal factors (BD-LoRA)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +46,13 @@ class Exported:
         path: The directory.
         so_far: The checkpoint it is from, where the run has not finished.
         note: For the user, about the base model.
+        conversion: What the adapter became, and how near that is; None where it is as it was trained.
     """
 
     path: Path
     so_far: BestSoFar | None = None
     note: str | None = None
+    conversion: str | None = None
 
 
 def export_adapter(
@@ -54,6 +62,7 @@ def export_adapter(
     trial_id: int | None = None,
     output: Path | None = None,
     model: str | None = None,
+    blocks: BlockTarget | None = None,
 ) -> Exported:
     """Write an adapter of a run and return where it is.
 
@@ -62,9 +71,11 @@ def export_adapter(
         output: A new or empty directory; ``export-peft`` or ``export-merged`` in the run directory when None, followed
             by trial and step where it is not the run's best.
         model: Where the base model is now, if not where the run has it.
+        blocks: What to make of the adapter where the form is BD.
 
     Raises:
-        InputError: there is no such adapter, ``output`` is not empty, or the base model is gone or another one.
+        InputError: there is no such adapter, the blocks do not fit it, ``output`` is not empty, or the base model is
+            gone or another one.
         StorageFullError: the disk is full; nothing half-written stays.
     """
     directory = RunDirectory.open(run_directory)
@@ -85,16 +96,34 @@ def export_adapter(
                 hint="Choose another directory, or delete this one.",
             )
         )
-    base = _base_of(directory, form=form, model=model)
+    base, conversion = _base_of(directory, form=form, model=model), None
     step = None if so_far is None else so_far.step
     with chosen_adapter(directory, trial_id=trial_id, step=step, base=base) as source:
         # a checkpoint of an unfinished run may be replaced by the next one, so it is copied and not linked
         if form is ExportForm.PEFT:
             _copy(source, target, base=None if base is None else base.name)
-        else:
-            assert base is not None, "a merged model is made of its base"
+            return Exported(path=target, so_far=so_far, note=None if base is None else base.note)
+        assert base is not None, "only adapters as they are need no base"
+        if form is ExportForm.MERGED:
             _merge(source, target, base=base.directory)
-    return Exported(path=target, so_far=so_far, note=None if base is None else base.note)
+        elif form is ExportForm.LORA:
+            conversion = write_as_lora(source, target, base=base)
+        else:
+            assert blocks is not None, "the form BD says which blocks"
+            # the start is near: at the rate of training AdamW leaves it before it learns
+            rate = _learning_rate(directory, trial_id=trial_id) / 10
+            conversion = write_as_blocks(source, target, base=base, wish=blocks, learning_rate=rate)
+    return Exported(path=target, so_far=so_far, note=base.note, conversion=conversion)
+
+
+def _learning_rate(directory: RunDirectory, *, trial_id: int | None) -> float:
+    """Return that of a trial, or of the best one."""
+    with RunReader.open(directory.database) as reader:
+        facts = reader.facts()
+        wanted = facts.best_trial_id if trial_id is None else trial_id
+        trial = next((trial for trial in reader.trials() if trial.trial_id == wanted), None)
+    settings: dict[str, Any] = {**(facts.task.training or {}), **({} if trial is None else trial.parameters)}
+    return float(settings["learning_rate"])
 
 
 def _base_of(directory: RunDirectory, *, form: ExportForm, model: str | None) -> RunBase | None:

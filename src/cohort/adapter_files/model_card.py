@@ -58,7 +58,7 @@ def _quantised(facts: RunFacts) -> list[str]:
     ]
 
 
-def _loading(*, base_model: str, r: int) -> list[str]:
+def _loading(*, base_model: str, r: int, nblocks: int) -> list[str]:
     # vLLM refuses ranks above its limit and takes only certain values for it
     max_rank = next((rank for rank in _VLLM_RANKS if rank >= r), r)
     return [
@@ -75,13 +75,25 @@ def _loading(*, base_model: str, r: int) -> list[str]:
         'tokenizer = AutoTokenizer.from_pretrained("PATH/TO/THIS/FOLDER")',
         "```",
         "",
-        "With vLLM:",
-        "",
+        *(_without_blocks(nblocks) if nblocks > 1 else ["With vLLM:", ""]),
         "```sh",
         f"vllm serve {base_model} --enable-lora --max-lora-rank {max_rank} --lora-modules adapter=PATH/TO/THIS/FOLDER",
         "```",
         "",
     ]
+
+
+def _without_blocks(nblocks: int) -> list[str]:
+    return [
+        f"This is a BD-LoRA adapter of {nblocks} blocks: PEFT 0.19 or later loads it. vLLM releases without BD-LoRA "
+        "load it without an error and compute something else. Export it with `cohort export RUN_DIR --to lora` for "
+        "them, which changes nothing in what it computes:",
+        "",
+    ]
+
+
+def _whole(value: JsonValue, default: int) -> int:
+    return int(value) if isinstance(value, int | float) else default
 
 
 def _outcome(results: RunResults, trial: TrialRecord) -> dict[str, JsonValue]:
@@ -176,7 +188,11 @@ def render_model_card(results: RunResults, *, trial_id: int) -> str:
         "",
         *_table(evaluation_settings(facts), headers=("what", "value")),
         "",
-        *_loading(base_model=base_model, r=int(r) if isinstance(r, int | float) else 16),
+        *_loading(
+            base_model=base_model,
+            r=_whole(r, 16),
+            nblocks=_whole(settings.get("nblocks"), 1),
+        ),
         *_quantised(facts),
         "## Provenance",
         "",

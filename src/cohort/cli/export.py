@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +19,7 @@ from cohort.cli.options import (
     report_note,
     report_so_far,
 )
+from cohort.core.errors import InputError, Problem
 
 __all__ = ["export"]
 
@@ -25,21 +27,36 @@ __all__ = ["export"]
 def export(
     run_dir: RunDirArgument,
     to: Annotated[
-        Literal["peft", "merged"],
-        typer.Option("--to", help="peft: an adapter directory; merged: the base model with the adapter added in."),
+        Literal["peft", "merged", "lora", "bd"],
+        typer.Option(
+            "--to",
+            help="peft: an adapter directory; merged: the base model with the adapter added in; lora: BD-LoRA with "
+            "dense factors, which every server reads; bd: block-diagonal factors for tensor parallel servers.",
+        ),
     ] = "peft",
     trial: TrialOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="DIR", help="A new directory.  [default: RUN_DIR/export-peft or -merged]"
+            "-o", "--output", metavar="DIR", help="A new directory.  [default: RUN_DIR/export-FORM]"
         ),
     ] = None,
     model: ModelOption = None,
+    nblocks: Annotated[int | None, typer.Option("--nblocks", min=2, help="bd: blocks of each factor.")] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=1, help="bd: total rank.  [default: as many parameters as now]")
+    ] = None,
+    swapped: Annotated[bool, typer.Option("--swapped", help="bd: exchange the factors that get blocks.")] = False,
+    whiten: Annotated[
+        int, typer.Option("--whiten", min=0, metavar="ROWS", help="bd: lose least on so many training rows.")
+    ] = 0,
+    distill_steps: Annotated[
+        int, typer.Option("--distill-steps", min=0, metavar="N", help="bd: then train N steps to answer as before.")
+    ] = 0,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Export an adapter, or merge it into the base model.
+    """Export an adapter, convert it, or merge it into the base model.
 
     Unfinished runs use the best checkpoint so far and say so.
     """
@@ -48,9 +65,41 @@ def export(
 
         # before the import below, which loads torch: a wrong path is reported immediately
         RunDirectory.open(run_dir)
+        from cohort.adapter_files.convert import BlockTarget
         from cohort.adapter_files.export import ExportForm, export_adapter
 
-        exported = export_adapter(run_dir, form=ExportForm(to), trial_id=trial, output=output, model=model)
+        blocks = None
+        given = {"--nblocks": nblocks, "--rank": rank, "--swapped": swapped, "--whiten": whiten}
+        given |= {"--distill-steps": distill_steps}
+        require_blocks_options(to, given)
+        if nblocks is not None:
+            blocks = BlockTarget(
+                nblocks=nblocks, rank=rank, is_swapped=swapped, whiten_rows=whiten, distill_steps=distill_steps
+            )
+        exported = export_adapter(
+            run_dir, form=ExportForm(to), trial_id=trial, output=output, model=model, blocks=blocks
+        )
         report_note(exported.note)
+        report_note(exported.conversion)
         best = report_so_far(exported.so_far)
-        print(json.dumps({"path": str(exported.path), "best_so_far": best}) if as_json else exported.path)
+        shown = {"path": str(exported.path), "best_so_far": best, "conversion": exported.conversion}
+        print(json.dumps(shown) if as_json else exported.path)
+
+
+def require_blocks_options(to: str, given: Mapping[str, object]) -> None:
+    """Refuse ``--to bd`` without a number of blocks, and options of it with another form.
+
+    Raises:
+        InputError: either.
+    """
+    if to == "bd":
+        if given["--nblocks"] is None:
+            hint = "Write --nblocks 4, with the tensor parallel degree of the server."
+            raise InputError(Problem(where="--to bd", found="no --nblocks", allowed="--to bd --nblocks N", hint=hint))
+        return
+    unused = [option for option, value in given.items() if value]
+    if unused:
+        hint = "Write --to bd, or leave it out."
+        raise InputError(
+            [Problem(where=option, found=f"{option} with --to {to}", allowed="--to bd", hint=hint) for option in unused]
+        )

@@ -1,0 +1,157 @@
+"""BD-LoRA against LoRA with equally many parameters: the same sweep of learning rates for each, several seeds.
+
+Two real tasks on two small real models. Each structure (LoRA, BD-LoRA of 2, 4 and 8 blocks, swapped BD-LoRA) gets the
+rank that is as large as LoRA of ``--rank``, the same learning rates and the same scale; of each seed the best learning
+rate counts. No GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import RESULTS, print_table, write_result
+from cohort.adapters.block_diagonal import (
+    COLUMN_PARALLEL,
+    ROW_PARALLEL,
+    BlockDiagonal,
+    num_parameters,
+    rank_of_equal_size,
+)
+from cohort.engine.tune import tune
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.targets import select_linears
+from cohort.models.weights import check_checkpoint
+from cohort.runs.reader import RunReader
+from cohort.tasks.loading import task_from_mapping
+
+STRUCTURES = ("lora", "bd 2", "bd 4", "bd 8", "swapped 2", "swapped 4", "swapped 8")
+
+
+def blocks_of(structure: str) -> BlockDiagonal | None:
+    """Return the block structure that a name stands for; None for LoRA."""
+    kind, _, nblocks = structure.partition(" ")
+    if kind == "lora":
+        return None
+    if kind == "bd":
+        return BlockDiagonal(nblocks=int(nblocks))
+    return BlockDiagonal(nblocks=int(nblocks), target_modules_bd_a=COLUMN_PARALLEL, target_modules_bd_b=ROW_PARALLEL)
+
+
+def tasks(shared: Path) -> dict[str, dict[str, Any]]:
+    """Return the tasks: models meet text that they were not trained on."""
+    return {
+        "lower-case stories, babyllama105": {
+            "model_name_or_path": str(shared / "models/babyllama105/hf"),
+            "dataset": {"train": str(shared / "data/text/tinystories_lowercase.jsonl"), "max_length": 128},
+            "lora": {"target_modules": "all-linear"},
+        },
+        # its feed-forward width, 172, has no 8 blocks
+        "word problems, stories260K, attention only": {
+            "model_name_or_path": str(shared / "models/stories260K/hf"),
+            "dataset": {"train": str(shared / "data/sft/svamp.jsonl"), "max_length": 128},
+            "lora": {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+        },
+    }
+
+
+def run_structure(task: dict[str, Any], structure: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Tune one structure of a task and return its sizes and losses by learning rate and seed."""
+    blocks = blocks_of(structure)
+    known = linear_shapes(check_checkpoint(Path(task["model_name_or_path"])))
+    linears = {name: known[name] for name in select_linears(task["lora"]["target_modules"], paths=known)}
+    r = options.rank if blocks is None else rank_of_equal_size(linears, r=options.rank, blocks=blocks)
+    lora = {**task["lora"], "r": r, "lora_alpha": "2r"}
+    if blocks is not None:
+        lora["use_bdlora"] = {
+            "nblocks": blocks.nblocks,
+            "target_modules_bd_a": list(blocks.target_modules_bd_a),
+            "target_modules_bd_b": list(blocks.target_modules_bd_b),
+        }
+    data = {
+        **task,
+        "dataset": {**task["dataset"], "validation": 0.2, "on_long_rows": "truncate", "max_train_samples": 1200},
+        "lora": lora,
+        "training": {"max_steps": options.steps, "batch_size": 4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.05},
+        "evaluation": {
+            "max_examples": 48,
+            "warmup_evaluations": 1,
+            "every_fraction": 0.5,
+            "max_cost_fraction": 1000.0,
+            "finalists": 0,
+        },
+        "search": {"space": {"learning_rate": options.learning_rates, "seed": list(range(options.seeds))}},
+        "early_exit": "none",
+        "num_gpus": 0,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        tune(task_from_mapping(data, base_directory=Path(folder)), run)
+        with RunReader.open(run / "run.db") as reader:
+            trials = [(trial.parameters, trial.best_loss, trial.planned_steps) for trial in reader.trials()]
+    losses: dict[int, dict[float, float]] = {}
+    for parameters, loss, _ in trials:
+        value = math.inf if loss is None else loss
+        losses.setdefault(int(parameters["seed"]), {})[float(parameters["learning_rate"])] = value
+    best = [min(by_rate.values()) for _, by_rate in sorted(losses.items())]
+    return {
+        "structure": structure,
+        "r": r,
+        "parameters": num_parameters(linears, r=r, blocks=blocks),
+        "loss_mean": statistics.mean(best),
+        "loss_spread": statistics.stdev(best) if len(best) > 1 else 0.0,
+        "best_by_seed": best,
+        "best_learning_rate": [min(by_rate, key=by_rate.__getitem__) for _, by_rate in sorted(losses.items())],
+        "losses": {str(seed): by_rate for seed, by_rate in losses.items()},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the study and write its result file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shared", type=Path, required=True, help="folder with models/ and data/")
+    parser.add_argument("--rank", type=int, default=8, help="rank of the plain LoRA that all are as large as")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--learning-rates", type=float, nargs="+", default=[3e-3, 1e-2, 3e-2])
+    parser.add_argument("--structures", nargs="+", default=list(STRUCTURES))
+    parser.add_argument("--tiny", action="store_true", help="a minute at most, to try the script")
+    parser.add_argument("--out", type=Path, default=RESULTS / "bd_quality.json")
+    options = parser.parse_args(arguments)
+    if options.tiny:
+        options.steps, options.seeds, options.learning_rates, options.structures = 2, 1, [1e-2], ["lora", "bd 2"]
+    rows = []
+    for name, task in tasks(options.shared).items():
+        for structure in options.structures:
+            rows.append({"task": name, **run_structure(task, structure, options)})
+            print(
+                json.dumps({key: rows[-1][key] for key in ("task", "structure", "loss_mean", "loss_spread")}),
+                flush=True,
+            )
+    shown = ("task", "structure", "r", "parameters", "loss_mean", "loss_spread")
+    print_table(rows, columns=shown)
+    plain = {row["task"]: row["loss_mean"] for row in rows if row["structure"] == "lora"}
+    others = [row for row in rows if row["structure"] != "lora" and row["task"] in plain]
+    headline = {
+        f"{kind}_over_lora_loss_max": max(
+            row["loss_mean"] / plain[row["task"]] for row in others if kind in row["structure"]
+        )
+        for kind in ("bd", "swapped")
+        if any(kind in row["structure"] for row in others)
+    }
+    write_result(
+        options.out,
+        question="Does BD-LoRA reach the loss of LoRA with equally many parameters?",
+        headline=headline,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
