@@ -26,7 +26,7 @@ BLOCKS = BlockDiagonal(nblocks=2)
 
 
 def teacher_of(decoder: Decoder, layout: AdapterLayout) -> torch.Tensor:
-    rows = initial_weights(layout, r=4, seed=1, dtype=torch.float64)
+    rows = initial_weights(layout, SPEC, seed=1, dtype=torch.float64)
     generator = torch.Generator().manual_seed(2)
     for columns in layout.columns.values():
         rows[:, columns.b] = 0.1 * torch.randn(4, columns.b.stop - columns.b.start, generator=generator).double()
@@ -58,7 +58,7 @@ def test_gradients_are_those_of_the_divergence(tmp_path: Path, save: object) -> 
     save(tmp_path)  # type: ignore[operator]
     decoder = load_decoder(tmp_path, dtype="float64", device="cpu")
     layout = AdapterLayout(dict(decoder.linears))
-    teacher, student = teacher_of(decoder, layout), initial_weights(layout, r=4, seed=5, dtype=torch.float64)
+    teacher, student = teacher_of(decoder, layout), initial_weights(layout, SPEC, seed=5, dtype=torch.float64)
     bank = AdapterBank(layout, num_slots=2, num_rank_rows=32, dtype=torch.float64)
     slots = [bank.insert(dataclasses.replace(SPEC), AdapterState(weights=w)) for w in (teacher, student)]
     samples = [random_rows(3, seed=4).sample(i) for i in range(3)]

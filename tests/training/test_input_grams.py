@@ -15,17 +15,19 @@ from cohort.models.weights import load_decoder
 from cohort.training.input_grams import input_grams
 from tests.training.small_models import random_rows, save_llama
 
+SPEC = AdapterSpec(r=4, lora_alpha=8.0)
+
 
 def test_grams_are_those_of_the_inputs_and_nothing_stays_behind(tmp_path: Path) -> None:
     model = save_llama(tmp_path)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
     layout, blocks = AdapterLayout(dict(decoder.linears)), BlockDiagonal(nblocks=2)
     # B is zero: the adapter changes no input, so that the plain model's are the expected ones
-    weights, rows = initial_weights(layout, r=4, seed=1), random_rows(3, seed=2)
+    weights, rows = initial_weights(layout, SPEC, seed=1), random_rows(3, seed=2)
     before = [linear.frozen for layer in decoder.layers for linear in layer.linears]
     parts = {name: input_blocks(blocks, name, shape) for name, shape in layout.linears.items()}
     samples = [rows.sample(i) for i in range(3)]
-    grams = input_grams(decoder, layout, AdapterSpec(r=4, lora_alpha=8.0), weights, input_blocks=parts, samples=samples)
+    grams = input_grams(decoder, layout, SPEC, weights, input_blocks=parts, samples=samples)
     assert [linear.frozen for layer in decoder.layers for linear in layer.linears] == before
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in layout.linears}
     for name, module in model.named_modules():

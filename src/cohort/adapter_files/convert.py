@@ -98,6 +98,9 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
     own = spec.use_bdlora
     if wish.rank is None and own is not None and own.nblocks % wish.nblocks == 0:
         r = spec.r
+    if spec.has_patterns:
+        found, hint = "an adapter with rank_pattern or alpha_pattern", "Train one with a single rank and alpha."
+        raise InputError(Problem(where="--to bd", found=found, allowed="one rank and one alpha", hint=hint))
     _require_fit(blocks, layout, r=r, most=spec.r * wish.nblocks)
     rows = _rows(base) if wish.whiten_rows or wish.distill_steps else None
     machine = choose_machine(base.task.num_gpus, where=base.task.where("num_gpus")) if rows is not None else None
@@ -200,7 +203,7 @@ def _write(
         for path in sorted(source.iterdir()):
             if path.suffix in TOKENIZER_SUFFIXES and path.name != CONFIG_FILE:
                 shutil.copy2(path, partial / path.name)
-        (partial / WEIGHTS_FILE).write_bytes(serialised_weights(layout, weights_rD, blocks=spec.use_bdlora))
+        (partial / WEIGHTS_FILE).write_bytes(serialised_weights(layout, spec, weights_rD))
         (partial / CONFIG_FILE).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         card = source / "README.md"
         if card.is_file():

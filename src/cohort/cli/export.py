@@ -37,9 +37,7 @@ def export(
     trial: TrialOption = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="DIR", help="A new directory.  [default: RUN_DIR/export-FORM]"
-        ),
+        typer.Option("-o", "--output", metavar="DIR", help="A new directory.  [default: RUN_DIR/export-FORM]"),
     ] = None,
     model: ModelOption = None,
     nblocks: Annotated[int | None, typer.Option("--nblocks", min=2, help="bd: blocks of each factor.")] = None,

@@ -72,7 +72,7 @@ def distill(
     for step in range(num_steps):
         samples = [rows.sample(index) for index in order.batch(step)]
         divergences.append(_backward(decoder, bank, samples, teacher=frozen, student=trained))
-        bank.confine_gradients(trained)
+        bank.before_update((trained,))
         adamw_step(
             bank.weights_RD,
             grads_RD=bank.grads_RD,
@@ -90,6 +90,7 @@ def distill(
             compute_RD=None if bank.compute_RD is bank.weights_RD else bank.compute_RD,
             zero_grads=not bank.writes_gradients,
         )
+        bank.after_update((trained,))
     return Distilled(weights_rD=bank.read(trained).weights, divergences=tuple(divergences))
 
 
