@@ -99,8 +99,8 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
     if wish.rank is None and own is not None and own.nblocks % wish.nblocks == 0:
         r = spec.r
     if spec.has_patterns:
-        found, hint = "an adapter with rank_pattern or alpha_pattern", "Train one with a single rank and alpha."
-        raise InputError(Problem(where="--to bd", found=found, allowed="one rank and one alpha", hint=hint))
+        what, hint = "an adapter with rank_pattern or alpha_pattern", "Train one with a single rank and alpha."
+        raise InputError(Problem(where="--to bd", found=what, allowed="one rank and one alpha", hint=hint))
     _require_fit(blocks, layout, r=r, most=spec.r * wish.nblocks)
     rows = _rows(base) if wish.whiten_rows or wish.distill_steps else None
     machine = choose_machine(base.task.num_gpus, where=base.task.where("num_gpus")) if rows is not None else None
