@@ -70,3 +70,12 @@ def test_a_tokenizer_must_be_able_to_close_an_answer(make_tokenizer: Callable[..
     tokenizer.eos_token = None
     with pytest.raises(InputError, match="without an end-of-sequence token"):
         require_usable_tokenizer(tokenizer, where=Place(key=("dataset",)))
+
+
+def test_encode_prompt_adds_what_training_had(make_tokenizer: Callable[..., PreTrainedTokenizerBase]) -> None:
+    tokenizer = make_tokenizer(adds_eos=True)
+    ids = encode_prompt("Question\n", tokenizer=tokenizer, is_chat=False)
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.eos_token_id not in ids
+    assert encode_prompt("<s>Question\n", tokenizer=tokenizer, is_chat=False) == ids
+    assert encode_prompt("Question\n", tokenizer=tokenizer, is_chat=True) == ids[1:]
