@@ -2,6 +2,7 @@
 
     python -m benchmarks.several_gpus.run --part host_streamed     # one GPU
     python -m benchmarks.several_gpus.run --part links             # two GPUs or more
+    python -m benchmarks.several_gpus.run --part windows           # two GPUs or more
 
 `--tiny` tries a part out on any machine, with processes on the CPU in place of GPUs. Each part takes less than four
 minutes and writes one JSON file with a headline.
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
-from benchmarks.several_gpus import host_streamed, links
+from benchmarks.several_gpus import host_streamed, links, windows
 from benchmarks.several_gpus.part import Part
 
 __all__ = ["PARTS", "main"]
@@ -23,6 +24,7 @@ __all__ = ["PARTS", "main"]
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Part]]] = {
     "host_streamed": (host_streamed.QUESTION, host_streamed.measure),
     "links": (links.QUESTION, links.measure),
+    "windows": (windows.QUESTION, windows.measure),
 }
 
 

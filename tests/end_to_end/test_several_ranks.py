@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 from cohort.core.errors import RankLostError
+from cohort.core.events import StepDone
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.rank_process import RankProcess
+from cohort.training.executor import Executor
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
 
 OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
@@ -103,3 +107,28 @@ def test_a_killed_rank_ends_the_run_and_a_resume_gives_the_same_bits(
         tune(tiny_task(folder, **SECTIONS), tmp_path / "run", options=TWO, watcher=Killing())
     resume(tmp_path / "run", options=OPTIONS)
     assert result_of(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(RuntimeError("a bad row"), marks=pytest.mark.slow),
+        UnfinishedUpdateError("an optimizer step broke off"),
+    ],
+)
+def test_an_error_within_a_window_costs_no_trial_a_bit(
+    folder: Path, tmp_path: Path, expected: Outcome, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    step, calls = Executor.step, []
+
+    def failing(self: Executor, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+        calls.append(trial_ids)
+        # in the middle of the second window of rank 0, and again in the step by itself that follows
+        if len(calls) in (5, 6):
+            raise error
+        return step(self, trial_ids)
+
+    monkeypatch.setattr(Executor, "step", failing)
+    tune(tiny_task(folder, **SECTIONS), tmp_path / "run", options=TWO)
+    assert result_of(tmp_path / "run") == expected
+    assert len(calls) > 8

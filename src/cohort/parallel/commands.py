@@ -11,6 +11,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt, RankExecutor
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.shared_bytes import BytesHandle
+from cohort.parallel.step_window import StepWindow
 from cohort.training.executor import ExecutorSettings
 from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
@@ -28,6 +29,7 @@ __all__ = [
     "RankSetup",
     "Reply",
     "Rows",
+    "Run",
     "ShareParts",
     "State",
     "Step",
@@ -173,6 +175,16 @@ class Step:
 
     def run(self, rank: Rank) -> Any:
         return rank.executor.step(self.trial_ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Run a window of steps; return what it brought."""
+
+    quotas: Mapping[int, int]
+
+    def run(self, rank: Rank) -> StepWindow:
+        return rank.executor.run(self.quotas)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.answers import AnswerGenerator
 from cohort.parallel.peer_source import PeerSource
 from cohort.parallel.shared_bytes import BytesHandle
+from cohort.parallel.step_window import StepWindow, run_window
 from cohort.serving.generate import GenerateRequest, PickedToken, generation_tokens, stream
 from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
@@ -52,6 +53,10 @@ class RankExecutor(Executor):
         if rank not in (None, 0):
             raise ValueError(f"rank {rank} of an executor of one rank")
         return super().load(spec, state, rows=rows)
+
+    def run(self, quotas: Mapping[int, int]) -> StepWindow:
+        """Run up to ``quotas`` steps of each trial."""
+        return run_window(self, quotas)
 
     @property
     def num_recomputed(self) -> int:

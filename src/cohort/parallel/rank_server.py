@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import sys
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 import torch
@@ -20,6 +21,7 @@ from cohort.data.cache import default_cache_directory
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.step_window import StepWindow
 from cohort.parallel.transport import Channel
 
 __all__ = ["build_rank", "main", "serve"]
@@ -71,18 +73,20 @@ def _reply(command: Command, rank: Rank) -> Reply:
         value = command.run(rank)
     except Exception as raised:
         error = raised
+    if isinstance(value, StepWindow) and value.error is not None:
+        value = replace(value, error=portable(value.error))
     executor = rank.executor
     return Reply(
         value=value,
         error=None if error is None else portable(error),
-        cause=None if error is None or error.__cause__ is None else portable(error.__cause__),
+        cause=portable(error.__cause__) if error is not None and isinstance(error.__cause__, Exception) else None,
         shortages=executor.take_shortages(),
         token_budgets=executor.token_budgets,
         num_recomputed=executor.num_recomputed,
     )
 
 
-def portable(error: BaseException) -> BaseException:
+def portable(error: Exception) -> Exception:
     """Return ``error``, or its words where it cannot travel."""
     try:
         same = type(pickle.loads(pickle.dumps(error))) is type(error)

@@ -6,7 +6,7 @@ all step at the same time. No number is exchanged within a pass, so a trial has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from cohort.parallel.commands import (
     MakeRoom,
     Reply,
     Rows,
+    Run,
     ShareParts,
     State,
     Step,
@@ -38,6 +39,7 @@ from cohort.parallel.commands import (
 from cohort.parallel.peer_source import has_parts
 from cohort.parallel.rank_executor import Prompt, RankExecutor
 from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.step_window import StepWindow, joined
 from cohort.training.device_memory import DeviceMemory, is_out_of_memory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
@@ -228,6 +230,24 @@ class ReplicaExecutor:
             raise error
         return tuple(events[key] for key in self.resident if key in events)
 
+    def run(self, quotas: Mapping[int, int]) -> StepWindow:
+        """Run up to ``quotas`` steps of each trial, each rank at its own pace.
+
+        Raises:
+            RankLostError: a rank ended.
+        """
+        if self._unreported:
+            return StepWindow(rounds=(self.step(list(quotas)),))
+        shares = self._shares(quotas.keys())
+        found, error = self._all(
+            {rank: Run(quotas={key: quotas[key] for key in keys}) for rank, keys in shares.items() if rank},
+            local=(lambda: self._local.run({key: quotas[key] for key in shares[0]})) if 0 in shares else None,
+        )
+        window = joined(found[rank] for rank in sorted(found))
+        for event in (event for events in window.rounds for event in events):
+            self._places[event.trial_id].step = event.step
+        return window if error is None else replace(window, error=error)
+
     def evaluate(
         self,
         trial_ids: Sequence[int],
@@ -301,7 +321,7 @@ class ReplicaExecutor:
                 return rank
         raise BankFullError(f"no rank has room for an adapter of rank {spec.adapter.num_rows}")
 
-    def _shares(self, trial_ids: Sequence[int] | set[int]) -> dict[int, list[int]]:
+    def _shares(self, trial_ids: Iterable[int]) -> dict[int, list[int]]:
         shares: dict[int, list[int]] = {}
         for key in sorted(trial_ids, key=self.slot_of):
             shares.setdefault(self.rank_of(key), []).append(key)

@@ -12,6 +12,7 @@ from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt
+from cohort.parallel.step_window import StepWindow
 from cohort.training.device_memory import DeviceMemory
 from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.gradient_checkpointing import GradientCheckpointingPolicy
@@ -71,6 +72,7 @@ class TrainingExecutor(Protocol):
     def rank_of(self, trial_id: int) -> int: ...
     def steps_of(self, trial_id: int) -> int: ...
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
+    def run(self, quotas: Mapping[int, int]) -> StepWindow: ...
     def evaluate(
         self,
         trial_ids: Sequence[int],

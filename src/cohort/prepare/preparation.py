@@ -17,6 +17,7 @@ from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.plan import MemoryPlan, plan_memory
 from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.memory.weight_placement import choose_placement
+from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
@@ -24,6 +25,7 @@ from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_process import RankProcess
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
+from cohort.parallel.step_window import window_steps
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
@@ -144,6 +146,17 @@ class Preparation:
         model_hash = self.facts.inputs.model_hash
         assert model_hash is not None, "prepare() hashes the files of the model"
         return LoadedBackbone(decoder=self.decoder, model_hash=model_hash, memory=self.memory)
+
+    @property
+    def window_steps(self) -> int:
+        """Most steps between two boundaries."""
+        num_ranks, specs = self.sizes.capacity.num_ranks, self.proposals.largest()
+        residents = min(self.sizes.capacity.num_slots, -(-len(specs) // num_ranks))
+        rows_per_step = residents * sum(spec.batch_size for spec in specs) / len(specs)
+        tokens = rows_per_step * float(self.inputs.data.train.lengths.mean())
+        # forward, and the gradient of the stream: the weights are frozen
+        flops = 2 * count_model(self.inputs.config).linear_flops_per_token * tokens
+        return window_steps(num_ranks=num_ranks, device_type=self.machine.device.type, flops_per_step=flops)
 
     def build_executor(self) -> TrainingExecutor:
         """Allocate the bank; with several ranks, start the processes of the others, which load the model as well.

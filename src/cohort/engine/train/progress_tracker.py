@@ -48,6 +48,7 @@ class ProgressTracker:
         kept_share: float,
         flat_tokens: float = 0.0,
         recomputed_passes: Callable[[], int] = lambda: 0,
+        steps_in_windows: bool = False,
     ) -> None:
         """Watch ``study``.
 
@@ -56,6 +57,7 @@ class ProgressTracker:
             kept_share: Share of the trials that go on after warm-up, for the time left.
             flat_tokens: Steps of fewer tokens take as long as one of this many; 0 on a CPU.
             recomputed_passes: Returns how many passes used gradient checkpointing.
+            steps_in_windows: Whether the events of several steps arrive at once.
         """
         self._run, self._study, self._clock, self._watcher = run, study, run.clock, run.watcher
         self._recomputed_passes = recomputed_passes
@@ -69,7 +71,8 @@ class ProgressTracker:
         self._updated = -1.0
         self._pace = MeasuredPace(flat_tokens=flat_tokens)
         self._ticked: float | None = None
-        self._evaluated_seconds = 0.0
+        self._evaluated_seconds = self._trained_seconds = 0.0
+        self._steps_in_windows = steps_in_windows
 
     def add(self, trials: Sequence[PlannedTrial]) -> None:
         """Count trials that were proposed later."""
@@ -97,6 +100,8 @@ class ProgressTracker:
         spent = self._run.time_spent
         evaluated = spent.total(Activity.EVALUATE) + spent.total(Activity.GENERATE)
         evaluating, self._evaluated_seconds = evaluated - self._evaluated_seconds, evaluated
+        trained = spent.total(Activity.TRAIN)
+        stepping, self._trained_seconds = trained - self._trained_seconds, trained
         before, self._ticked = self._ticked, now
         steps = [event.num_tokens for event in events if isinstance(event, StepDone)]
         evaluations = [event.num_tokens for event in events if isinstance(event, Evaluated)]
@@ -104,7 +109,8 @@ class ProgressTracker:
             self._pace.took_evaluation(len(evaluations), num_tokens=sum(evaluations), seconds=evaluating)
         # what came before the first tick is reading and measuring the base
         if steps and before is not None:
-            self._pace.took_step(len(steps), num_tokens=sum(steps), seconds=now - before - evaluating)
+            seconds = stepping if self._steps_in_windows else now - before - evaluating
+            self._pace.took_step(len(steps), num_tokens=sum(steps), seconds=seconds)
 
     def snapshot(self, phase: str) -> RunProgress:
         """Return the run at this moment."""

@@ -1,5 +1,8 @@
 """The loop of an executor: admit trials, step all that are resident, give each task its own results.
 
+On several ranks a round of the loop is a window of steps: its events reach the tasks in the order of the steps, and who
+comes and goes is settled at its end.
+
 Usually there is one task. Several may share an executor when their base model and their adapted linears are the same: a
 task of higher priority takes slots at the next step boundary. A trial's bits depend neither on the others in its pack
 nor on being parked, so every task ends as it would have alone.
@@ -7,12 +10,12 @@ nor on being parked, so every task ends as it would have alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
-from cohort.engine.train.isolation import one_line, run_isolated
+from cohort.engine.train.isolation import is_run_wide, one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.scheduling.admission import Capacity, admit
@@ -36,6 +39,7 @@ class Session:
         stop_requested: Callable[[], bool],
         at_boundary: Callable[[], None] = lambda: None,
         on_end: Callable[[Supervisor], None] = lambda _: None,
+        window_steps: int = 1,
     ) -> None:
         """Start without a task.
 
@@ -45,10 +49,14 @@ class Session:
             clock: Measures steps.
             stop_requested, at_boundary: Called at each step boundary; ``at_boundary`` may call :meth:`join`.
             on_end: Receives a task once all of its trials have ended and its last checkpoint is made.
+            window_steps: Most steps between two boundaries; no trial passes its next evaluation.
         """
         self._executor, self._capacity, self._clock = executor, capacity, clock
         self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
+        self._window_steps = window_steps
         self._members: list[Supervisor] = []
+        # after an error in a window: a step by itself says whose it is
+        self._is_careful = False
         self._has_warned = False
 
     def join(self, member: Supervisor) -> None:
@@ -114,8 +122,12 @@ class Session:
             member.record([failure])
 
     def _step(self) -> None:
-        """One optimizer step of every resident trial of every task."""
+        """Step the resident trials of every task: once, or a window of steps."""
         began = self._clock.monotonic()
+        if self._window_steps > 1 and not self._is_careful:
+            self._take_window(began)
+            return
+        self._is_careful = False
         steps_done, failed = run_isolated(
             self._executor.step,
             sorted(self._executor.resident),
@@ -123,7 +135,28 @@ class Session:
             reload=self._reload,
             on_split=self._warn_of_split,
         )
+        self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
+
+    def _take_window(self, began: float) -> None:
+        quotas = {}
+        for key in self._executor.resident:
+            member, trial_id = self._owner(key)
+            quotas[key] = min(self._window_steps, member.steps_to_evaluation(trial_id))
+        window = self._executor.run(quotas)
+        if window.error is not None and is_run_wide(window.error):
+            raise window.error
         seconds = self._clock.monotonic() - began
+        total = sum(event.num_tokens for events in window.rounds for event in events)
+        for events in window.rounds:
+            share = sum(event.num_tokens for event in events) / total if total else 1 / len(window.rounds)
+            self._took(events, {}, seconds=share * seconds)
+        if window.error is not None:
+            self._is_careful = True
+            for key in set(window.broken) & set(self._executor.resident):
+                self._reload(key)
+
+    def _took(self, steps_done: Sequence[StepDone], failed: Mapping[int, TrialFailed], *, seconds: float) -> None:
+        """Give each task its own results of one step of each trial."""
         total = sum(event.num_tokens for event in steps_done)
         for member in self._members:
             own = _own(member, steps_done)

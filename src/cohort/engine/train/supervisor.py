@@ -144,6 +144,12 @@ class Supervisor:
             rank=rank,
         )
 
+    def steps_to_evaluation(self, trial_id: int) -> int:
+        """Return the steps of a resident trial up to its next evaluation, or to its end."""
+        following = self._study.next_evaluation(trial_id)
+        last = self._specs[trial_id].num_steps if following is None else following
+        return max(1, last - self.share.steps_of(trial_id))
+
     def evict(self, trial_id: int) -> None:
         """Take a running trial out to make room for more urgent ones; it stays runnable."""
         self._study.pause(trial_id)
@@ -218,8 +224,14 @@ class Supervisor:
             seconds: The task's part of the time it took.
         """
         self._run.time_spent.add(Activity.TRAIN, seconds)
-        # a trial that was put back to an earlier state repeats what is known
-        new = [event for event in steps_done if event.step > self._steps_known(event.trial_id)]
+        resident = set(self.share.resident)
+        # a trial that was put back to an earlier state repeats what is known; one that ended within a window has no
+        # further steps
+        new = [
+            event
+            for event in steps_done
+            if event.step > self._steps_known(event.trial_id) and event.trial_id in resident
+        ]
         # by trial, not by slot: rules that depend on the order of results must not see which slots a resume chose
         events: list[TrialEvent] = sorted([*new, *failed], key=lambda event: event.trial_id)
         decisions = [decision for event in events for decision in self._observe(event)]
@@ -302,6 +314,9 @@ class Supervisor:
 
     def _leave(self, trial_id: int, *, keep: _Keep) -> None:
         states = self._run.state_store
+        if self.share.steps_of(trial_id) > self._steps_known(trial_id):
+            # it ended within a window of steps: its state is further than its record
+            keep = _Keep.NEVER
         if keep is _Keep.ALWAYS:
             states.put_state(trial_id, self.share.unload(trial_id, on_device=states.keeps_on_device))
         elif keep is _Keep.WHILE_THERE_IS_ROOM and states.has_room_for_spares:

@@ -81,6 +81,7 @@ class TaskRun:
             kept_share=early_exit.kept_share,
             # up to here a GPU replays recorded passes, which take as long with fewer tokens
             flat_tokens=GRAPH_TOKENS if preparation.machine.device.type == "cuda" else 0,
+            steps_in_windows=preparation.window_steps > 1,
             recomputed_passes=share.recomputed_passes,
         )
         self._gpu_seconds_before = sum(facts.seconds.get(activity, 0.0) for activity in _ON_GPU)

@@ -31,6 +31,7 @@ class TaskSession:
     def __init__(self, preparation: Preparation, *, clock: Clock) -> None:
         """Build the executor that ``preparation`` asks for; other tasks of the session use it as it is."""
         self.sizes, self._plan, self._clock = preparation.sizes, preparation.memory, clock
+        self._window_steps = preparation.window_steps
         self._executor = preparation.build_executor()
         self._executor.reliefs.append(self._make_room)
         self._num_joined = 0
@@ -114,6 +115,7 @@ class TaskSession:
             stop_requested=stop.is_set,
             at_boundary=at_boundary,
             on_end=lambda supervisor: ended.append(self._members.pop(supervisor)),
+            window_steps=self._window_steps,
         )
         try:
             with stopping_gently(stop):

@@ -1,0 +1,81 @@
+"""Several steps of each trial in one command, so that ranks wait for each other, and for rank 0, once a window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Protocol
+
+from cohort.core.events import StepDone
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
+
+__all__ = ["StepWindow", "Stepping", "joined", "run_window", "window_steps"]
+
+# a window is the time in which nothing is decided and nobody is heard
+WINDOW_SECONDS = 2.0
+MOST_STEPS = 16
+# a step of a GPU takes at least as long as its launches
+LEAST_STEP_SECONDS = 0.03
+FLOPS_PER_SECOND = {"cuda": 4e14, "cpu": 2e10}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindow:
+    """What a window brought.
+
+    Attributes:
+        rounds: The first steps of all trials, then the second ones, and so on.
+        error: What ended it early on a rank; the steps before are done.
+        broken: Trials whose update broke off: they have to be loaded again from a state.
+    """
+
+    rounds: tuple[tuple[StepDone, ...], ...]
+    error: Exception | None = None
+    broken: tuple[int, ...] = ()
+
+
+class Stepping(Protocol):
+    """Steps trials together."""
+
+    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
+
+
+def run_window(executor: Stepping, quotas: Mapping[int, int]) -> StepWindow:
+    """Run up to ``quotas`` steps of each trial, all that are left together; a trial whose loss is no number stops."""
+    rounds: list[tuple[StepDone, ...]] = []
+    left = {trial_id: count for trial_id, count in quotas.items() if count > 0}
+    while left:
+        try:
+            events = executor.step(tuple(left))
+        except Exception as error:
+            broken = tuple(left) if isinstance(error, UnfinishedUpdateError) else ()
+            return StepWindow(rounds=tuple(rounds), error=error, broken=broken)
+        rounds.append(events)
+        ended = {event.trial_id for event in events if not math.isfinite(event.loss)}
+        left = {trial_id: count - 1 for trial_id, count in left.items() if count > 1 and trial_id not in ended}
+    return StepWindow(rounds=tuple(rounds))
+
+
+def joined(windows: Iterable[StepWindow]) -> StepWindow:
+    """Return the windows of several ranks as one, round by round; the error is the first rank's that has one."""
+    found = list(windows)
+    empty: tuple[StepDone, ...] = ()
+    return StepWindow(
+        rounds=tuple(sum(parts, empty) for parts in zip_longest(*(each.rounds for each in found), fillvalue=empty)),
+        error=next((each.error for each in found if each.error is not None), None),
+        broken=tuple(trial_id for each in found for trial_id in each.broken),
+    )
+
+
+def window_steps(*, num_ranks: int, device_type: str, flops_per_step: float) -> int:
+    """Return the most steps of a window: one where there is one rank, else what takes about two seconds.
+
+    By arithmetic and not by a clock: on a GPU the last bits of a trial depend on its pack, and so on when trials come
+    and go.
+    """
+    if num_ranks == 1:
+        return 1
+    seconds = max(LEAST_STEP_SECONDS, flops_per_step / FLOPS_PER_SECOND[device_type])
+    return max(1, min(MOST_STEPS, int(WINDOW_SECONDS / seconds)))

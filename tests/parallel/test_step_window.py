@@ -1,0 +1,74 @@
+"""Windows of steps: what they bring, and how those of several ranks are joined. The same bits: tests/end_to_end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cohort.core.events import StepDone
+from cohort.parallel.step_window import MOST_STEPS, StepWindow, joined, run_window, window_steps
+from cohort.training.optimizers.optimizer import UnfinishedUpdateError
+
+
+def event(trial_id: int, step: int, *, loss: float = 1.0) -> StepDone:
+    return StepDone(trial_id=trial_id, step=step, loss=loss, grad_norm=1.0, learning_rate=0.1, num_tokens=4)
+
+
+class Trials:
+    """Steps trials; one of them raises at a step, or has a loss that is no number."""
+
+    def __init__(self, *, fails: Exception | None = None, at: int = 0, nan: int | None = None) -> None:
+        self.steps: dict[int, int] = {}
+        self.fails, self.at, self.nan = fails, at, nan
+
+    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
+        assert trial_ids is not None
+        if self.fails is not None and self.steps.get(trial_ids[0], 0) == self.at:
+            raise self.fails
+        done = []
+        for trial_id in trial_ids:
+            self.steps[trial_id] = step = self.steps.get(trial_id, 0) + 1
+            done.append(event(trial_id, step, loss=float("nan") if trial_id == self.nan else 1.0))
+        return tuple(done)
+
+
+def test_each_trial_takes_its_steps() -> None:
+    trials = Trials()
+    window = run_window(trials, {3: 2, 1: 1, 2: 4, 5: 0})
+    assert trials.steps == {3: 2, 1: 1, 2: 4}
+    assert [[each.trial_id for each in events] for events in window.rounds] == [[3, 1, 2], [3, 2], [2], [2]]
+    assert window.error is None
+
+
+def test_a_trial_whose_loss_is_no_number_takes_no_further_step() -> None:
+    trials = Trials(nan=1)
+    run_window(trials, {1: 5, 2: 5})
+    assert trials.steps == {1: 1, 2: 5}
+
+
+@pytest.mark.parametrize(("error", "broken"), [(RuntimeError("bad"), ()), (UnfinishedUpdateError("half"), (1, 2))])
+def test_an_error_ends_the_window_and_keeps_the_steps_before_it(error: Exception, broken: tuple[int, ...]) -> None:
+    window = run_window(Trials(fails=error, at=2), {1: 5, 2: 5})
+    assert len(window.rounds) == 2
+    assert window.error is error
+    assert window.broken == broken
+
+
+def test_windows_of_ranks_are_joined_round_by_round() -> None:
+    error = RuntimeError("bad")
+    one = StepWindow(rounds=((event(0, 1),), (event(0, 2),)), error=error, broken=(0,))
+    other = StepWindow(rounds=((event(1, 7), event(2, 1)), (event(1, 8),), (event(1, 9),)))
+    window = joined([one, other])
+    found = [[(each.trial_id, each.step) for each in events] for events in window.rounds]
+    assert found == [[(0, 1), (1, 7), (2, 1)], [(0, 2), (1, 8)], [(1, 9)]]
+    assert (window.error, window.broken) == (error, (0,))
+    assert joined([]).rounds == ()
+
+
+def test_windows_take_about_two_seconds_and_one_rank_has_none() -> None:
+    assert window_steps(num_ranks=1, device_type="cpu", flops_per_step=1.0) == 1
+    assert window_steps(num_ranks=2, device_type="cpu", flops_per_step=1.0) == MOST_STEPS
+    assert window_steps(num_ranks=2, device_type="cpu", flops_per_step=1e10) == 4
+    # 16,000 tokens of an 8B model
+    assert window_steps(num_ranks=4, device_type="cuda", flops_per_step=4 * 8e9 * 16_000) == 1
