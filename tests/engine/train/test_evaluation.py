@@ -26,7 +26,8 @@ class Executor:
         self.asked.append((tuple(trial_ids), rows, tuple(row_ids)))
         return {trial_id: self._loss(float(trial_id)) for trial_id in trial_ids}
 
-    def evaluate_base(self, *, rows: Any, row_ids: Sequence[int]) -> EvaluationLoss:
+    def evaluate_base(self, *, rows: Any, row_ids: Sequence[int], objective: str) -> EvaluationLoss:
+        assert objective == "the task's own"
         return self._loss(9.0)
 
     def _loss(self, value: float) -> EvaluationLoss:
@@ -58,7 +59,9 @@ def executor() -> Executor:
 def evaluator(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> RunEvaluator:
     monkeypatch.setattr(evaluation, "RowScores", Scores)
     data = SimpleNamespace(validation=ROWS)
-    preparation: Any = SimpleNamespace(inputs=SimpleNamespace(data=data), evaluation_rows=(4, 1))
+    preparation: Any = SimpleNamespace(
+        inputs=SimpleNamespace(data=data), evaluation_rows=(4, 1), objective="the task's own"
+    )
     fake: Any = executor
     time_spent: Any = None
     return RunEvaluator(preparation, fake, time_spent=time_spent)
