@@ -16,6 +16,7 @@ from cohort.models.config import DecoderConfig
 from cohort.models.config_file import read_config
 from cohort.models.decoder import Decoder
 from cohort.models.streaming.layer_streaming import LayerStreaming
+from cohort.models.weight_formats import PLAIN, WeightFormat
 from cohort.models.weights import freeze_weights
 
 __all__ = ["SHAPES", "gsm8k_rows", "hf_config", "num_parameters", "random_decoder", "rows_of_lengths"]
@@ -85,7 +86,12 @@ def hf_config(shape: str, *, num_layers: int | None = None) -> dict[str, Any]:
 
 
 def random_decoder(
-    config: DecoderConfig, *, device: str, dtype: torch.dtype, streaming: LayerStreaming | None = None
+    config: DecoderConfig,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    streaming: LayerStreaming | None = None,
+    weight_format: WeightFormat = PLAIN,
 ) -> Decoder:
     """Return a decoder with normal weights of std 0.02 and unit norms; its speed is a real model's."""
     generator = torch.Generator(device).manual_seed(0)
@@ -95,7 +101,7 @@ def random_decoder(
         return tensor.fill_(1.0) if len(shape) == 1 else tensor.normal_(std=0.02, generator=generator)
 
     drawn_all = ((fused, drawn(fused.shape)) for fused in checkpoint_layout(config))
-    tensors, products = freeze_weights(drawn_all, streaming=streaming)
+    tensors, products = freeze_weights(drawn_all, streaming=streaming, weight_format=weight_format)
     ring = None if streaming is None else streaming.ring()
     return Decoder(config, tensors=tensors, products=products, ring=ring)
 

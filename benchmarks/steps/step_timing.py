@@ -84,8 +84,10 @@ def trial_specs(ranks: Sequence[int], *, batch_size: int, learning_rate: float =
     ]
 
 
-def build_executor(decoder: Decoder, specs: Sequence[TrialSpec], rows: TokenisedRows, *, token_budget: int) -> Executor:
-    """Return an executor in which all of ``specs`` are resident."""
+def build_executor(
+    decoder: Decoder, specs: Sequence[TrialSpec], rows: TokenisedRows, *, token_budget: int, graph_tokens: int = 0
+) -> Executor:
+    """Return an executor in which all of ``specs`` are resident; it records passes of up to ``graph_tokens``."""
     executor = Executor(
         decoder,
         target_linears=decoder.linears,
@@ -95,6 +97,7 @@ def build_executor(decoder: Decoder, specs: Sequence[TrialSpec], rows: Tokenised
             num_rank_rows=sum(-(-spec.adapter.r // 16) * 16 for spec in specs),
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
+            graph_tokens=graph_tokens,
         ),
         device=decoder.device,
         compute_dtype=decoder.dtype,

@@ -28,11 +28,11 @@ from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.session import Session
 from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.memory.sizes import Sizes
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.runs.directory import RunDirectory
 from cohort.runs.records import NewTrial
 from cohort.runs.store import RunStore
 from cohort.training.evaluation_loss import EvaluationLoss
-from cohort.training.executor import Executor
 from cohort.training.trial import TrialSpec, TrialState
 from cohort.tuning import EarlyExitSettings, RecordedCurve, ReplayReport, Study, replay_curves
 
@@ -78,7 +78,7 @@ def predicted(planned: Sequence[PlannedGridTrial], curves: Curves, settings: Ear
     return replay_curves(recorded, settings)
 
 
-class TimedExecutor(Executor):
+class TimedExecutor(RankExecutor):
     """An executor that adds up where its time goes and reports recorded losses instead of its own."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -126,10 +126,17 @@ class TimedExecutor(Executor):
         self.counts["evaluated_tokens"] += sum(outcome.num_tokens for outcome in found.values())
         return found
 
-    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
+    def load(
+        self,
+        spec: TrialSpec,
+        state: TrialState | None = None,
+        *,
+        rows: TokenisedRows | None = None,
+        rank: int | None = None,
+    ) -> int:
         """As the executor's."""
         with self._timed("new adapters" if state is None else "states in"):
-            return super().load(spec, state, rows=rows)
+            return super().load(spec, state, rows=rows, rank=rank)
 
     def unload(self, trial_id: int, *, on_device: bool = False) -> TrialState:
         """As the executor's."""

@@ -31,6 +31,7 @@ from cohort.machine.machine import Machine
 from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, estimated_needs, size_facts
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
+from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
 from cohort.tuning import EarlyExitSettings, EvaluationPlan, EvaluationSettings, plan_evaluation_rows
 from cohort.tuning.evaluation_times import Workload
 
@@ -106,6 +107,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
+    parser.add_argument("--format", choices=sorted(WEIGHT_FORMATS), default=PLAIN.name, help="of the frozen weights")
     parser.add_argument("--rows", type=int, default=160)
     parser.add_argument("--curves", type=Path, default=Path(__file__).parent / "curves" / "gsm8k_stories260K.json.gz")
     parser.add_argument("--token-budget", type=int, default=None)
@@ -173,7 +175,8 @@ def _row(
     return row
 
 
-def _headline(found: Sequence[Mapping[str, Any]], *, shape: str) -> dict[str, float]:
+def _headline(found: Sequence[Mapping[str, Any]], *, shape: str, weight_format: str) -> dict[str, float]:
+    shape = shape if weight_format == PLAIN.name else f"{shape}_{weight_format}"
     suffix = {"selection_only": "_selection_only", "recorded_exits": "", "83_saved": "_83_saved"}
     headline = {f"sweep_price_{shape}{suffix[row['variant']]}": row["price"] for row in found if "price" in row}
     for row in found:
@@ -203,7 +206,12 @@ def main() -> None:
         }
         print("PEFT:", peft, flush=True)
     begun = time.perf_counter()
-    decoder = random_decoder(config, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    decoder = random_decoder(
+        config,
+        device=device,
+        dtype=torch.bfloat16 if device == "cuda" else torch.float32,
+        weight_format=WEIGHT_FORMATS[arguments.format],
+    )
     _wait()
     load_seconds = time.perf_counter() - begun
     sizes = _sizes(planned, decoder, rows=rows, token_budget=arguments.token_budget)
@@ -226,16 +234,19 @@ def main() -> None:
     print(f"kernels warmed up in {warm_up_seconds:.1f} s", flush=True)
     found: list[dict[str, Any]] = []
 
+    named = arguments.shape if arguments.format == PLAIN.name else f"{arguments.shape}_{arguments.format}"
+
     def write(found: list[dict[str, Any]]) -> None:
         write_result(
-            arguments.out or RESULTS / f"sweep_price_{arguments.shape}.json",
+            arguments.out or RESULTS / f"sweep_price_{named}.json",
             question="What does a sweep of 60 trials with early exit cost, in runs of PEFT over the same rows?",
-            headline=_headline(found, shape=arguments.shape),
+            headline=_headline(found, shape=arguments.shape, weight_format=arguments.format),
             rows=found,
             notes={
                 "rows": len(rows),
                 "mean_tokens": float(rows.lengths.mean()),
                 "epochs": 1,
+                "format": arguments.format,
                 "peft": {f"batch_{batch_size}": times for batch_size, times in peft.items()},
                 "sizes": {**asdict(size_facts(sizes)), "graph_tokens": settings.graph_tokens},
                 "device_state_bytes": sizes.device_state_bytes,

@@ -1,0 +1,153 @@
+"""What does each format of the frozen weights cost in a training step, by its size, and how much memory does it save?
+
+``python -m benchmarks.steps.frozen_formats --shape 8b [--formats none fp8 int8 nf4] [--tokens 256 1024 8192]``. One
+decoder with random weights at a time; four adapters of rank 16 share each step, recorded as a CUDA graph where a run
+would. For each format: seconds to quantise, bytes of the decoder, the median step by number of tokens, and how far the
+adapters are from those of the format ``none`` after eight steps. ``--one-copy`` also times fp8 without its transposed
+copy, as a model that fills the GPU runs.
+``--shape tiny`` tries it out on a CPU, whose times mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from benchmarks.llama_shapes import SHAPES, decoder_config, random_decoder, rows_of_lengths
+from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.steps.step_timing import build_executor, median_seconds, trial_specs
+from cohort.memory.sizes import GRAPH_TOKENS
+from cohort.models.config import DecoderConfig
+from cohort.models.decoder import Decoder
+from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
+
+QUESTION = "What does each format of frozen weights cost in a training step, and how much memory does it save?"
+NUM_ADAPTERS, RANK = 4, 16
+LONGEST = 1024
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _freed() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def steps(decoder: Decoder, *, tokens: Sequence[int], repeats: int) -> dict[str, float]:
+    """Return the median milliseconds of a step by its tokens, and the memory of the largest."""
+    found: dict[str, float] = {}
+    for count in tokens:
+        # as many sequences as adapters, or more of the longest length
+        num_sequences = max(NUM_ADAPTERS, count // LONGEST)
+        each = count // num_sequences
+        rows = rows_of_lengths([(1, each - 1)] * 64, vocab_size=decoder.config.vocab_size)
+        specs = trial_specs([RANK] * NUM_ADAPTERS, batch_size=num_sequences // NUM_ADAPTERS)
+        executor = build_executor(decoder, specs, rows, token_budget=max(count, 256), graph_tokens=GRAPH_TOKENS)
+        found[f"step_{count}_ms"] = 1e3 * median_seconds(executor.step, repeats=repeats, warmups=3)
+        del executor
+        if torch.cuda.is_available():
+            found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        _freed()
+    return found
+
+
+def first_gradients(decoder: Decoder, *, count: int) -> tuple[Tensor, float]:
+    """Return the gradients that adapters get at first, and the first loss, for errors of the format."""
+    rows = rows_of_lengths([(1, count // NUM_ADAPTERS - 1)] * 8, vocab_size=decoder.config.vocab_size)
+    executor = build_executor(
+        decoder, trial_specs([RANK] * NUM_ADAPTERS, batch_size=1), rows, token_budget=max(count, 256)
+    )
+    # B begins at zero, and with it the gradient of A: a few steps make both speak
+    losses = [executor.step()[0].loss for _ in range(8)]
+    found = torch.cat([executor.weights(trial_id).flatten()[::7] for trial_id in range(NUM_ADAPTERS)]).cpu()
+    del executor
+    _freed()
+    return found, losses[-1]
+
+
+def measure(
+    config: DecoderConfig, name: str, *, tokens: Sequence[int], repeats: int, device: str, one_copy: bool = False
+) -> tuple[dict[str, Any], Tensor]:
+    """Return what is measured of one format, and its adapters after a few steps."""
+    _freed()
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    begun = time.perf_counter()
+    with patch.object(fp8, "KEPT_SHARE", 0.0) if one_copy else patch.object(fp8, "KEPT_SHARE", fp8.KEPT_SHARE):
+        decoder = random_decoder(config, device=device, dtype=dtype, weight_format=WEIGHT_FORMATS[name])
+    _wait()
+    row: dict[str, Any] = {
+        "format": f"{name}, one copy" if one_copy else name,
+        "made_seconds": time.perf_counter() - begun,
+        "decoder_gib": decoder.num_bytes / 2**30,
+    }
+    adapters, loss = first_gradients(decoder, count=tokens[0])
+    row |= {"loss_after_8_steps": loss, **steps(decoder, tokens=tokens, repeats=repeats)}
+    del decoder
+    _freed()
+    return row, adapters
+
+
+def headline(rows: Sequence[dict[str, Any]], *, shape: str, tokens: Sequence[int]) -> dict[str, float]:
+    """Speed-ups over ``none`` at every size, and bytes."""
+    by_format = {row["format"]: row for row in rows}
+    found: dict[str, float] = {}
+    for name, row in by_format.items():
+        word = name.replace(", ", "_").replace(" ", "_")
+        found[f"{word}_decoder_gib_{shape}"] = row["decoder_gib"]
+        for count in tokens:
+            if "none" in by_format and name != "none" and f"step_{count}_ms" in row:
+                ratio = by_format["none"][f"step_{count}_ms"] / row[f"step_{count}_ms"]
+                found[f"{word}_speedup_{shape}_{count}"] = ratio
+    largest = f"fp8_speedup_{shape}_{tokens[-1]}"
+    if largest in found:
+        found[f"fp8_speedup_{shape}"] = found[largest]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
+    parser.add_argument("--num-layers", type=int, default=None)
+    parser.add_argument("--formats", nargs="+", choices=sorted(WEIGHT_FORMATS), default=["none", "fp8", "int8", "nf4"])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--one-copy", action="store_true")
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    need_gpu(shape=options.shape)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokens = [32, 64] if options.shape == "tiny" else options.tokens
+    config = decoder_config(options.shape, num_layers=options.num_layers)
+    wanted = [(name, False) for name in options.formats] + ([("fp8", True)] if options.one_copy else [])
+    rows: list[dict[str, Any]] = []
+    plain: Tensor | None = None
+    for name, one_copy in wanted:
+        row, adapters = measure(config, name, tokens=tokens, repeats=options.repeats, device=device, one_copy=one_copy)
+        plain = adapters if name == "none" else plain
+        if plain is not None:
+            row["adapters_differ"] = float((adapters - plain).norm() / plain.norm())
+        rows.append(row)
+        write_result(
+            options.out or RESULTS / f"frozen_formats_{options.shape}.json",
+            question=QUESTION,
+            headline=headline(rows, shape=options.shape, tokens=tokens),
+            rows=rows,
+            notes={"adapters": NUM_ADAPTERS, "r": RANK, "longest_sequence": LONGEST, "num_layers": config.num_layers},
+        )
+    print_table(rows, columns=list(rows[0]))
+
+
+if __name__ == "__main__":
+    main()
