@@ -29,6 +29,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.sizes import SizeInputs, SizeRequest, Sizes, choose_sizes, estimated_needs, size_facts
+from cohort.models.config import DecoderConfig
 from cohort.models.counts import activation_bytes_per_token
 from cohort.models.decoder import Decoder
 from cohort.models.weight_formats import PLAIN, WEIGHT_FORMATS
@@ -140,6 +141,23 @@ def _sizes(planned: Any, decoder: Decoder, *, rows: TokenisedRows, token_budget:
     return choose_sizes(inputs, free_bytes=free)
 
 
+def _loaded(config: DecoderConfig, weight_format: str, *, device: str) -> tuple[Decoder, float]:
+    """Return the decoder and the seconds it took."""
+    begun = time.perf_counter()
+    decoder = random_decoder(
+        config,
+        device=device,
+        dtype=torch.bfloat16 if device == "cuda" else torch.float32,
+        weight_format=WEIGHT_FORMATS[weight_format],
+    )
+    _wait()
+    return decoder, time.perf_counter() - begun
+
+
+def _named(shape: str, weight_format: str) -> str:
+    return shape if weight_format == PLAIN.name else f"{shape}_{weight_format}"
+
+
 def _evaluation_plan(planned: Any, *, rows: TokenisedRows, validation: TokenisedRows) -> EvaluationPlan:
     return plan_evaluation_rows(
         [
@@ -176,7 +194,7 @@ def _row(
 
 
 def _headline(found: Sequence[Mapping[str, Any]], *, shape: str, weight_format: str) -> dict[str, float]:
-    shape = shape if weight_format == PLAIN.name else f"{shape}_{weight_format}"
+    shape = _named(shape, weight_format)
     suffix = {"selection_only": "_selection_only", "recorded_exits": "", "83_saved": "_83_saved"}
     headline = {f"sweep_price_{shape}{suffix[row['variant']]}": row["price"] for row in found if "price" in row}
     for row in found:
@@ -205,15 +223,7 @@ def main() -> None:
             for n in (1, 8)
         }
         print("PEFT:", peft, flush=True)
-    begun = time.perf_counter()
-    decoder = random_decoder(
-        config,
-        device=device,
-        dtype=torch.bfloat16 if device == "cuda" else torch.float32,
-        weight_format=WEIGHT_FORMATS[arguments.format],
-    )
-    _wait()
-    load_seconds = time.perf_counter() - begun
+    decoder, load_seconds = _loaded(config, arguments.format, device=device)
     sizes = _sizes(planned, decoder, rows=rows, token_budget=arguments.token_budget)
     settings = sizes.executor
     if arguments.without_graphs:
@@ -234,11 +244,9 @@ def main() -> None:
     print(f"kernels warmed up in {warm_up_seconds:.1f} s", flush=True)
     found: list[dict[str, Any]] = []
 
-    named = arguments.shape if arguments.format == PLAIN.name else f"{arguments.shape}_{arguments.format}"
-
     def write(found: list[dict[str, Any]]) -> None:
         write_result(
-            arguments.out or RESULTS / f"sweep_price_{named}.json",
+            arguments.out or RESULTS / f"sweep_price_{_named(arguments.shape, arguments.format)}.json",
             question="What does a sweep of 60 trials with early exit cost, in runs of PEFT over the same rows?",
             headline=_headline(found, shape=arguments.shape, weight_format=arguments.format),
             rows=found,
