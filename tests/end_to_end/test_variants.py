@@ -24,7 +24,8 @@ LORA: dict[str, Any] = {
     "alpha_pattern": {r"layers\.0\..*": 5},
 }
 SPACE: dict[str, Any] = {
-    "init_lora_weights": [True, "pissa", "pissa_niter_2", "olora"],
+    "init_lora_weights": [True, "pissa", "olora"],
+    "use_dora": [True, False],
     "loraplus_lr_ratio": 4,
     "learning_rate": 1e-2,
     "r": 2,
@@ -37,7 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sweep_over_variants_goes_on_to_the_same_bits(folder: Path) -> None:
-    task = tiny_task(folder, lora=LORA, search={"space": SPACE}, early_exit="none")
+    search = {"space": SPACE, "constraints": ["not use_dora or init_lora_weights == 'true'"]}
+    task = tiny_task(folder, lora=LORA, search=search, early_exit="none")
     tune(task, folder / "undisturbed", options=OPTIONS)
     with pytest.raises(KeyboardInterrupt):
         tune(task, folder / "stopped", options=OPTIONS, watcher=Interrupting(19), clock=TickingClock())
@@ -57,6 +59,9 @@ def test_a_sweep_over_variants_goes_on_to_the_same_bits(folder: Path) -> None:
             {"lora": {"init_lora_weights": "olora", "lora_dropout": 0.0}, "quantization": "fp8"},
             "olora on a base model in fp8",
         ),
+        ({"lora": {"use_dora": True, "init_lora_weights": "pissa", "lora_dropout": 0.0}}, "use_dora with init_lora"),
+        ({"lora": {"use_dora": True, "use_bdlora": {"nblocks": 2}}}, "use_dora with use_bdlora"),
+        ({"lora": {"rank_pattern": {"q_proj": 4}, "use_bdlora": {"nblocks": 2}}}, "rank_pattern with use_bdlora"),
         ({"lora": {"rank_pattern": {"qproj": 4}}}, "'qproj', which fits no adapted linear"),
         ({"lora": {"exclude_modules": "all"}}, "excludes nothing"),
         ({"lora": {"init_lora_weights": "pissa", "lora_dropout": 0.0, "r": 999}, "search": {"space": {}}}, "999"),

@@ -199,7 +199,6 @@ def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], told: str) -
     [
         ({"target_modules": None}, "target_modules: found None; .*PEFT chooses by the kind of model"),
         ({"bias": "all"}, "LoraConfig: bias: found 'all'"),
-        ({"use_dora": True}, "DoRA is not supported"),
         ({"init_lora_weights": "mica"}, "init_lora_weights: found 'mica'"),
         ({"init_lora_weights": False}, "init_lora_weights: found False"),
         ({"task_type": "SEQ_CLS"}, "task_type: found .*SEQ_CLS"),
@@ -222,7 +221,7 @@ def test_what_no_task_decides_is_named() -> None:
 
 def test_every_problem_is_named_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        keys(packing=True, deepspeed="x", lora=LoraConfig(r=8, target_modules=["q_proj"], use_dora=True))
+        keys(packing=True, deepspeed="x", lora=LoraConfig(r=8, target_modules=["q_proj"], lora_bias=True))
     assert len(caught.value.problems) == 3
 
 

@@ -47,7 +47,7 @@ def trial(
     )
 
 
-OF_VARIANTS = [replace(trial(0), adapter=adapter) for adapter in VARIANTS.values()]
+OF_VARIANTS = [replace(trial(10 + n), adapter=adapter) for n, adapter in enumerate(VARIANTS.values())]
 SUBJECTS = [
     trial(0, r=4, batch_size=1),
     trial(0, r=16, batch_size=4, dropout=0.3),
@@ -66,17 +66,17 @@ NEIGHBOURS = [
 ]
 
 
-# plain adapters among all the variants
-VARIED_NEIGHBOURS = [
-    NEIGHBOURS[0],
-    *(replace(trial(10 + n), adapter=adapter) for n, adapter in enumerate(VARIANTS.values())),
-]
-
-
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     directory: Path = tmp_path_factory.mktemp("model")
     {"llama": save_llama, "qwen2": save_qwen2}[request.param](directory)
+    return load_decoder(directory, dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def with_biases(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    directory: Path = tmp_path_factory.mktemp("biased")
+    save_qwen2(directory)
     return load_decoder(directory, dtype="float32", device="cpu")
 
 
@@ -124,15 +124,35 @@ def test_neighbours_and_splits_change_no_bit(decoder: Decoder, subject: TrialSpe
         assert_same(in_a_pack_of_eight(decoder, subject, token_budget=token_budget), expected)
 
 
-@pytest.mark.parametrize("subject", OF_VARIANTS, ids=[*VARIANTS])
-def test_neighbours_and_splits_change_no_bit_of_a_variant(decoder: Decoder, subject: TrialSpec) -> None:
-    found = in_a_pack_of_eight(decoder, subject, token_budget=60, neighbours=VARIED_NEIGHBOURS)
-    assert_same(found, alone(decoder, subject))
+@pytest.fixture(scope="module")
+def in_a_varied_pack(with_biases: Decoder) -> dict[int, tuple[list[StepDone], Tensor, float]]:
+    """Plain LoRA and every variant in one pack."""
+    executor = executor_for(with_biases, token_budget=60)
+    for spec in [SUBJECTS[1], *OF_VARIANTS]:
+        executor.load(spec)
+    events = [event for _ in range(STEPS) for event in executor.step()]
+    return {spec.trial_id: outcome(executor, spec, events) for spec in [SUBJECTS[1], *OF_VARIANTS]}
 
 
-def test_variants_change_no_bit_of_plain_lora(decoder: Decoder) -> None:
-    found = in_a_pack_of_eight(decoder, SUBJECTS[1], token_budget=170, neighbours=VARIED_NEIGHBOURS)
-    assert_same(found, alone(decoder, SUBJECTS[1]))
+@pytest.mark.parametrize("subject", [SUBJECTS[1], *OF_VARIANTS], ids=["plain", *VARIANTS])
+def test_variants_in_one_pack_have_the_bits_they_have_alone(
+    with_biases: Decoder, in_a_varied_pack: dict[int, tuple[list[StepDone], Tensor, float]], subject: TrialSpec
+) -> None:
+    assert_same(in_a_varied_pack[subject.trial_id], alone(with_biases, subject))
+
+
+@pytest.mark.parametrize("victim", ["dora", "patterns", "pissa", "bd"])
+def test_a_poisoned_variant_leaves_the_others_bits_alone(with_biases: Decoder, victim: str) -> None:
+    subject, bad = OF_VARIANTS[[*VARIANTS].index("dora_patterns")], OF_VARIANTS[[*VARIANTS].index(victim)]
+    executor = executor_for(with_biases)
+    for spec in (bad, subject):
+        executor.load(spec)
+    events = list(executor.step())
+    slot = executor.slot_of(bad.trial_id)
+    executor.bank.weights_RD[executor.bank.rank_rows(slot)] = float("nan")
+    executor.bank.refresh(slot)
+    events += [event for _ in range(STEPS - 1) for event in executor.step()]
+    assert_same(outcome(executor, subject, events), alone(with_biases, subject))
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -141,14 +161,14 @@ def test_neighbours_and_splits_change_no_bit_on_two_threads(decoder: Decoder) ->
 
 
 def in_a_pack_of_eight(
-    decoder: Decoder, subject: TrialSpec, *, token_budget: int, neighbours: Sequence[TrialSpec] = NEIGHBOURS
+    decoder: Decoder, subject: TrialSpec, *, token_budget: int
 ) -> tuple[list[StepDone], Tensor, float]:
     executor = executor_for(decoder, token_budget=token_budget)
-    place = subject.adapter.r % len(neighbours)
-    for spec in [*neighbours[:place], subject, *neighbours[place:]]:
+    place = subject.adapter.r % len(NEIGHBOURS)
+    for spec in [*NEIGHBOURS[:place], subject, *NEIGHBOURS[place:]]:
         executor.load(spec)
     events = [event for _ in range(STEPS) for event in executor.step()]
-    assert len(events) == (1 + len(neighbours)) * STEPS
+    assert len(events) == 8 * STEPS
     return outcome(executor, subject, events)
 
 

@@ -29,6 +29,15 @@ VARIANTS: dict[str, AdapterSpec] = {
         rank_pattern=(("down_proj", 11), (r"layers\.0\..*[qk]_proj", 2)),
         alpha_pattern=(("v_proj", 3.0), ("layers.1.self_attn.o_proj", 40.0)),
     ),
+    "dora": AdapterSpec(r=4, lora_alpha=8, use_dora=True, lora_dropout=0.2),
+    "dora_patterns": AdapterSpec(
+        r=17,
+        lora_alpha=8,
+        use_dora=True,
+        use_rslora=True,
+        rank_pattern=(("v_proj", 3),),
+        alpha_pattern=(("up_proj", 30),),
+    ),
     "bd": AdapterSpec(r=8, lora_alpha=16, use_rslora=True, lora_dropout=0.1, use_bdlora=BlockDiagonal(nblocks=4)),
     "bd_swapped": AdapterSpec(
         r=8,
@@ -56,6 +65,7 @@ def peft_config(spec: AdapterSpec, **changes: Any) -> LoraConfig:
         "target_modules": "all-linear",
         "lora_dropout": spec.lora_dropout,
         "use_rslora": spec.use_rslora,
+        "use_dora": spec.use_dora,
         "rank_pattern": dict(spec.rank_pattern),
         "alpha_pattern": dict(spec.alpha_pattern),
         "use_bdlora": None if spec.use_bdlora is None else BdLoraConfig(**dataclasses.asdict(spec.use_bdlora)),
@@ -79,6 +89,8 @@ def trained_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_RD: Tensor
             b = packed(b, nblocks=blocks.nblocks)
         tensors[f"base_model.model.{name}.lora_A.weight"] = a
         tensors[f"base_model.model.{name}.lora_B.weight"] = b
+        if spec.use_dora:
+            tensors[f"base_model.model.{name}.lora_magnitude_vector.weight"] = weights_RD[spec.magnitude_row, columns.b]
     return tensors
 
 

@@ -15,6 +15,7 @@ from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext
+from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
 from cohort.adapters.module_scales import module_scales
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError
@@ -109,6 +110,9 @@ class AdapterBank:
         self._outside_ND: dict[BlockDiagonal, Tensor] = {}
         # by slot, what its columns are multiplied by for the products
         self._factors_D: dict[int, Tensor] = {}
+        self._magnitudes = Magnitudes(layout, weights_RD=self.weights_RD, grads_RD=self.grads_RD)
+        # by slot, the linears that its magnitudes are for
+        self._magnitude_modules: dict[int, frozenset[str]] = {}
         self._parts = self._views()
 
     def _views(self) -> dict[str, LoraPart]:
@@ -165,7 +169,31 @@ class AdapterBank:
         tables = None
         if self.writes_gradients:
             tables = LaunchTables(segments, slots, device=self.compute_RD.device, fresh_slots=fresh_slots)
-        return LoraContext(factors=self._parts, slots=slots, segments=segments, row_keys_T=row_keys_T, tables=tables)
+        return LoraContext(
+            factors=self._parts,
+            slots=slots,
+            segments=segments,
+            row_keys_T=row_keys_T,
+            tables=tables,
+            magnitudes=self._magnitudes if self.has_magnitudes else None,
+            magnitude_slots=tuple(map(self._magnitude_slot, sorted(self._magnitude_modules))),
+        )
+
+    @property
+    def has_magnitudes(self) -> bool:
+        """Whether an adapter of the bank is DoRA."""
+        return bool(self._magnitude_modules)
+
+    def _magnitude_slot(self, slot: int) -> MagnitudeSlot:
+        spec, start = self._specs[slot], self._starts[slot]
+        return MagnitudeSlot(
+            slot=slot,
+            rank_rows=slice(start, start + spec.num_factor_rows),
+            row=start + spec.magnitude_row,
+            scale=spec.scale,
+            dropout=spec.lora_dropout,
+            modules=self._magnitude_modules[slot],
+        )
 
     def fits(self, spec: AdapterSpec) -> bool:
         free_rank_rows = self.num_rank_rows - sum(aligned_rank(spec.num_rows) for spec in self._specs.values())
@@ -190,6 +218,11 @@ class AdapterBank:
         self.weights_RD[rank_rows].copy_(state.weights, non_blocking=True)
         for name, moment in state.moments.items():
             self.moments_RD[name][rank_rows].copy_(moment, non_blocking=True)
+        if spec.use_dora:
+            row_D = state.weights[spec.magnitude_row]
+            # a linear that an adapter leaves alone has no magnitudes, and its output keeps its own
+            columns = self.layout.columns.items()
+            self._magnitude_modules[slot] = frozenset(name for name, own in columns if bool(row_D[own.b].any()))
         self.refresh(slot)
         return slot
 
@@ -242,9 +275,10 @@ class AdapterBank:
 
     def refresh(self, slot: int) -> None:
         """Make what products read of ``slot`` from its master weights, where it is not the same."""
+        self._magnitudes.changed(slot)
         if self.compute_RD is self.weights_RD:
             return
-        rank_rows = self.rank_rows(slot)
+        rank_rows = self._factor_rows(slot)
         masters_rD, factors_D = self.weights_RD[rank_rows], self._factors_D.get(slot)
         self.compute_RD[rank_rows].copy_(masters_rD if factors_D is None else masters_rD * factors_D)
 
@@ -253,8 +287,10 @@ class AdapterBank:
         for slot in slots:
             rank_rows, factors_D = self.rank_rows(slot), self._factors_D.get(slot)
             self._confine_gradients(slot)
+            if self._specs[slot].use_dora:
+                self._magnitudes.finish_gradients(rank_rows)
             if factors_D is not None:
-                self.grads_RD[rank_rows].mul_(factors_D)
+                self.grads_RD[self._factor_rows(slot)].mul_(factors_D)
             frozen = slice(rank_rows.start + self._specs[slot].num_trained_rows, rank_rows.stop)
             if frozen.start < frozen.stop:
                 self.grads_RD[frozen].zero_()
@@ -264,6 +300,18 @@ class AdapterBank:
         for slot in slots:
             if slot in self._factors_D:
                 self.refresh(slot)
+            if slot in self._magnitude_modules:
+                self._magnitudes.changed(slot)
+                # passes add to them, also where they write over those of the factors
+                self.grads_RD[self._starts[slot] + self._specs[slot].magnitude_row].zero_()
+
+    def clear_gradients(self, slot: int) -> None:
+        """Zero what an unfinished step has left."""
+        self.grads_RD[self.rank_rows(slot)].zero_()
+        self._magnitudes.clear_gradients(self.rank_rows(slot))
+
+    def _factor_rows(self, slot: int) -> slice:
+        return slice(self._starts[slot], self._starts[slot] + self._specs[slot].num_factor_rows)
 
     def read(self, slot: int, *, on_device: bool = False) -> AdapterState:
         """Return a copy of the adapter in ``slot``, on the host unless ``on_device``."""
@@ -281,6 +329,8 @@ class AdapterBank:
             buffer[padded].zero_()
         del self._specs[slot], self._starts[slot]
         self._factors_D.pop(slot, None)
+        self._magnitude_modules.pop(slot, None)
+        self._magnitudes.changed(slot)
 
     def _unique_buffers(self) -> tuple[Tensor, ...]:
         shared = self.compute_RD is self.weights_RD

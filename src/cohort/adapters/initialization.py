@@ -11,6 +11,7 @@ from torch import Tensor
 from cohort.adapters.block_diagonal import BlockFactor
 from cohort.adapters.block_factors import expanded
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.magnitude import row_norms
 from cohort.adapters.principal import PrincipalFactors, principal_factors
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.seeds import derive_seed
@@ -36,7 +37,7 @@ def initial_weights(
     ``sqrt(N / in)``. PEFT draws it within ``sqrt(6 N / in)``.
 
     Args:
-        weight_of: From a module's path to its base weight [N, K]; needed where the spec has frozen rows.
+        weight_of: From a module's path to its base weight [N, K]; needed where the spec has frozen rows or magnitudes.
     """
     rows_rD = torch.zeros(spec.num_rows, layout.width, dtype=dtype)
     for name, columns in layout.columns.items():
@@ -51,6 +52,9 @@ def initial_weights(
             continue
         blocks = spec.use_bdlora
         nblocks = blocks.nblocks if blocks is not None and blocks.factor_of(name) is BlockFactor.A else 1
+        if spec.use_dora:
+            assert weight_of is not None, "magnitudes begin with the norms of the base"
+            rows_rD[spec.magnitude_row, columns.b] = row_norms(weight_of(name), dtype=dtype).cpu()
         generator = torch.Generator().manual_seed(derive_seed(seed, "lora_A", name))
         drawn_rK = torch.empty(r, in_features // nblocks)
         if spec.init_lora_weights == "gaussian":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
 from cohort.core.errors import ShapeError
 from cohort.kernels.packed_linear import (
     FrozenProduct,
@@ -46,6 +47,8 @@ class LoraContext:
         segments: Rows of each slot and sample of the stream.
         row_keys_T: Dropout keys of the stream's rows; None where nothing is dropped.
         tables: Device tables of the same layout for the grouped GPU kernels, built once per step; None: on demand.
+        magnitudes: Those of DoRA adapters; None where no slot has any.
+        magnitude_slots: The slots that have some.
     """
 
     factors: Mapping[str, LoraPart]
@@ -53,6 +56,8 @@ class LoraContext:
     segments: SegmentTable
     row_keys_T: Tensor | None = None
     tables: LaunchTables | None = None
+    magnitudes: Magnitudes | None = None
+    magnitude_slots: tuple[MagnitudeSlot, ...] = ()
 
 
 class PackedLinear:
@@ -87,15 +92,29 @@ class PackedLinear:
         """
         if lora is None:
             return packed_linear(x_TK, frozen=self.frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
-        return packed_linear(
+        parts = self.adapted(lora)
+        y_TN = packed_linear(
             x_TK,
             frozen=self.frozen,
-            parts=self.adapted(lora),
+            parts=parts,
             slots=lora.slots,
             segments=lora.segments,
             row_keys_T=lora.row_keys_T,
             tables=lora.tables,
             room=room,
+        )
+        if lora.magnitudes is None:
+            return y_TN
+        names = (part.name for part in self.parts if part.name in lora.factors)
+        return lora.magnitudes.apply(
+            y_TN,
+            x_TK,
+            frozen=self.frozen,
+            parts=tuple(zip(names, parts, strict=True)),
+            magnitude_slots=lora.magnitude_slots,
+            slots=lora.slots,
+            segments=lora.segments,
+            row_keys_T=lora.row_keys_T,
         )
 
     def columns_of(self, name: str) -> slice | None:

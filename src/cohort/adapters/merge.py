@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cohort.adapters.magnitude import row_norms
 from cohort.adapters.peft_format import PeftAdapter
 from cohort.core.errors import InputError, Problem
 
@@ -23,7 +24,7 @@ _NOT_COPIED = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"
 def merge_into_base(
     base_directory: Path, adapter: PeftAdapter, output_directory: Path, *, shards: Sequence[Path]
 ) -> None:
-    """Write the base model with ``W + s B A`` in place of every adapted W, in the base's own files and number type.
+    """Write the base model with the adapted weight in place of every W, in the base's own files and number type.
 
     The sum is taken in float32 and rounded once to the stored type. Every other file (configuration, tokenizer) is
     copied. Nothing is computed on more than one tensor at a time, so the model need not fit in memory twice.
@@ -91,4 +92,8 @@ def _merged(weight_NK: Tensor, adapter: PeftAdapter, module: str) -> Tensor:
             )
         )
     delta_NK = adapter.spec.scale_of(module) * (b_Nr.to(torch.float32) @ a_rK.to(torch.float32))
-    return (weight_NK.to(torch.float32) + delta_NK).to(weight_NK.dtype)
+    sum_NK = weight_NK.to(torch.float32) + delta_NK
+    if adapter.spec.use_dora:
+        gain_N = adapter.magnitude(module).to(torch.float32) / row_norms(sum_NK, dtype=torch.float32)
+        sum_NK *= gain_N[:, None]
+    return sum_NK.to(weight_NK.dtype)

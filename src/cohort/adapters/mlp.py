@@ -29,7 +29,8 @@ class PackedMlp:
 
     def __call__(self, x_TD: Tensor, lora: LoraContext | None) -> Tensor:
         """Return y [T, D]; without ``lora`` the frozen block alone."""
-        if lora is None or self._activation is not Activation.SILU:
+        # magnitudes multiply what comes out of each linear, so the block is not one node
+        if lora is None or self._activation is not Activation.SILU or lora.magnitudes is not None:
             return self.down(gated_activation(self.gate_up(x_TD, lora), activation=self._activation), lora)
         return packed_mlp(
             x_TD,
@@ -46,7 +47,7 @@ class PackedMlp:
 
     def is_fused(self, x_TD: Tensor, lora: LoraContext) -> bool:
         """Return whether a pass over rows such as ``x`` runs as one node, which keeps less until its backward pass."""
-        if self._activation is not Activation.SILU:
+        if self._activation is not Activation.SILU or lora.magnitudes is not None:
             return False
         parts = {"gate_up_parts": self.gate_up.adapted(lora), "down_parts": self.down.adapted(lora)}
         return self.fused and choose_backend(x_TD) is Backend.TRITON and fuses(x_TD, **parts, slots=lora.slots)

@@ -41,6 +41,7 @@ __all__ = [
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_MAGNITUDE = ".lora_magnitude_vector"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,10 @@ class PeftAdapter:
                 return a, expanded(b, nblocks=n)
         return a, b
 
+    def magnitude(self, module: str) -> Tensor:
+        """Return the magnitudes [N] of a DoRA adapter's linear."""
+        return self.tensors[f"{_PREFIX}{module}{_MAGNITUDE}"]
+
 
 def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> dict[str, Tensor]:
     """Return A [r, K] and B [N, r] of every adapted linear under PEFT's names, float32 and contiguous.
@@ -91,6 +96,8 @@ def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -
             b = packed(b, nblocks=blocks.nblocks)
         tensors[f"{_PREFIX}{name}.lora_A.weight"] = a.contiguous()
         tensors[f"{_PREFIX}{name}.lora_B.weight"] = b.contiguous()
+        if spec.use_dora:
+            tensors[f"{_PREFIX}{name}{_MAGNITUDE}"] = weights_rD[spec.magnitude_row, columns.b].float().contiguous()
     return tensors
 
 
@@ -130,6 +137,8 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
         columns = layout.columns[module]
         rows_rD[:r, columns.a] = a_rK
         rows_rD[:r, columns.b] = b_Nr.T
+        if adapter.spec.use_dora:
+            rows_rD[adapter.spec.magnitude_row, columns.b] = adapter.magnitude(module)
     if problems:
         raise InputError(problems)
     return rows_rD
@@ -174,7 +183,7 @@ def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterab
         "revision": None,
         "target_modules": list(target_modules),
         "task_type": "CAUSAL_LM",
-        "use_dora": False,
+        "use_dora": spec.use_dora,
         "use_rslora": spec.use_rslora,
     }
     if blocks is not None:
@@ -217,7 +226,7 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 hint="Export the adapter again.",
             )
         ) from error
-    unsupported = [key for key in ("use_dora", "modules_to_save", "lora_bias") if config.get(key)]
+    unsupported = [key for key in ("modules_to_save", "lora_bias") if config.get(key)]
     if changes_base(str(config.get("init_lora_weights")).lower()):
         # PEFT writes such an adapter for the base that its own factors were taken out of
         unsupported.append(f"init_lora_weights {config['init_lora_weights']}")
@@ -238,6 +247,7 @@ def read_adapter(directory: Path) -> PeftAdapter:
         lora_dropout=float(config.get("lora_dropout", 0.0)),
         use_rslora=bool(config.get("use_rslora", False)),
         use_bdlora=blocks,
+        use_dora=bool(config.get("use_dora", False)),
         rank_pattern=tuple((key, int(r)) for key, r in (config.get("rank_pattern") or {}).items()),
         alpha_pattern=tuple((key, float(alpha)) for key, alpha in (config.get("alpha_pattern") or {}).items()),
     )

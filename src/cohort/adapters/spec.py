@@ -50,6 +50,7 @@ class AdapterSpec:
         use_bdlora: The block structure of BD-LoRA; None for plain LoRA. ``r`` is the rank of all blocks together.
         init_lora_weights: ``true`` (A Kaiming-uniform, B zero), ``gaussian``, ``pissa``, ``pissa_niter_N`` or
             ``olora``.
+        use_dora: Train a magnitude for each output of an adapted linear as well (:mod:`cohort.adapters.magnitude`).
         rank_pattern: Ranks of modules that have another than ``r``, by pattern. As in PEFT a pattern is a regular
             expression that a module's path ends with, behind a dot or as a whole, and the first that fits counts.
         alpha_pattern: The same for ``lora_alpha``.
@@ -61,6 +62,7 @@ class AdapterSpec:
     use_rslora: bool = False
     use_bdlora: BlockDiagonal | None = None
     init_lora_weights: str = "true"
+    use_dora: bool = False
     rank_pattern: tuple[tuple[str, int], ...] = ()
     alpha_pattern: tuple[tuple[str, float], ...] = ()
 
@@ -81,6 +83,9 @@ class AdapterSpec:
                 f"init_lora_weights {self.init_lora_weights} with lora_dropout {self.lora_dropout}: the part of the "
                 "base weight that it takes out is not dropped, and one adapter has one dropout"
             )
+        if self.use_dora and (self.has_frozen_rows or self.use_bdlora is not None):
+            other = "use_bdlora" if self.use_bdlora is not None else f"init_lora_weights {self.init_lora_weights}"
+            raise VariantError(f"use_dora with {other}")
         for pattern, value in (*self.rank_pattern, *self.alpha_pattern):
             if not value > 0:
                 raise ValueError(f"ranks and alphas of patterns must be above 0, got {value} for {pattern!r}")
@@ -107,12 +112,17 @@ class AdapterSpec:
     @property
     def num_trained_rows(self) -> int:
         """Rank rows that the optimizer steps, the first of the adapter."""
-        return self.largest_rank
+        return self.magnitude_row + 1 if self.use_dora else self.largest_rank
+
+    @property
+    def magnitude_row(self) -> int:
+        """The rank row of DoRA's magnitudes: behind the last tile of 16 rows that products read."""
+        return -(-self.num_factor_rows // 16) * 16
 
     @property
     def num_rows(self) -> int:
         """Rank rows of its state."""
-        return self.num_factor_rows
+        return self.magnitude_row + 1 if self.use_dora else self.num_factor_rows
 
     @property
     def has_patterns(self) -> bool:

@@ -31,6 +31,7 @@ _MAPPED_SFT = """
 """
 _MAPPED_LORA = """
     r lora_alpha lora_dropout use_rslora target_modules task_type peft_type base_model_name_or_path init_lora_weights
+    use_dora
     rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern
 """
 # how work is done, shown, stored or split over machines: Cohort decides it itself, and it leaves an adapter as it is
@@ -75,7 +76,6 @@ _REASONS = {
     "modules_to_save": "adapters alone are trained",
     "bias": "adapters have no biases",
     "lora_bias": "adapters have no biases",
-    "use_dora": "DoRA is not supported",
 }
 _UNKNOWN = "this version of Cohort has no counterpart"
 
@@ -290,6 +290,8 @@ def _lora(lora: _Fields) -> dict[str, Any]:
         hint = "Write target_modules='all-linear', or a list such as ['q_proj', 'v_proj']."
         allowed = "'all-linear', a list of names or an expression (PEFT chooses by the kind of model)"
         lora.refuse("target_modules", allowed=allowed, hint=hint)
+    if lora.get("use_dora"):
+        section["use_dora"] = True
     start = lora.get("init_lora_weights")
     start = str(start).lower() if start is not None else "true"
     if not re.fullmatch(INITIALISATIONS, start):

@@ -28,6 +28,7 @@ def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
             lora_dropout=float(values["lora_dropout"]),
             use_rslora=bool(values["use_rslora"]),
             init_lora_weights=str(values.get("init_lora_weights", "true")),
+            use_dora=bool(values.get("use_dora", False)),
             use_bdlora=task.block_diagonal(int(values.get("nblocks", 1))),
             rank_pattern=tuple(task.lora.rank_pattern.items()),
             alpha_pattern=tuple(task.lora.alpha_pattern.items()),
@@ -73,7 +74,9 @@ def _values(parameter: Parameter) -> Iterator[Value]:
 def largest_adapter(task: TaskFile, adapter: AdapterSpec, *, r: int) -> AdapterSpec:
     """Return an adapter that takes as much memory as any trial's with rank ``r`` may; it is never trained."""
     if any(changes_base(str(name)) for name in possible_values(task, "init_lora_weights")):
-        adapter = replace(adapter, init_lora_weights="pissa", lora_dropout=0.0)
+        adapter = replace(adapter, init_lora_weights="pissa", lora_dropout=0.0, use_dora=False, use_bdlora=None)
+    elif True in possible_values(task, "use_dora"):
+        adapter = replace(adapter, use_dora=True, use_bdlora=None)
     return replace(adapter, r=r)
 
 
@@ -94,9 +97,15 @@ def variant_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) 
         )
     if from_base:
         yield from _too_few_singular_values(task, from_base[0], linears)
-    if any(name in text for text in task.search.constraints for name in ("init_lora_weights", "lora_dropout")):
+    names = ("init_lora_weights", "lora_dropout", "use_dora", "nblocks")
+    if any(name in text for text in task.search.constraints for name in names):
         # the task itself says which go together; a trial that does not is refused when it is proposed
         return
+    yield from _exclusions(task, from_base)
+
+
+def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
+    """Yield the pairs of variants that some trial may have and that no adapter can have together."""
     if from_base and any(float(value) > 0 for value in possible_values(task, "lora_dropout")):
         yield Problem(
             where=task.where(_place(task, "init_lora_weights")),
@@ -105,6 +114,24 @@ def variant_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) 
             "and one adapter has one dropout",
             hint="Write lora_dropout: 0, or init_lora_weights: true.",
         )
+    has_dora = True in possible_values(task, "use_dora")
+    has_blocks = any(task.block_diagonal(int(n)) is not None for n in possible_values(task, "nblocks"))
+    others = [name for name in map(str, possible_values(task, "init_lora_weights")) if name != "true"]
+    pairs = (
+        ("use_dora", has_dora and from_base, f"use_dora with init_lora_weights {', '.join(from_base)}"),
+        ("use_dora", has_dora and has_blocks, "use_dora with use_bdlora"),
+        ("init_lora_weights", has_blocks and others, f"init_lora_weights {', '.join(others)} with use_bdlora"),
+        ("rank_pattern", has_blocks and task.lora.rank_pattern, "rank_pattern with use_bdlora"),
+        ("alpha_pattern", has_blocks and task.lora.alpha_pattern, "alpha_pattern with use_bdlora"),
+    )
+    for name, is_possible, found in pairs:
+        if is_possible:
+            yield Problem(
+                where=task.where(_place(task, name)),
+                found=found,
+                allowed="one of them in each trial",
+                hint="Choose one of them, or say with search.constraints which go together.",
+            )
 
 
 def _too_few_singular_values(task: TaskFile, method: str, linears: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:

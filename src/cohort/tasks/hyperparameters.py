@@ -48,6 +48,7 @@ class LoraKeys:
         pattern=INITIALISATIONS,
         allowed="true | gaussian | olora | pissa | pissa_niter_N with a number N",
     )
+    use_dora: bool = flag(False, "DoRA: train the magnitude of each output beside its direction")
     r: int = whole(16, "rank of an adapter")
 
 
@@ -132,6 +133,7 @@ _EXAMPLES = {
     "use_rslora": "[true, false]",
     "loraplus_lr_ratio": "[1, 4, 16]",
     "init_lora_weights": "[true, pissa_niter_4]",
+    "use_dora": "[true, false]",
     "nblocks": "[1, 2, 4]",
 }
 _LORA = {**setting_fields(LoraKeys), "lora_alpha": LORA_ALPHA}

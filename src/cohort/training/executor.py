@@ -326,7 +326,7 @@ class Executor:
     def _clear_gradients(self, residents: Sequence[Resident]) -> None:
         """Gradients are zero between steps, or written by the next: an unfinished step must leave none."""
         for resident in residents:
-            self.bank.grads_RD[self.bank.rank_rows(resident.slot)].zero_()
+            self.bank.clear_gradients(resident.slot)
 
     def _too_large(self, entry: SlotSample, words: str, *, rows: TokenisedRows | None = None) -> SampleTooLargeError:
         """Name the row and its trial; ``rows`` are those of an evaluation, None in training."""

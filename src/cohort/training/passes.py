@@ -67,6 +67,11 @@ class Passes:
     ) -> None:
         self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
 
+    @property
+    def _graphs(self) -> CapturedPasses | None:
+        # a graph would keep the norms of the step that it was recorded in
+        return None if self._bank.has_magnitudes else self._captured
+
     def stage(
         self,
         entries: Sequence[SlotSample],
@@ -85,8 +90,9 @@ class Passes:
         slots = self._bank.slot_table()
         # a graph's weights are filled in before its launch: only plain sums of token losses know them then
         present = {entry.slot: steps[entry.slot].divisor for entry in entries}
-        if self._captured is not None and not recomputed and all(steps[slot].objective.sums_tokens for slot in present):
-            replay = self._captured.stage(entries, divisors=present, fresh_slots=fresh_slots)
+        captured = self._graphs
+        if captured is not None and not recomputed and all(steps[slot].objective.sums_tokens for slot in present):
+            replay = captured.stage(entries, divisors=present, fresh_slots=fresh_slots)
             if replay is not None:
                 return StagedPass(entries=tuple(entries), slots=slots, fresh_slots=fresh_slots, stream=replay)
         batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)
@@ -131,7 +137,8 @@ class Passes:
     @torch.no_grad()
     def measure(self, entries: Sequence[SlotSample]) -> Tensor:
         """Return the token losses [T] of a pass over ``entries`` that keeps nothing."""
-        losses_T = None if self._captured is None else self._captured.run(entries)
+        captured = self._graphs
+        losses_T = None if captured is None else captured.run(entries)
         if losses_T is not None:
             return losses_T
         batch = pack(entries, num_slots=self._bank.num_slots, device=self._bank.weights_RD.device)

@@ -134,11 +134,10 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
         return ()
     room = Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=1.0)
     settings = {**(facts.task.training or {}), **parameters}
-    # twice the rank rows, of which half are frozen
-    factor = 2 if changes_base(str(settings.get("init_lora_weights"))) else 1
-    wish = Request(
-        trial_id=0, r=factor * int(parameters["r"]), batch_size=int(parameters["batch_size"]), mean_length=1.0
-    )
+    # twice the rank rows, of which half are frozen; or one more behind the last tile of 16, for the magnitudes
+    r = int(parameters["r"]) * (2 if changes_base(str(settings.get("init_lora_weights"))) else 1)
+    r = -(-r // 16) * 16 + 1 if settings.get("use_dora") else r
+    wish = Request(trial_id=0, r=r, batch_size=int(parameters["batch_size"]), mean_length=1.0)
     return tuple(
         Problem(
             where="--r",
@@ -185,6 +184,16 @@ def _cold(trial: TrialRecord, parameters: Mapping[str, Value], *, shared: Mappin
                 found=f"{start} with the weights of a trial with {other}",
                 allowed=f"{other}: what a trial takes out of the base weight stays out",
                 hint="Leave out --init_lora_weights or --warm-start.",
+            )
+        )
+    has_dora, had_dora = (bool({**shared, **own}.get("use_dora")) for own in (parameters, trial.parameters))
+    if has_dora != had_dora:
+        problems.append(
+            Problem(
+                where="--use_dora",
+                found=f"{str(has_dora).lower()} with the weights of a trial with {str(had_dora).lower()}",
+                allowed=f"{str(had_dora).lower()}, as trial {trial.trial_id} has",
+                hint="Leave out --use_dora or --warm-start.",
             )
         )
     if parameters["r"] != trial.parameters["r"]:
