@@ -13,7 +13,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import PeftAdapter, peft_tensors
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.decoder import Decoder
-from cohort.prepare.record_facts import model_fingerprint
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import InputFacts, RunFacts, RunPlaces, RunState
 from cohort.runs.store import RunStore

@@ -63,7 +63,7 @@ def test_every_problem_of_a_task_is_shown_without_a_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = tmp_path / "task.yaml"
-    task.write_text("base_model: org/name\ndataset: {train: nope.jsonl}\nlora: {rr: 8}\nobjective: dpo\n")
+    task.write_text("base_model: org/name\ndataset: {train: nope.jsonl}\nlora: {rr: 8}\nobjective: dpoo\n")
     assert run("tune", str(task), "-o", str(tmp_path / "run"), "--sed", "3") == 2
     assert "training.seed" in capsys.readouterr().err
     assert run("tune", str(task), "-o", str(tmp_path / "run")) == 2
@@ -71,7 +71,7 @@ def test_every_problem_of_a_task_is_shown_without_a_traceback(
     assert captured.out == ""
     assert "Traceback" not in captured.err
     assert captured.err.startswith("error: 3 problems in the input\n")
-    for words in (f"{task}:2: dataset.train", f"{task}:3: lora.rr", "Did you mean lora.r?", "not supported yet"):
+    for words in (f"{task}:2: dataset.train", f"{task}:3: lora.rr", "Did you mean lora.r?", "objective: dpo?"):
         assert words in captured.err
     assert not (tmp_path / "run").exists()
 

@@ -129,20 +129,6 @@ def test_chat_rows_without_a_chat_template(folder: Path, capsys: pytest.CaptureF
     refused(folder, capsys, verb, "chat template", hint="write the rows as prompt and completion")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "hint"),
-    [
-        ("objective", "dpo", "Write objective: sft."),
-        ("dataset", {"format": "preference"}, "Use rows with a prompt and a completion."),
-    ],
-)
-def test_a_documented_key_that_is_not_built(
-    folder: Path, capsys: pytest.CaptureFixture[str], verb: str, key: str, value: object, hint: str
-) -> None:
-    write_task(folder, **{key: value})
-    refused(folder, capsys, verb, "task.yaml:", key, "is not supported yet", hint=hint)
-
-
 def test_exact_match_on_rows_without_a_prompt(folder: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
     write_task(folder, evaluation={"metric": "exact_match"})
     (folder / "train.jsonl").write_text("".join(json.dumps({"text": f"row {n}"}) + "\n" for n in range(20)))
@@ -158,7 +144,7 @@ def test_rows_beyond_the_models_context(folder: Path, capsys: pytest.CaptureFixt
 
 def test_everything_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sections = {"training": {"learing_rate": 1e-3}, "lora": {"target_modules": ["q_prj"]}}
-    write_task(folder, **sections, objective="dpo", num_gpus=-1)
+    write_task(folder, **sections, objective="dpoo", num_gpus=-1)
     rows = (folder / "train.jsonl").read_text().splitlines()
     rows[16] = "{"
     (folder / "train.jsonl").write_text("\n".join(rows))

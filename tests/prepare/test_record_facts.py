@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from cohort.machine.machine import Machine
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs
 from cohort.prepare.proposals import TrialProposals
-from cohort.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
+from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.trials import plan_evaluation
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 

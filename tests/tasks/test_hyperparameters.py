@@ -8,6 +8,7 @@ import pytest
 
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, multiple_to_plain, parse_value, quoted_number
+from cohort.tasks.objective_section import ObjectiveSection
 from cohort.tasks.sections import LoraSection, TrainingSection
 from cohort.tuning.parameters import MultipleOf
 
@@ -59,10 +60,10 @@ def test_a_value_that_is_refused(name: str, written: object, hint: str) -> None:
 
 
 def test_every_searchable_key_is_a_key_of_a_section() -> None:
-    sections: tuple[Any, ...] = (LoraSection, TrainingSection)
+    sections: tuple[Any, ...] = (LoraSection, TrainingSection, ObjectiveSection)
     keys = {key for section in sections for key in section.model_fields}
     of_modules = {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
-    of_all = {"use_bdlora", "rank_pattern", "alpha_pattern", "max_steps"}
+    of_all = {"use_bdlora", "rank_pattern", "alpha_pattern", "max_steps", "type", "reference_adapter"}
     assert set(SEARCHABLE) - {"nblocks"} == keys - of_modules - of_all
     assert key_of("nblocks") == ("lora", "use_bdlora", "nblocks")
 

@@ -41,7 +41,7 @@ def test_paths_on_the_command_line_start_at_the_working_directory(
         (["--training.seed", "x"], "command line --training.seed", "seed: 0"),
         (["--search.space.r", "[8, 0]"], "command line --search.space.r: [1]", "[8, 16]"),
         (["--seed", "[1"], "command line --seed:1", "not YAML"),
-        (["--objective", "dpo"], "command line --objective", "not supported yet"),
+        (["--objective", "dpoo"], "command line --objective", "objective: dpo?"),
     ],
 )
 def test_a_mistake_in_an_override(folder: Path, arguments: list[str], where: str, words: str) -> None:

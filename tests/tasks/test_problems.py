@@ -85,7 +85,7 @@ def test_a_mistake_in_the_data_section(folder: Path, dataset: str, found: str, h
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_lines(folder: Path) -> None:
-    text = "base_model: ./nope\ndataset: {train: nope.jsonl, formt: x}\nobjective: dpo\nlora: {r: 0}\nlr: 3\n"
+    text = "base_model: ./nope\ndataset: {train: nope.jsonl, formt: x}\nobjective: dpoo\nlora: {r: 0}\nlr: 3\n"
     problems = problems_of(folder, text)
     lines = [int(str(problem.where).split(":")[1]) for problem in problems]
     assert lines == [1, 2, 2, 3, 4, 5]

@@ -118,7 +118,9 @@ def test_every_default_is_written_out(folder: Path) -> None:
     blocks = "lora: {use_bdlora: {nblocks: 2}}"
     text = load_task(write(folder, f"base_model: m\ndataset: {{train: train.jsonl}}\n{blocks}\n")).resolved_yaml()
     written = {line.strip().partition(":")[0] for line in text.splitlines()}
-    assert {key.rsplit(".", 1)[-1] for key in known_keys(TaskFile)} <= written
+    # sft reads no key of its section
+    keys = {key.rsplit(".", 1)[-1] for key in known_keys(TaskFile) if not key.startswith("objective.")}
+    assert keys <= written
 
 
 def test_early_exit_none_and_empty_sections(folder: Path) -> None:

@@ -16,7 +16,7 @@ from cohort.core.errors import CohortError, InputError, Problem
 from cohort.core.place import Place
 from cohort.models.source import find_local_model, find_model
 from cohort.models.weights import check_checkpoint
-from cohort.prepare.record_facts import model_fingerprint
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunFacts, RunState
 from cohort.runs.reader import RunReader

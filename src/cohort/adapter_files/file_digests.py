@@ -15,7 +15,7 @@ from pathlib import Path
 from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
 from cohort.data.cache import default_cache_directory
-from cohort.prepare.record_facts import file_digest
+from cohort.prepare.fingerprints import file_digest
 
 __all__ = ["kept_digest"]
 

@@ -10,10 +10,11 @@ from typing import Any
 from cohort.adapter_files.base_model import RunBase
 from cohort.adapter_files.input_rows import find_source, raise_problems, read_rows
 from cohort.core.errors import InputError, Problem
-from cohort.data.examples import Conversation
+from cohort.data.compared import tokenise_compared
+from cohort.data.examples import is_conversation
 from cohort.data.files.formats import ParsedRow, parse_rows
 from cohort.data.problems import ProblemKind, ProblemLog
-from cohort.data.settings import DatasetSettings
+from cohort.data.settings import DatasetSettings, RowReading
 from cohort.data.tokenise import flattened, render_rows, tokenise_rows
 from cohort.data.tokenised import TokenisedRows
 
@@ -63,14 +64,17 @@ def read_held_out(path: Path, *, base: RunBase, tokenizer: Any, context: int) ->
         settings = replace(settings, format=recorded)
     _, parsed = parse_rows(raw, settings=settings, log=log)
     _require_form(parsed, base=base)
-    rendered = render_rows(
-        parsed,
-        tokenizer=tokenizer,
-        completion_only_loss=settings.completion_only_loss,
-        last_turn_only=settings.trained_turns == "last",
-        log=log,
-    )
-    kept, _ = tokenise_rows(rendered, tokenizer=tokenizer, settings=settings, log=log) if rendered else ([], None)
+    if settings.reads is RowReading.ANSWERS:
+        rendered = render_rows(
+            parsed,
+            tokenizer=tokenizer,
+            completion_only_loss=settings.completion_only_loss,
+            last_turn_only=settings.trained_turns == "last",
+            log=log,
+        )
+        kept, _ = tokenise_rows(rendered, tokenizer=tokenizer, settings=settings, log=log) if rendered else ([], None)
+    else:
+        kept, _ = tokenise_compared(parsed, tokenizer=tokenizer, settings=settings, log=log)
     raise_problems(_stopping(log, settings=settings))
     if not kept:
         counts = ", ".join(f"{kind.replace('_', ' ')}: {count}" for kind, count in log.counts().items())
@@ -101,7 +105,7 @@ def _stopping(log: ProblemLog, *, settings: DatasetSettings) -> list[Problem]:
 def _require_form(parsed: list[ParsedRow], *, base: RunBase) -> None:
     """Refuse conversations in a run on text, and text in a run on conversations."""
     was_chat = base.facts.inputs.is_chat
-    other = next((row for row in parsed if isinstance(row.example, Conversation) is not was_chat), None)
+    other = next((row for row in parsed if is_conversation(row.example) is not was_chat), None)
     if was_chat is None or other is None:
         return
     kinds = ("text", "messages") if was_chat else ("messages", "text")

@@ -26,6 +26,8 @@ __all__ = ["CachedData", "default_cache_directory", "read_cache", "write_cache"]
 _MOST_FILES = 64
 # the fields of the rows: arrays, by their name in the file, and lists of texts
 _ARRAYS = {"tokens": "tokens_T", "trained": "trained_T", "offsets": "offsets"}
+# those of rows that are compared; files of rows that are not may lack them
+_COMPARED = {"starts": "answer_starts", "labels": "labels"}
 _TEXTS = ("prompts", "references", "sources")
 _ALL = "all_validation"
 
@@ -92,7 +94,7 @@ def write_cache(directory: Path, *, key: str, data: CachedData) -> None:
         splits["test"] = data.test
     for split, rows in splits.items():
         texts[split] = {name: getattr(rows, name) for name in (*_TEXTS, "columns", "fingerprint")}
-        arrays |= {f"{split}_{name}": getattr(rows, field) for name, field in _ARRAYS.items()}
+        arrays |= {f"{split}_{name}": getattr(rows, field) for name, field in {**_ARRAYS, **_COMPARED}.items()}
     arrays["texts"] = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
     path = _file(directory, key)
     with atomic_file(path) as partial, partial.open("wb") as stream:
@@ -113,6 +115,7 @@ def _modified(path: Path) -> float:
 def _rows(arrays: Any, *, texts: dict[str, Any], split: str) -> TokenisedRows:
     columns: dict[str, Any] = {name: tuple(texts[split][name]) for name in _TEXTS}
     numbers: dict[str, Any] = {field: arrays[f"{split}_{name}"] for name, field in _ARRAYS.items()}
+    numbers |= {field: arrays[f"{split}_{name}"] for name, field in _COMPARED.items() if f"{split}_{name}" in arrays}
     values = tuple(texts[split]["columns"])
     rows = TokenisedRows(**numbers, **columns, fingerprint=texts[split]["fingerprint"], columns=values)
     if any(len(column) != len(rows) for column in columns.values()) or len(values) not in (0, len(rows)):

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Conversation", "Example", "Message", "PlainText", "PreferencePair", "PromptCompletion"]
+__all__ = [
+    "Conversation",
+    "Example",
+    "LabelledAnswer",
+    "Message",
+    "PlainText",
+    "PreferencePair",
+    "PromptCompletion",
+    "is_conversation",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,4 +72,21 @@ class PreferencePair:
     tools: tuple[Mapping[str, Any], ...] | None = None
 
 
-Example = PlainText | PromptCompletion | Conversation | PreferencePair
+@dataclass(frozen=True, kw_only=True)
+class LabelledAnswer:
+    """An answer to a prompt, and whether it is one to learn."""
+
+    answer: PromptCompletion | Conversation
+    is_desirable: bool
+
+
+def is_conversation(example: Example) -> bool:
+    """Return whether a chat template renders the row."""
+    if isinstance(example, LabelledAnswer):
+        return isinstance(example.answer, Conversation)
+    if isinstance(example, PreferencePair):
+        return not isinstance(example.chosen, str)
+    return isinstance(example, Conversation)
+
+
+Example = PlainText | PromptCompletion | Conversation | PreferencePair | LabelledAnswer

@@ -52,17 +52,25 @@ class RenderedExample:
 
 
 def render_examples(
-    rows: TokenisedRows, *, tokenizer: PreTrainedTokenizerBase, count: int = 3
+    rows: TokenisedRows, *, tokenizer: PreTrainedTokenizerBase, count: int = 3, group_size: int = 1
 ) -> list[RenderedExample]:
-    """Return the first ``count`` rows, decoded from the token ids and masks that training reads."""
+    """Return the first ``count`` rows, or groups of rows, decoded from the token ids and masks that training reads."""
     special_ids = set(tokenizer.all_special_ids)
     special_ids |= {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     examples = []
-    for index in range(min(count, len(rows))):
+    for index in range(min(count * group_size, len(rows))):
         sample = rows.sample(index)
         spans = _spans(sample.tokens, trained=sample.trained, special_ids=special_ids, tokenizer=tokenizer)
-        examples.append(RenderedExample(source=rows.sources[index], spans=tuple(spans)))
+        kind = _kind(rows, index, group_size=group_size)
+        examples.append(RenderedExample(source=f"{rows.sources[index]}{kind}", spans=tuple(spans)))
     return examples
+
+
+def _kind(rows: TokenisedRows, index: int, *, group_size: int) -> str:
+    """Return which answer of its row this is, where rows are compared."""
+    if group_size == 2:
+        return " (rejected)" if index % 2 else " (chosen)"
+    return "" if not len(rows.labels) else " (desirable)" if rows.labels[index] else " (undesirable)"
 
 
 def _spans(

@@ -15,13 +15,14 @@ import numpy as np
 from cohort.core.errors import InputError, StorageFullError
 from cohort.data.cache import CachedData, default_cache_directory, read_cache, write_cache
 from cohort.data.chat import require_chat_template
+from cohort.data.compared import note_format_of_others, tokenise_compared
 from cohort.data.files.formats import DataFormat, ParsedRow
 from cohort.data.files.reading import InputSource, ParsedDataset, find_sources, read_examples
 from cohort.data.lengths import measure_lengths
 from cohort.data.mixing import MixedDataset, mix_rows, note_datasets_named_twice
 from cohort.data.problems import ProblemKind, ProblemLog, capped
 from cohort.data.report import DataReport, collect_notes, split_input
-from cohort.data.settings import DatasetSettings
+from cohort.data.settings import DatasetSettings, RowReading
 from cohort.data.splits import choose_rows, duplicates_of_earlier, split_off_share
 from cohort.data.tokenise import TokenRow, flattened, render_rows, require_usable_tokenizer, tokenise_rows
 
@@ -143,7 +144,7 @@ def _load(
         num_usable_train_rows=num_usable,
         num_validation_rows=len(validation),
         num_evaluation_rows=len(evaluated),
-        num_trained_tokens=int(sum(int(row.trained.sum()) for row in train)),
+        num_trained_tokens=int(sum(row.num_trained for row in train)),
         mix=mix,
         counts=counts,
         lines=lines,
@@ -177,14 +178,8 @@ def _tokenised(
     parsed: ParsedDataset, *, settings: DatasetSettings, tokenizer: PreTrainedTokenizerBase, log: ProblemLog
 ) -> tuple[list[TokenRow], list[TokenRow], list[TokenRow], NDArray[np.int64]]:
     """Return (training, validation and test rows, every length), or nothing where the format itself stops the run."""
-    if parsed.format is DataFormat.PREFERENCE:
-        log.add(
-            ProblemKind.INPUT,
-            where=settings.key("format"),
-            found="preference rows (chosen and rejected)",
-            allowed="messages, sharegpt, alpaca, prompt_completion or text, for objective: sft",
-            hint="To train on the better answers write columns: {completion: chosen} and format: prompt_completion.",
-        )
+    if parsed.format is not None:
+        note_format_of_others(parsed.format, settings=settings, log=log)
     if parsed.is_chat and parsed.format is not None:
         try:
             require_chat_template(tokenizer, found_format=parsed.format.value, where=settings.key("train"))
@@ -204,6 +199,8 @@ def _tokenised(
         return [], [], [], np.empty(0, dtype=np.int64)
 
     def tokenise(rows: Sequence[ParsedRow]) -> tuple[list[TokenRow], NDArray[np.int64]]:
+        if settings.reads is not RowReading.ANSWERS:
+            return tokenise_compared(rows, tokenizer=tokenizer, settings=settings, log=log)
         rendered = render_rows(
             rows,
             tokenizer=tokenizer,
@@ -350,6 +347,7 @@ def _identity(
             "share": share,
             "evaluation_max_examples": evaluation_max_examples,
             **({} if settings.weights is None else {"entries": entries}),
+            **({} if settings.reads is RowReading.ANSWERS else {"reads": settings.reads.value}),
         }
     )
 

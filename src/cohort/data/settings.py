@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -24,6 +25,7 @@ __all__ = [
     "DatasetSettings",
     "FormatChoice",
     "LongRowRule",
+    "RowReading",
     "SHARE_ALLOWED",
     "quoted_share",
     "share_refusals",
@@ -31,9 +33,21 @@ __all__ = [
     "weight_refusal",
 ]
 
-FormatChoice = Literal["auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference"]
+FormatChoice = Literal[
+    "auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference", "unpaired_preference"
+]
 LongRowRule = Literal["drop", "truncate", "split", "error"]
 TrainedTurns = Literal["all", "last"]
+
+
+class RowReading(StrEnum):
+    """What an objective reads of a row: an answer, two answers of which one is better, or an answer with a label."""
+
+    ANSWERS = "answers"
+    PAIRS = "pairs"
+    LABELS = "labels"
+
+
 BadRowRule = Literal["error", "skip"]
 
 CANONICAL_COLUMNS = (
@@ -52,6 +66,7 @@ CANONICAL_COLUMNS = (
     "preferred_completion",
     "non_preferred_completion",
     "choices",
+    "label",
 )
 
 SHARE_ALLOWED = "a file, or a share above 0 and below 1"
@@ -162,6 +177,7 @@ class DatasetSettings:
             None takes every row once.
         seed: Chooses the validation share, the evaluation rows, the rows of ``max_train_samples`` and of a mix.
         base_directory: What relative paths are relative to; the working directory when None.
+        reads: What the task's objective reads of a row.
         given: Rows given from Python, by split; they are read instead of the files that the split names.
         where: The place of this section.
 
@@ -220,6 +236,7 @@ class DatasetSettings:
     )
     seed: int = 0
     base_directory: Path | None = None
+    reads: RowReading = RowReading.ANSWERS
     given: Mapping[str, GivenRows] = field(default_factory=dict)
     where: Place = _SECTION
 
@@ -265,6 +282,20 @@ class DatasetSettings:
                 allowed="a prompt template with prompt_completion or alpaca rows",
                 hint="Remove prompt_template, or write format: prompt_completion.",
                 at=("prompt_template",),
+            )
+        if self.reads is not RowReading.ANSWERS and self.on_long_rows == "split":
+            yield Refusal(
+                found="on_long_rows: split with an objective that compares answers",
+                allowed="drop, truncate or error",
+                hint="Write on_long_rows: truncate.",
+                at=("on_long_rows",),
+            )
+        if self.reads is not RowReading.ANSWERS and self.completion_only_loss is False:
+            yield Refusal(
+                found="completion_only_loss: false with an objective that compares answers",
+                allowed="true: the answers alone are compared",
+                hint="Remove the key.",
+                at=("completion_only_loss",),
             )
         if self.trained_turns == "last" and self.completion_only_loss is False:
             yield Refusal(

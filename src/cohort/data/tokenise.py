@@ -25,7 +25,19 @@ from cohort.data.tokenised import TokenisedRows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TokenRow", "encode_prompt", "flattened", "render_rows", "require_usable_tokenizer", "tokenise_rows"]
+__all__ = [
+    "TokenRow",
+    "encode_prompt",
+    "encoded_rows",
+    "flattened",
+    "kept_tokens",
+    "note_empty",
+    "note_straddling",
+    "render_rows",
+    "rendered_text",
+    "require_usable_tokenizer",
+    "tokenise_rows",
+]
 
 _ROWS_PER_CALL = 512
 
@@ -42,6 +54,9 @@ class TokenRow:
         reference: The expected text.
         columns: The row as its file has it, for metrics.
         whole: The tokens of the row that it is a piece of; empty where it is no piece.
+        answer_start: The answer's first token, of rows that are compared; else None.
+        other: The worse answer to the same prompt, of a pair.
+        label: Whether the answer is desirable, of a row with a label.
     """
 
     where: Place
@@ -51,11 +66,21 @@ class TokenRow:
     reference: str
     columns: Mapping[str, Any] = field(default_factory=dict)
     whole: bytes = b""
+    answer_start: int | None = None
+    other: TokenRow | None = None
+    label: bool | None = None
 
     @property
     def content(self) -> bytes:
-        """What makes two rows the same: their tokens and their mask."""
-        return self.tokens.tobytes() + self.trained.tobytes()
+        """What makes two rows the same: their tokens and their masks, and their label."""
+        own = self.tokens.tobytes() + self.trained.tobytes()
+        label = b"" if self.label is None else bytes([self.label])
+        return own + label + (b"" if self.other is None else self.other.content)
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens the loss counts, of both answers of a pair."""
+        return int(self.trained.sum()) + (0 if self.other is None else self.other.num_trained)
 
 
 def require_usable_tokenizer(tokenizer: PreTrainedTokenizerBase, *, where: Place) -> None:
@@ -112,15 +137,18 @@ def render_rows(
 
 
 def _rendered(example: Example, *, chat: ChatRenderer) -> RenderedRow:
-    if isinstance(example, Conversation):
-        return chat.render(example)
+    return chat.render(example) if isinstance(example, Conversation) else rendered_text(example, chat=chat)
+
+
+def rendered_text(example: Example, *, chat: ChatRenderer) -> RenderedRow:
+    """Return text, or a prompt and its answer, as one row."""
     if isinstance(example, PlainText):
         text, border, prompt, reference = example.text, 0, "", ""
     elif isinstance(example, PromptCompletion):
         text, border = example.prompt + example.completion, len(example.prompt)
         prompt, reference = example.prompt, example.completion
     else:
-        raise TypeError(f"preference pairs have no single rendering, found {type(example).__name__}")
+        raise TypeError(f"{type(example).__name__} has no single rendering as text")
     span = (border if chat.completion_only_loss else 0, len(text))
     return RenderedRow(
         text=text, trained_spans=(span,), add_special_tokens=True, append_eos=True, prompt=prompt, reference=reference
@@ -140,36 +168,42 @@ def tokenise_rows(
     """
     kept: list[TokenRow] = []
     lengths: list[int] = []
-    for begin in range(0, len(rendered), _ROWS_PER_CALL):
-        chunk = rendered[begin : begin + _ROWS_PER_CALL]
-        for (where, row), tokens, trained, straddles in _encoded(chunk, tokenizer=tokenizer):
-            lengths.append(len(tokens))
-            if straddles and settings.completion_only_loss:
-                _note_straddling(where, log=log)
-            if len(tokens) > settings.max_length and settings.on_long_rows == "split":
-                kept += _in_pieces(where, row, tokens, trained, tokenizer=tokenizer, settings=settings, log=log)
-                continue
-            cut = _num_kept(where, num_tokens=len(tokens), settings=settings, log=log)
-            if cut is None:
-                continue
-            tokens, trained = tokens[:cut], trained[:cut]
-            if not trained.any():
-                _note_empty(where, num_tokens=len(tokens), log=log)
-                continue
-            kept.append(
-                TokenRow(
-                    where=where,
-                    tokens=tokens,
-                    trained=trained,
-                    prompt=row.prompt,
-                    reference=row.reference,
-                    columns=row.columns,
-                )
+    for (where, row), tokens, trained, straddles in encoded_rows(rendered, tokenizer=tokenizer):
+        lengths.append(len(tokens))
+        if straddles and settings.completion_only_loss:
+            note_straddling(where, log=log)
+        if len(tokens) > settings.max_length and settings.on_long_rows == "split":
+            kept += _in_pieces(where, row, tokens, trained, tokenizer=tokenizer, settings=settings, log=log)
+            continue
+        cut = kept_tokens(where, num_tokens=len(tokens), settings=settings, log=log)
+        if cut is None:
+            continue
+        tokens, trained = tokens[:cut], trained[:cut]
+        if not trained.any():
+            note_empty(where, num_tokens=len(tokens), log=log)
+            continue
+        kept.append(
+            TokenRow(
+                where=where,
+                tokens=tokens,
+                trained=trained,
+                prompt=row.prompt,
+                reference=row.reference,
+                columns=row.columns,
             )
+        )
     return kept, np.asarray(lengths, dtype=np.int64)
 
 
 Encoded = tuple[tuple[Place, RenderedRow], NDArray[np.int32], NDArray[np.bool_], bool]
+
+
+def encoded_rows(
+    rendered: Sequence[tuple[Place, RenderedRow]], *, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[Encoded]:
+    """Yield each row with its tokens, its mask, and whether a token holds the end of its prompt and its answer."""
+    for begin in range(0, len(rendered), _ROWS_PER_CALL):
+        yield from _encoded(rendered[begin : begin + _ROWS_PER_CALL], tokenizer=tokenizer)
 
 
 def _encoded(chunk: Sequence[tuple[Place, RenderedRow]], *, tokenizer: PreTrainedTokenizerBase) -> Iterator[Encoded]:
@@ -221,7 +255,7 @@ def _last_of_text(is_added: NDArray[np.bool_]) -> int:
     return int(of_text[-1]) if len(of_text) else len(is_added)
 
 
-def _num_kept(where: Place, *, num_tokens: int, settings: DatasetSettings, log: ProblemLog) -> int | None:
+def kept_tokens(where: Place, *, num_tokens: int, settings: DatasetSettings, log: ProblemLog) -> int | None:
     """Return how many tokens of the row to keep, or None to leave it out."""
     limit = settings.max_length
     if num_tokens <= limit:
@@ -271,7 +305,7 @@ def _in_pieces(
     return rows
 
 
-def _note_empty(where: Place, *, num_tokens: int, log: ProblemLog) -> None:
+def note_empty(where: Place, *, num_tokens: int, log: ProblemLog) -> None:
     log.add(
         ProblemKind.EMPTY_AFTER_MASKING,
         where=where,
@@ -281,7 +315,7 @@ def _note_empty(where: Place, *, num_tokens: int, log: ProblemLog) -> None:
     )
 
 
-def _note_straddling(where: Place, *, log: ProblemLog) -> None:
+def note_straddling(where: Place, *, log: ProblemLog) -> None:
     log.add(
         ProblemKind.BORDER_INSIDE_TOKEN,
         where=where,
@@ -292,18 +326,22 @@ def _note_straddling(where: Place, *, log: ProblemLog) -> None:
 
 
 def flattened(rows: Sequence[TokenRow], *, identity: str, keeps_columns: bool = True) -> TokenisedRows:
-    """Return ``rows`` in flat arrays.
+    """Return ``rows`` in flat arrays; of a pair the better answer first, then the other.
 
     Args:
         rows: At least one.
         identity: A digest of what shaped them, for the fingerprint.
         keeps_columns: Whether metrics may ask for the rows as their files have them.
     """
+    rows = [one for row in rows for one in (row, row.other) if one is not None]
     lengths = np.asarray([len(row.tokens) for row in rows], dtype=np.int64)
     tokens = np.concatenate([row.tokens for row in rows])
     trained = np.concatenate([row.trained for row in rows])
     fingerprint = hashlib.sha256(identity.encode())
-    for part in (tokens, trained, lengths):
+    starts = np.asarray([row.answer_start for row in rows if row.answer_start is not None], dtype=np.int64)
+    labels = np.asarray([row.label for row in rows if row.label is not None], dtype=np.bool_)
+    # nothing is added by rows that are not compared: their fingerprints are those of earlier versions
+    for part in (tokens, trained, lengths, starts, labels):
         fingerprint.update(part.tobytes())
     return TokenisedRows(
         tokens_T=tokens,
@@ -315,6 +353,8 @@ def flattened(rows: Sequence[TokenRow], *, identity: str, keeps_columns: bool = 
         fingerprint=fingerprint.hexdigest(),
         # a metric may read any of them; parquet files hold values that JSON does not have, such as dates
         columns=tuple(json.dumps(dict(row.columns), default=str) for row in rows) if keeps_columns else (),
+        answer_starts=starts,
+        labels=labels,
     )
 
 

@@ -19,6 +19,7 @@ from cohort.models.counts import count_model
 from cohort.prepare.block_checks import block_notes
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals, num_first_trials
 from cohort.prepare.trials import evaluation_note, plan_evaluation
 from cohort.prepare.warnings import task_warnings
@@ -131,10 +132,11 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
         host_bytes=available_host_bytes(),
     )
     require_room_for_an_adapter(task, needs, base_bytes=placement.device_bytes)
-    examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES)
+    size = task_objective(task).group_size
+    examples = render_examples(rows, tokenizer=inputs.tokenizer, count=_NUM_EXAMPLES, group_size=size)
     plan = plan_evaluation(task, trials.first, validation=inputs.data.validation)
     trials.evaluate_at(plan.times)
-    evaluation = evaluation_note(plan, task=task, num_available=len(inputs.data.validation))
+    evaluation = evaluation_note(plan, task=task, num_available=len(inputs.data.validation) // size)
     notes = (
         *task.notes(),
         *_constraint_notes(task),

@@ -12,8 +12,9 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import dotted
 from cohort.engine.changed_rows import row_problems
 from cohort.engine.resume_checks import require_same_task
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs
-from cohort.prepare.record_facts import model_fingerprint, row_facts
+from cohort.prepare.record_facts import row_facts
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.tasks.loading import load_task

@@ -125,6 +125,15 @@ def require_same_inputs(facts: RunFacts, preparation: Preparation) -> None:
                 hint=RESTORE_OR_POINT_TO.format(key="model_name_or_path"),
             )
         )
+    if facts.inputs.reference_adapter_hash != now.inputs.reference_adapter_hash:
+        problems.append(
+            Problem(
+                where=Place(key=("objective", "reference_adapter")),
+                found=f"the reference adapter changed: {short(now.inputs.reference_adapter_hash)}",
+                allowed=f"{short(facts.inputs.reference_adapter_hash)}, as when the run began",
+                hint=RESTORE_OR_POINT_TO.format(key="objective.reference_adapter"),
+            )
+        )
     if _kind(facts.machine.device) != _kind(now.machine.device):
         problems.append(
             Problem(

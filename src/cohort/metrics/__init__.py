@@ -16,7 +16,16 @@ from cohort.metrics.building import (
 )
 from cohort.metrics.functions import FunctionRefusedError, function_path, spelled_function
 from cohort.metrics.kinds import METRIC_KINDS
-from cohort.metrics.metric import CHOICE_ACCURACY, LOSS, Metric, MetricFailedError, MetricOptions, ReferenceRow
+from cohort.metrics.metric import (
+    CHOICE_ACCURACY,
+    LOSS,
+    REWARD_ACCURACY,
+    REWARD_METRICS,
+    Metric,
+    MetricFailedError,
+    MetricOptions,
+    ReferenceRow,
+)
 from cohort.metrics.scoring import score_texts
 
 __all__ = [
@@ -24,6 +33,8 @@ __all__ = [
     "LOSS",
     "METRICS_ALLOWED",
     "METRIC_KINDS",
+    "REWARD_ACCURACY",
+    "REWARD_METRICS",
     "FunctionRefusedError",
     "Metric",
     "MetricFailedError",

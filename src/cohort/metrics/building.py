@@ -15,7 +15,16 @@ from cohort.core.setting_fields import Refusal
 from cohort.metrics.answers import find_answer, normalized
 from cohort.metrics.functions import FunctionRefusedError, function_path, load_function
 from cohort.metrics.kinds import METRIC_KINDS
-from cohort.metrics.metric import CHOICE_ACCURACY, LOSS, Metric, MetricKind, MetricOptions, Row
+from cohort.metrics.metric import (
+    CHOICE_ACCURACY,
+    LOSS,
+    REWARD_ACCURACY,
+    REWARD_METRICS,
+    Metric,
+    MetricKind,
+    MetricOptions,
+    Row,
+)
 
 __all__ = [
     "METRICS_ALLOWED",
@@ -28,7 +37,7 @@ __all__ = [
     "pattern_problems",
 ]
 
-_OWN = (LOSS, *METRIC_KINDS, CHOICE_ACCURACY)
+_OWN = (LOSS, *METRIC_KINDS, CHOICE_ACCURACY, *REWARD_METRICS)
 _AS_WRITTEN = MetricOptions()
 METRICS_ALLOWED = f"{' | '.join(_OWN)} | module:function"
 
@@ -40,13 +49,13 @@ def metric_name(spelled: str) -> str:
 
 
 def needs_generation(spelled: str) -> bool:
-    """Return whether texts are generated for a metric; the loss and choices need none."""
-    return spelled not in (LOSS, CHOICE_ACCURACY)
+    """Return whether texts are generated for a metric; the loss, rewards and choices need none."""
+    return spelled not in (LOSS, CHOICE_ACCURACY, *REWARD_METRICS)
 
 
 def counts_hits(name: str) -> bool:
     """Return whether the metric of this name is a share of rows: a row scores 1 or 0 and nothing between."""
-    return name == CHOICE_ACCURACY or (name in METRIC_KINDS and METRIC_KINDS[name].counts_hits)
+    return name in (CHOICE_ACCURACY, REWARD_ACCURACY) or (name in METRIC_KINDS and METRIC_KINDS[name].counts_hits)
 
 
 def metric_problems(spelled: Sequence[str]) -> list[Refusal]:

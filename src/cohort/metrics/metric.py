@@ -13,6 +13,8 @@ from cohort.core.errors import RunStateError
 __all__ = [
     "CHOICE_ACCURACY",
     "LOSS",
+    "REWARD_ACCURACY",
+    "REWARD_METRICS",
     "Metric",
     "MetricFailedError",
     "MetricKind",
@@ -25,6 +27,11 @@ LOSS = "loss"
 """The validation loss: it is always measured, and no text is generated for it."""
 CHOICE_ACCURACY = "choice_accuracy"
 """How often the expected choice is the likeliest of a row's: measured by losses, so no text is generated for it."""
+
+REWARD_ACCURACY = "reward_accuracy"
+"""How often the better answer has the higher reward: measured with the loss by objectives that compare answers."""
+REWARD_METRICS = (REWARD_ACCURACY, "reward_margin")
+"""What objectives that compare answers measure together with the loss."""
 
 Row = Mapping[str, Any]
 """A row as its file has it, with ``prompt`` and ``completion`` as the model is asked and expected to answer."""

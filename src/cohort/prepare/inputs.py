@@ -30,6 +30,7 @@ from cohort.prepare.adapter_specs import module_filter, variant_problems
 from cohort.prepare.block_checks import block_problems
 from cohort.prepare.metrics import function_identities, metric_problems
 from cohort.prepare.proposals import TrialProposals
+from cohort.prepare.reference import reference_problems
 from cohort.tasks.loading import TaskFile, TaskFileError, load_task
 from cohort.tuning.samplers import count_configurations
 
@@ -136,6 +137,7 @@ def read_inputs(
     # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
+        problems += reference_problems(task, model[1], model_directory=model[0])
         problems += metric_problems(task, tokenised[1], tokenizer=tokenised[0])
     if machine is not None and model is not None:
         rows = tokenised[1].train if tokenised is not None and num_trials else None

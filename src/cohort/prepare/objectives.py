@@ -14,4 +14,7 @@ __all__ = ["task_objective"]
 
 def task_objective(task: TaskFile, values: Mapping[str, Any] | None = None) -> Objective:
     """Return a trial's objective; ``values`` are its hyperparameters, None those of a trial that searches nothing."""
-    return OBJECTIVES[task.objective].with_values(values or {})
+    section = task.objective
+    # of mismatched rows: they may be no longer than the others
+    known = {**section.values, "max_length": task.dataset.max_length}
+    return OBJECTIVES[section.type].with_values({**known, **(values or {})})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohort.core.clock import Clock
@@ -28,10 +28,12 @@ from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.step_window import window_steps
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals
-from cohort.prepare.record_facts import input_facts, machine_facts, model_fingerprint, task_facts
+from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
+from cohort.prepare.reference import Reference
 from cohort.prepare.trials import evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.warnings import task_warnings
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
@@ -252,10 +254,19 @@ def prepare(
         # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
     )
+    reference = Reference(
+        task=task,
+        decoder=decoder,
+        machine=machine,
+        model_hash=facts.inputs.model_hash or "",
+        token_budget=sizes.executor.evaluation_token_budget,
+        memory_limit_bytes=memory.limit_bytes,
+    )
+    data, referred = reference.of_data(data, say=say)
     return Preparation(
         task=task,
         machine=machine,
-        inputs=inputs,
+        inputs=replace(inputs, data=data),
         decoder=decoder,
         proposals=proposals,
         evaluation_rows=choose_rows(task, data.validation, wanted=plan.num_rows),
@@ -265,7 +276,7 @@ def prepare(
         weights=weights,
         notes=(
             *split_notes(data.report, max_length=task.dataset.max_length),
-            *(note for note in notes if note is not None),
+            *(note for note in (*notes, referred) if note is not None),
         ),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
@@ -280,7 +291,9 @@ def _settle_evaluation(
     # by the first trials: evaluations must be the same for those that a sampler proposes later
     plan = kept or plan_evaluation(task, proposals.first, validation=validation)
     proposals.evaluate_at(plan.times)
-    return plan, evaluation_note(plan, task=task, num_available=len(validation)) if kept is None else None
+    return plan, evaluation_note(
+        plan, task=task, num_available=len(validation) // task_objective(task).group_size
+    ) if kept is None else None
 
 
 def choose_rows(task: TaskFile, rows: TokenisedRows, *, wanted: int) -> tuple[int, ...]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from cohort.data.loading import LoadedDataset
 from cohort.kernels.backend import describe_backend
@@ -22,7 +21,9 @@ from cohort.machine.kernel_choices import (
 from cohort.machine.machine import Machine, package_versions
 from cohort.prepare.block_checks import adapted_shapes, has_blocks
 from cohort.prepare.data_notes import data_counts, data_problems
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.reference import reference_adapter_hash
 from cohort.prepare.trials import PlannedTrial
 from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue
@@ -30,7 +31,7 @@ from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import default_values
 from cohort.tuning.evaluation_times import EvaluationPlan
 
-__all__ = ["file_digest", "input_facts", "machine_facts", "model_fingerprint", "row_facts", "task_facts"]
+__all__ = ["input_facts", "machine_facts", "row_facts", "task_facts"]
 
 
 def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
@@ -40,7 +41,7 @@ def task_facts(task: TaskFile, trials: Sequence[PlannedTrial]) -> TaskFacts:
         document=document,
         # sorted: the order of keys in a task file says nothing about the task
         task_hash=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
-        objective=task.objective,
+        objective=task.objective.type,
         training=_shared_training(task),
         default_trial_id=next(
             (t.spec.trial_id for t in trials if all(defaults[k] == v for k, v in t.configuration.items())), None
@@ -100,23 +101,8 @@ def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> 
         evaluation_times=plan.times,
         evaluation_cost_fraction=plan.cost_fraction,
         metric_functions=inputs.metric_functions or None,
+        reference_adapter_hash=reference_adapter_hash(task),
     )
-
-
-def file_digest(path: Path) -> bytes:
-    """Return the SHA-256 of a file's content."""
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").digest()
-
-
-def model_fingerprint(directory: Path, *, digest_of: Callable[[Path], bytes] = file_digest) -> str:
-    """Return the SHA-256 over the base model's configuration and weight files; ``digest_of`` reads each file."""
-    # weights and configuration only: a model card or tokenizer changes no product
-    digest = hashlib.sha256()
-    for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"]):
-        digest.update(path.name.encode())
-        digest.update(digest_of(path))
-    return digest.hexdigest()
 
 
 def _shared_training(task: TaskFile) -> dict[str, JsonValue]:

@@ -11,6 +11,7 @@ from cohort.metrics.answers import find_answer, last_number
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.prepare.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.objectives import task_objective
 from cohort.prepare.trials import PlannedTrial
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.evaluation_times import EvaluationPlan
@@ -31,7 +32,8 @@ def task_warnings(
     yield from _shared_row_warnings(inputs)
     yield from _answer_warnings(task, inputs)
     yield from _rank_warnings(inputs, trials)
-    num_rows, largest = len(inputs.data.train), max(trial.spec.batch_size for trial in trials)
+    num_rows = len(inputs.data.train) // task_objective(task).group_size
+    largest = max(trial.spec.batch_size for trial in trials)
     if largest > num_rows:
         yield (
             f"batch_size {largest} is more than the {counted(num_rows, 'row')} to train on: each step takes all "

@@ -134,6 +134,7 @@ class InputFacts:
         evaluation_times: When trials are evaluated, where it is less often than the task says.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.
         metric_functions: SHA-256 of the code of the user's metric functions, by the name of the metric.
+        reference_adapter_hash: SHA-256 over the files of the adapter that trials are held to; None for the base model.
     """
 
     data_hash: str | None = None
@@ -156,6 +157,7 @@ class InputFacts:
     evaluation_times: EvaluationTimes | None = None
     evaluation_cost_fraction: float | None = None
     metric_functions: Mapping[str, str] | None = None
+    reference_adapter_hash: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from cohort.metrics import (
     LOSS,
     METRIC_KINDS,
     METRICS_ALLOWED,
+    REWARD_METRICS,
     MetricOptions,
     function_path,
     metric_name,
@@ -63,7 +64,9 @@ if TYPE_CHECKING:
 else:
     _EvaluationKeys = section_with(EvaluationSettings)
 
-_NAME_SCHEMA = {"anyOf": [{"enum": [LOSS, *METRIC_KINDS, CHOICE_ACCURACY]}, {"type": "string", "pattern": ":"}]}
+_NAME_SCHEMA = {
+    "anyOf": [{"enum": [LOSS, *METRIC_KINDS, CHOICE_ACCURACY, *REWARD_METRICS]}, {"type": "string", "pattern": ":"}]
+}
 
 
 class EvaluationSection(_EvaluationKeys):
@@ -103,8 +106,9 @@ class EvaluationSection(_EvaluationKeys):
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """What evaluations measure: ``metric``, then ``metrics``; the loss, which is always measured, is left out."""
-        return tuple(name for name in dict.fromkeys((self.metric, *self.metrics)) if name != LOSS)
+        """What is measured besides the loss: ``metric``, then ``metrics``; what comes with the loss is left out."""
+        asked = dict.fromkeys((self.metric, *self.metrics))
+        return tuple(name for name in asked if name not in (LOSS, *REWARD_METRICS))
 
     @property
     def metric_name(self) -> str:

@@ -11,6 +11,7 @@ from cohort.adapters.spec import INITIALISATIONS
 from cohort.core.place import KeyPath
 from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole, word
 from cohort.tasks.fields import as_word, refuse
+from cohort.tasks.objective_keys import ObjectiveKeys
 from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = [
@@ -135,12 +136,21 @@ _EXAMPLES = {
     "init_lora_weights": "[true, pissa_niter_4]",
     "use_dora": "[true, false]",
     "nblocks": "[1, 2, 4]",
+    "beta": "[0.05, 0.1, 0.3]",
+    "loss_type": "[sigmoid, ipo]",
+    "label_smoothing": "[0.0, 0.1]",
+    "simpo_gamma": "[0.5, 1.0]",
+    "cpo_alpha": "[0.0, 1.0]",
+    "desirable_weight": "[1.0, 1.33]",
+    "undesirable_weight": "[1.0, 1.33]",
 }
 _LORA = {**setting_fields(LoraKeys), "lora_alpha": LORA_ALPHA}
-_FIELDS = {**_LORA, "nblocks": NBLOCKS, **setting_fields(TrainingKeys)}
+_OBJECTIVE = setting_fields(ObjectiveKeys)
+_FIELDS = {**_LORA, "nblocks": NBLOCKS, **setting_fields(TrainingKeys), **_OBJECTIVE}
+_SECTIONS = {"lora": _LORA, "lora.use_bdlora": ("nblocks",), "objective": _OBJECTIVE}
 
 SECTION_OF: Mapping[str, str] = {
-    name: "lora" if name in _LORA else "lora.use_bdlora" if name == "nblocks" else "training" for name in _EXAMPLES
+    name: next((section for section, keys in _SECTIONS.items() if name in keys), "training") for name in _EXAMPLES
 }
 """The section, by its dotted name, that holds a searchable key where ``search.space`` does not."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.data.files.given_rows import GivenRows
 from cohort.tasks.functions import locate_functions
-from cohort.tasks.not_built import unbuilt_in
+from cohort.tasks.objective_checks import objective_refusals
 from cohort.tasks.other_names import ACCEPTED, use_own_names
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
-from cohort.tasks.paths import from_working_directory, locate_data, locate_model
+from cohort.tasks.paths import from_working_directory, locate_data, locate_model, locate_reference
 from cohort.tasks.problems import problems_from
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.weighted_files import split_weights
@@ -75,11 +76,14 @@ def _cross_problems(task: TaskFile, overrides: Sequence[Override], origin: TaskO
                 hint="Write use_bdlora: {nblocks: 4}, with the tensor parallel degree it will be served at.",
             )
         )
+    problems += [
+        replace(refusal.problem(Place()), where=origin.where(refusal.at)) for refusal in objective_refusals(task)
+    ]
     # A file may say both, since the space is documented to win. An option that has no effect is a mistake: it was typed
     # to change something.
     for override in overrides:
         section, key = (override.path[0], override.path[-1])
-        if section in ("lora", "training") and key in task.search.space:
+        if section in ("lora", "training", "objective") and key in task.search.space:
             problems.append(
                 Problem(
                     where=origin.where(override.path),
@@ -125,8 +129,8 @@ def task_from_mapping(
         *(_contradiction(other, key, origin) for other, key in contradictions),
         # first of those that read paths: it leaves a list of them
         *split_weights(written, origin),
-        *unbuilt_in(written, where=origin.where),
         *locate_model(written, base_directory, origin),
+        *locate_reference(written, base_directory, origin),
         *locate_data(written, base_directory, origin, given=given or {}),
         *locate_functions(written, base_directory, origin),
     ]

@@ -117,6 +117,9 @@ def apply_overrides(data: Mapping[str, Any], overrides: Sequence[Override]) -> d
         for part in override.path[:-1]:
             # `early_exit: none` in the file gives way to a key of the section on the command line
             below = section.get(str(part))
+            if part == "objective" and isinstance(below, str):
+                # `objective: dpo` in the file, and one of its values on the command line
+                below = {"type": below}
             section[str(part)] = dict(below) if isinstance(below, Mapping) else {}
             section = section[str(part)]
         section[str(override.path[-1])] = override.value

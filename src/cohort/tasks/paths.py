@@ -18,7 +18,7 @@ from cohort.data.settings import quoted_share
 from cohort.tasks.overrides import Override
 from cohort.tasks.yaml_lines import TaskOrigin
 
-__all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model"]
+__all__ = ["PATH_KEYS", "from_working_directory", "locate_data", "locate_model", "locate_reference"]
 
 
 def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
@@ -47,6 +47,22 @@ def locate_model(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[P
     )
     found = f"{text!r}, which does not exist"
     return [Problem(where=where, found=found, allowed="a local directory or a hub id", hint=hint)]
+
+
+def locate_reference(data: dict[str, Any], base: Path, origin: TaskOrigin) -> list[Problem]:
+    """Make the path of ``objective.reference_adapter`` absolute; note one that is no directory of an adapter."""
+    section = data.get("objective")
+    text = section.get("reference_adapter") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not isinstance(text, str) or not text.strip():
+        return []
+    path = base / Path(text).expanduser()
+    if (path / "adapter_config.json").is_file():
+        data["objective"] = {**section, "reference_adapter": str(path.resolve())}
+        return []
+    found = f"{text!r}, a directory without adapter_config.json" if path.is_dir() else f"{text!r}, which does not exist"
+    hint = "Name the directory of an adapter, such as best/ of a run; relative paths start at the task file."
+    where = origin.where("objective.reference_adapter")
+    return [Problem(where=where, found=found, allowed="the directory of a LoRA adapter", hint=hint)]
 
 
 def locate_data(data: dict[str, Any], base: Path, origin: TaskOrigin, *, given: Collection[str] = ()) -> list[Problem]:
@@ -95,7 +111,11 @@ def _read_chat_template(section: dict[str, Any], base: Path, origin: TaskOrigin)
     return []
 
 
-PATH_KEYS: tuple[KeyPath, ...] = (("model_name_or_path",), *(("dataset", split) for split in SPLITS))
+PATH_KEYS: tuple[KeyPath, ...] = (
+    ("model_name_or_path",),
+    ("objective", "reference_adapter"),
+    *(("dataset", split) for split in SPLITS),
+)
 """Keys that say where something is."""
 
 

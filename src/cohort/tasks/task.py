@@ -101,7 +101,7 @@ class Task:
         search_space: Mapping[str, Any] | None = None,
         name: str | None = None,
         quantization: str = "none",
-        objective: str = "sft",
+        objective: str | Mapping[str, Any] = "sft",
         lora: Mapping[str, Any] | None = None,
         training: Mapping[str, Any] | None = None,
         evaluation: Mapping[str, Any] | None = None,
@@ -127,7 +127,8 @@ class Task:
                 ``task`` if rows were given.
             quantization: How the frozen linears are kept: "none", or a format such as "fp8".
             strategy: ``auto``, ``replicas`` or ``adapter_parallel``, as in the task file.
-            objective, lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
+            objective: ``"dpo"``, or its section: ``{"type": "dpo", "beta": 0.1}``.
+            lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
                 task file, sections as mappings. A metric may be a function of a prediction and its row, which a module
                 defines at its top level.
 
@@ -147,7 +148,7 @@ class Task:
             "model_name_or_path": plain_value(model),
             "dataset": section,
             "quantization": plain_value(quantization),
-            "objective": objective,
+            "objective": plain_value(objective),
             "priority": plain_value(priority),
             "num_gpus": plain_value(num_gpus),
             **{key: plain_value(value) for key, value in optional.items() if value is not None},

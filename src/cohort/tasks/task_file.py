@@ -26,7 +26,8 @@ from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
 from cohort.tasks.evaluation_section import EvaluationSection
 from cohort.tasks.fields import Section, Whole, refuse, require_known, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF, key_of
-from cohort.tasks.not_built import unbuilt_values
+from cohort.tasks.objective_keys import OBJECTIVE_VALUES
+from cohort.tasks.objective_section import ObjectiveSection, objective_schema, parse_objective, plain_objective
 from cohort.tasks.other_names import nearest_hint, use_own_names
 from cohort.tasks.sections import LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.yaml_lines import TaskOrigin
@@ -65,19 +66,6 @@ def _early_exit(value: object) -> object:
             )
         )
     return early_exit_section(value if isinstance(value, Mapping | EarlyExitSection) else {"rule": "none"})
-
-
-def _objectives() -> tuple[str, ...]:
-    # by the names of their files, since importing them loads torch
-    found = modules_of("cohort.training.objectives")
-    return tuple(name for name in found if name not in ("objective", *unbuilt_values("objective")))
-
-
-def _objective(value: object) -> object:
-    # not_built.py says what is missing for those that are documented but not built
-    if value not in unbuilt_values("objective"):
-        require_known(value, _objectives(), key="objective")
-    return value
 
 
 # by the names of their files, since importing them loads torch
@@ -139,8 +127,13 @@ class TaskFile(Section):
     )
     dataset: DatasetSection = setting(allowed="a section", description="a section with at least train")
     objective: Annotated[
-        str, BeforeValidator(_objective), WithJsonSchema({"type": "string", "enum": list(_objectives())})
-    ] = setting("sft", allowed=" | ".join(_objectives()), description="what is minimised")
+        ObjectiveSection,
+        BeforeValidator(parse_objective),
+        PlainSerializer(plain_objective),
+        WithJsonSchema(objective_schema()),
+    ] = setting(
+        ObjectiveSection(), allowed=f"{' | '.join(OBJECTIVE_VALUES)}, or a section", description="what is minimised"
+    )
     lora: Annotated[LoraSection, BeforeValidator(_empty_section)] = setting(
         LoraSection(), allowed="a section", description="the adapters"
     )
@@ -213,7 +206,8 @@ class TaskFile(Section):
 
     def dataset_settings(self) -> DatasetSettings:
         where = Place(file=self._origin.name, key=("dataset",))
-        return self.dataset.settings(seed=self.training.seed, where=where, given=self._given)
+        reads = self.objective.reads
+        return self.dataset.settings(seed=self.training.seed, where=where, given=self._given, reads=reads)
 
     @property
     def given(self) -> Mapping[str, GivenRows]:
@@ -239,7 +233,14 @@ class TaskFile(Section):
 
     def searchable_defaults(self) -> dict[str, Any]:
         """Return the value of every searchable key where ``search.space`` does not set it, by name."""
-        return {name: self._value_in_section(name) for name in SEARCHABLE}
+        # an objective's own values where it reads them: others are part of no configuration
+        own = self.objective.values
+        unread = {name for name, section in SECTION_OF.items() if section == "objective" and name not in own}
+        return {
+            name: own[name] if name in own else self._value_in_section(name)
+            for name in SEARCHABLE
+            if name not in unread
+        }
 
     def _value_in_section(self, name: str) -> Any:
         value: Any = self
@@ -277,7 +278,7 @@ class TaskFile(Section):
         return SearchSpace(
             parameters=parameters,
             where=Place(file=self._origin.name, key=("search", "space")),
-            constraints=tuple(parse_constraint(text, names=tuple(SEARCHABLE)) for text in self.search.constraints),
+            constraints=tuple(parse_constraint(text, names=tuple(parameters)) for text in self.search.constraints),
         )
 
     def notes(self) -> list[str]:

@@ -45,7 +45,10 @@ def with_measured_values(
     if not wanted:
         return dict(steps)
     companions = {
-        slot: step.objective.companions([entry.sample for entry in entries if entry.slot == slot])
+        slot: [
+            _within(sample, passes.context)
+            for sample in step.objective.companions([entry.sample for entry in entries if entry.slot == slot])
+        ]
         for slot, step in wanted.items()
     }
     shared: dict[bytes, Sample] = {
@@ -67,3 +70,8 @@ def with_measured_values(
         expected = [reference[sample.tokens.tobytes() + sample.trained.tobytes()] for sample in companions[slot]]
         measured[slot] = replace(step, values=step.objective.measured_values(step.values, own, expected))
     return measured
+
+
+def _within(sample: Sample, length: int) -> Sample:
+    """Return the row cut to what the model can read; a prompt and another row's answer may be longer than any row."""
+    return replace(sample, tokens=sample.tokens[:length], trained=sample.trained[:length])

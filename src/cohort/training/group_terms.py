@@ -21,7 +21,7 @@ from cohort.kernels.staging import to_device_unwaited
 from cohort.training.objectives.objective import Groups, Objective
 from cohort.training.token_losses import sequence_sums
 
-__all__ = ["StepTerms", "group_metrics", "group_slots", "group_starts", "group_terms"]
+__all__ = ["StepTerms", "answer_losses", "group_metrics", "group_slots", "group_starts", "group_terms"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,11 @@ def group_metrics(losses_T: Tensor, entries: Sequence[SlotSample], steps: Mappin
         for name, values_G in batch.objective.metrics(batch.groups).items():
             found.setdefault(name, []).append(values_G)
     return {name: _in_order(torch.cat(values), places) for name, values in found.items()}
+
+
+def answer_losses(losses_T: Tensor, samples: Sequence[Sample]) -> Tensor:
+    """Return the losses of each sample's answer [N], summed as the terms of groups sum them."""
+    return _piece_sums(losses_T, samples, cuts=[sample.answer_start - 1 for sample in samples])[:, 1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,11 @@ class StagedPass:
 
 
 class Passes:
-    """Stages and runs the passes of one executor, small ones as the graphs of ``captured``."""
+    """Stages and runs the passes of one executor, small ones as the graphs of ``captured``.
+
+    Attributes:
+        context: The longest row that the model reads.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Passes:
         memory: DeviceMemory,
         captured: CapturedPasses | None,
     ) -> None:
+        self.context = decoder.config.max_position_embeddings
         self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
 
     @property

@@ -20,7 +20,7 @@ class Remembering(FakeExecutor):
         self.rows[spec.trial_id] = rows
         return super().load(spec, state, rows=rows, rank=rank)
 
-    def evaluate(self, keys: tuple[int, ...], *, rows: object, row_ids: object) -> dict[int, str]:
+    def evaluate(self, keys: tuple[int, ...], *, rows: object, row_ids: object, objective: object) -> dict[int, str]:
         return {key: f"loss of {key}" for key in keys}
 
 

@@ -14,7 +14,7 @@ from cohort.data.files.parsing import NamedRow, parse_row
 from cohort.data.files.rows import RawRow
 from cohort.data.files.sources import SplitName
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
-from cohort.data.settings import DatasetSettings, template_fields
+from cohort.data.settings import DatasetSettings, RowReading, template_fields
 
 __all__ = ["DataFormat", "ParsedRow", "detect_format", "parse_rows"]
 
@@ -23,6 +23,7 @@ class DataFormat(StrEnum):
     """The layouts of a row; the value is the name used in the task file."""
 
     PREFERENCE = "preference"
+    UNPAIRED_PREFERENCE = "unpaired_preference"
     MESSAGES = "messages"
     SHAREGPT = "sharegpt"
     ALPACA = "alpaca"
@@ -57,19 +58,31 @@ class ParsedRow:
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
-def detect_format(values: Mapping[str, Any], *, prompt_template: str | None = None) -> DataFormat | None:
+def detect_format(
+    values: Mapping[str, Any], *, prompt_template: str | None = None, reads: RowReading = RowReading.ANSWERS
+) -> DataFormat | None:
     """Return the most specific format whose keys ``values`` has (a None counts as absent); None if there is none.
 
-    With a prompt template a row needs no ``prompt`` of its own.
+    With a prompt template a row needs no ``prompt`` of its own. A ``label`` means something only where it is read.
     """
-    return next(iter(_fitting(values, prompt_template=prompt_template)), None)
+    return next(iter(_fitting(values, prompt_template=prompt_template, reads=reads)), None)
 
 
-def _fitting(values: Mapping[str, Any], *, prompt_template: str | None) -> list[DataFormat]:
+def _fitting(values: Mapping[str, Any], *, prompt_template: str | None, reads: RowReading) -> list[DataFormat]:
     present = {name for name, value in values.items() if value is not None}
     if prompt_template is not None:
         present.add("prompt")
-    return [data_format for data_format, keys in _KEYS if present.issuperset(keys)]
+    return [data_format for data_format, keys in _known(reads) if present.issuperset(keys)]
+
+
+def _known(reads: RowReading) -> tuple[tuple[DataFormat, tuple[str, ...]], ...]:
+    """Return the formats to look for; an answer without its label is a mistake where labels are read."""
+    if reads is not RowReading.LABELS:
+        return _KEYS
+    return tuple(
+        (DataFormat.UNPAIRED_PREFERENCE, (*keys, "label")) if entry is DataFormat.PROMPT_COMPLETION else (entry, keys)
+        for entry, keys in _KEYS
+    )
 
 
 def renamed(values: Mapping[str, Any], *, columns: Mapping[str, str]) -> NamedRow:
@@ -96,7 +109,8 @@ def parse_rows(
         detected = [
             (row, values, data_format)
             for row, values in named
-            if (data_format := detect_format(values, prompt_template=settings.prompt_template)) is not None
+            if (data_format := detect_format(values, prompt_template=settings.prompt_template, reads=settings.reads))
+            is not None
         ]
         if not detected:
             if rows and not missing:
@@ -106,7 +120,7 @@ def parse_rows(
         others = [
             (row, entry)
             for row, values, entry in detected
-            if chosen not in _fitting(values, prompt_template=settings.prompt_template)
+            if chosen not in _fitting(values, prompt_template=settings.prompt_template, reads=settings.reads)
         ]
         if others:
             _note_mixed(others, first=first, chosen=chosen, log=log)
@@ -175,7 +189,7 @@ def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) ->
         where=row.where,
         # a null counts as absent, so its name alone would look right
         found=f"the keys {', '.join(k if v is not None else f'{k} (null)' for k, v in row.values.items()) or '(none)'}",
-        allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _KEYS),
+        allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _known(settings.reads)),
         hint=f"Map the file's columns, e.g. {columns}: {{prompt: question, completion: answer}}.",
     )
 

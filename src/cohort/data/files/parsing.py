@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cohort.data.examples import Conversation, Example, Message, PlainText, PreferencePair, PromptCompletion
+from cohort.data.examples import (
+    Conversation,
+    Example,
+    LabelledAnswer,
+    Message,
+    PlainText,
+    PreferencePair,
+    PromptCompletion,
+)
 from cohort.data.files.messages import parse_messages, parse_sharegpt, parse_tools, with_system
 from cohort.data.problems import BadRowError
 from cohort.data.settings import template_fields
@@ -43,6 +51,8 @@ def parse_row(values: NamedRow, *, original: Mapping[str, Any], data_format: str
         return PlainText(text=_filled(values, "text"))
     if data_format == "preference":
         return _differing(_preference(values))
+    if data_format == "unpaired_preference":
+        return _labelled(values)
     return _prompt_completion(values, original=original, template=template)
 
 
@@ -218,6 +228,17 @@ def _alpaca_prompt(values: NamedRow) -> str:
     given = _string(values, "input") if values.get("input") is not None else ""
     system = _string(values, "system") if values.get("system") is not None else ""
     return alpaca_prompt(_filled(values, "instruction"), given=given, system=system)
+
+
+def _labelled(values: NamedRow) -> LabelledAnswer:
+    label = _present(values, "label")
+    if not isinstance(label, bool):
+        raise BadRowError(
+            found=f"{values.name('label')}: {label!r:.60} ({type(label).__name__})",
+            allowed="true (an answer to learn) or false (one to avoid)",
+            hint="Write true or false, without quotes.",
+        )
+    return LabelledAnswer(answer=_prompt_completion(values, original={}, template=None), is_desirable=label)
 
 
 def _differing(pair: PreferencePair) -> PreferencePair:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cohort.core.errors import InputError
-from cohort.data.examples import Conversation
+from cohort.data.examples import is_conversation
 from cohort.data.files.formats import DataFormat, ParsedRow, parse_rows
 from cohort.data.files.rows import RawRow, content_digest, read_source
 from cohort.data.files.sources import SPLITS, DataSource, GivenSource, HubSource, SplitName, resolve_sources
@@ -116,8 +116,8 @@ def _note_mixed_rendering(parsed: Sequence[ParsedRow], *, log: ProblemLog) -> bo
     """Return whether the rows are conversations; note a prompt and completion in another form than the first row's."""
     if not parsed:
         return False
-    is_chat = isinstance(parsed[0].example, Conversation)
-    other = next((row for row in parsed if isinstance(row.example, Conversation) is not is_chat), None)
+    is_chat = is_conversation(parsed[0].example)
+    other = next((row for row in parsed if is_conversation(row.example) is not is_chat), None)
     if other is not None:
         kinds = ("text", "messages") if is_chat else ("messages", "text")
         log.add(

@@ -1,0 +1,228 @@
+"""Reference log-probabilities of a task's answers: computed once for all trials, and kept on disk by content.
+
+What a file is kept under is all that its numbers follow from: weights of the model and of the reference adapter,
+precision and device, and the tokens themselves. So tasks on the same rows share it, whatever their files are called,
+and a run that is resumed finds what it began with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.core.durable_files import write_bytes
+from cohort.core.errors import InputError, Problem, SampleTooLargeError, StorageFullError
+from cohort.core.units import counted
+from cohort.data.cache import default_cache_directory
+from cohort.data.loading import LoadedDataset
+from cohort.data.packing import SlotSample
+from cohort.data.tokenised import Sample, TokenisedRows
+from cohort.machine.machine import Machine, package_versions
+from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.config import DecoderConfig
+from cohort.models.decoder import Decoder
+from cohort.models.source import find_local_model
+from cohort.prepare.fingerprints import file_digest, model_fingerprint
+from cohort.prepare.objectives import task_objective
+from cohort.tasks.task_file import TaskFile
+from cohort.training.micro_batches import sample_too_large
+from cohort.training.reference_logps import ReferenceAdapter, answer_log_probs
+
+__all__ = ["Reference", "reference_adapter_hash", "reference_problems"]
+
+# raise it with any change to how these numbers are computed
+_CODE_VERSION = 1
+_MOST_FILES = 64
+
+
+def reference_adapter_hash(task: TaskFile) -> str | None:
+    """Return the SHA-256 over the files of the reference adapter; None where the base model is the reference."""
+    if task.objective.reference_adapter is None:
+        return None
+    directory, digest = Path(task.objective.reference_adapter), hashlib.sha256()
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        digest.update(file_digest(directory / name))
+    return digest.hexdigest()
+
+
+def reference_problems(task: TaskFile, config: DecoderConfig, *, model_directory: Path) -> list[Problem]:
+    """Return why the reference adapter cannot be used on the task's base model; no weight of the model is read."""
+    if task.objective.reference_adapter is None:
+        return []
+    directory = Path(task.objective.reference_adapter)
+    where = task.where("objective.reference_adapter")
+    try:
+        _read_reference(directory, config)
+    except InputError as error:
+        return [replace(problem, where=where, found=f"{problem.where}: {problem.found}") for problem in error.problems]
+    written = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    # by content where both are here: two models of one shape differ in nothing else
+    own = find_local_model(written) if isinstance(written, str) and written else None
+    if own is None or own == model_directory or model_fingerprint(own) == model_fingerprint(model_directory):
+        return []
+    return [
+        Problem(
+            where=where,
+            found=f"an adapter of another base model: {written}",
+            allowed=f"an adapter of {task.model_name_or_path}",
+            hint="Name an adapter that was trained on this model, or remove the key: the base model is the reference.",
+        )
+    ]
+
+
+def _read_reference(directory: Path, config: DecoderConfig) -> ReferenceAdapter:
+    adapter, shapes = read_adapter(directory), linear_shapes(config)
+    layout = AdapterLayout({name: shapes[name] for name in adapter.modules if name in shapes})
+    return ReferenceAdapter(
+        layout=layout, spec=replace(adapter.spec, lora_dropout=0.0), weights_rD=rank_rows_from_peft(layout, adapter)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Asks a task's reference model for the log-probabilities of answers.
+
+    Attributes:
+        model_hash: SHA-256 of the base model's files.
+        token_budget: Most tokens of a pass.
+        memory_limit_bytes: On a CPU, the most that model and passes may take together.
+    """
+
+    task: TaskFile
+    decoder: Decoder
+    machine: Machine
+    model_hash: str
+    token_budget: int
+    memory_limit_bytes: int | None = None
+
+    def of_data(self, data: LoadedDataset, *, say: Callable[[str], None]) -> tuple[LoadedDataset, str | None]:
+        """Return the rows of all splits with their reference log-probabilities, and a note; as they are without need.
+
+        Raises:
+            InputError: a row does not fit into memory.
+        """
+        if not task_objective(self.task).needs_reference:
+            return data, None
+        splits = [data.train, data.validation, data.all_validation, *([] if data.test is None else [data.test])]
+        compared, note = self.of_rows(splits, say=say)
+        # where all validation rows are evaluated, the two are one object
+        by_identity = {id(rows): found for rows, found in zip(splits, compared, strict=True)}
+        return replace(
+            data,
+            train=by_identity[id(data.train)],
+            validation=by_identity[id(data.validation)],
+            all_validation=by_identity[id(data.all_validation)],
+            test=None if data.test is None else by_identity[id(data.test)],
+        ), note
+
+    def of_rows(
+        self, splits: Sequence[TokenisedRows], *, say: Callable[[str], None] = lambda _: None
+    ) -> tuple[list[TokenisedRows], str]:
+        """Return rows with their reference log-probabilities, and where these are from."""
+        samples: dict[bytes, tuple[Sample, str]] = {}
+        for rows in splits:
+            for row in range(len(rows)):
+                sample = rows.sample(row)
+                samples.setdefault(_content(sample), (sample, rows.sources[row]))
+        path = _file(self._key(samples))
+        whose = "the reference adapter" if self.task.objective.reference_adapter else "the base model"
+        what = f"{counted(len(samples), 'answer')} by {whose}"
+        found = _read(path, count=len(samples))
+        if found is None:
+            say(f"reference log-probabilities of {what}")
+            found = self._computed(list(samples.values()))
+            note = f"reference log-probabilities of {what}: computed once for all trials{_try_to_write(path, found)}"
+        else:
+            note = f"reference log-probabilities of {what}: from the cache"
+        of = dict(zip(samples, found.tolist(), strict=True))
+        return [
+            replace(rows, reference_logps=np.array([of[_content(rows.sample(row))] for row in range(len(rows))]))
+            for rows in splits
+        ], note
+
+    def _key(self, contents: Sequence[bytes] | dict[bytes, Any]) -> str:
+        parts = {
+            "code": _CODE_VERSION,
+            "model": self.model_hash,
+            "adapter": reference_adapter_hash(self.task),
+            "precision": self.machine.dtype,
+            "device": self.machine.device.type,
+            "device_name": self.machine.device_name,
+            "threads": self.machine.threads,
+            "torch": dict(package_versions()).get("torch"),
+        }
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+        for content in contents:
+            digest.update(hashlib.sha256(content).digest())
+        return digest.hexdigest()
+
+    def _computed(self, samples: Sequence[tuple[Sample, str]]) -> NDArray[np.float64]:
+        adapter = self.task.objective.reference_adapter
+        place = {id(sample): source for sample, source in samples}
+
+        def too_large(entry: SlotSample, words: str) -> SampleTooLargeError:
+            return sample_too_large(entry.sample, words, whose="the reference model", source=place[id(entry.sample)])
+
+        # the longest first: a shortage of memory shows at once, and rows of like length share passes
+        ordered = sorted(range(len(samples)), key=lambda index: -len(samples[index][0].tokens))
+        log_probs = answer_log_probs(
+            self.decoder,
+            [samples[index][0] for index in ordered],
+            token_budget=self.token_budget,
+            too_large=too_large,
+            adapter=None if adapter is None else _read_reference(Path(adapter), self.decoder.config),
+            memory_limit_bytes=self.memory_limit_bytes,
+        )
+        found = np.empty(len(samples), dtype=np.float64)
+        found[ordered] = log_probs
+        return found
+
+
+def _content(sample: Sample) -> bytes:
+    border = sample.answer_start.to_bytes(8, "little")
+    return border + sample.tokens.tobytes() + sample.trained.tobytes()
+
+
+def _file(key: str) -> Path:
+    return default_cache_directory() / "reference_logps" / f"{key}.npy"
+
+
+def _read(path: Path, *, count: int) -> NDArray[np.float64] | None:
+    try:
+        found: NDArray[np.float64] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    # the newest files survive pruning; a read-only directory is never pruned
+    with suppress(OSError):
+        os.utime(path)
+    return found if found.shape == (count,) and found.dtype == np.float64 else None
+
+
+def _try_to_write(path: Path, found: NDArray[np.float64]) -> str:
+    """Keep the numbers for other tasks; return what to add to the note where that was not possible."""
+    stream = io.BytesIO()
+    np.save(stream, found, allow_pickle=False)
+    # the cache only saves time
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, stream.getvalue())
+        ordered = sorted(path.parent.glob("*.npy"), key=lambda old: old.stat().st_mtime, reverse=True)
+        for old in ordered[_MOST_FILES:]:
+            old.unlink(missing_ok=True)
+    except StorageFullError:
+        return f"; not kept: no space left in {path.parent}"
+    except OSError as error:
+        return f"; not kept: {error.strerror or error} ({path.parent})"
+    return ""

@@ -1,0 +1,161 @@
+"""The ``objective`` section of a task file: ``objective: dpo``, or its type with the values that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import model_validator
+
+from cohort.core.setting_fields import Refusal, SettingField, setting_fields
+from cohort.data.settings import RowReading
+from cohort.tasks.fields import Section, refuse, require_known, setting
+from cohort.tasks.objective_keys import (
+    LOSS_TYPES,
+    OBJECTIVE_VALUES,
+    READS,
+    REFERENCE_OBJECTIVES,
+    SMOOTHED,
+    ObjectiveKeys,
+)
+
+__all__ = ["ObjectiveSection", "objective_schema", "parse_objective", "plain_objective"]
+
+_FIELDS: Mapping[str, SettingField] = setting_fields(ObjectiveKeys)
+_NAMES = tuple(OBJECTIVE_VALUES)
+
+
+def _optional(field: SettingField) -> tuple[Any, Any]:
+    bounds: dict[str, Any] = dict(field.bounds)
+    kind: Any = field.kind | None
+    return kind, setting(None, allowed=field.allowed, description=field.description, **bounds)
+
+
+if TYPE_CHECKING:
+
+    class _ObjectiveKeys(Section):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    from pydantic import create_model
+
+    _ObjectiveKeys = create_model(
+        "_ObjectiveKeys", __base__=Section, **{name: _optional(field) for name, field in _FIELDS.items()}
+    )
+
+
+class ObjectiveSection(_ObjectiveKeys):
+    """What is minimised. A value that is None was not written: :attr:`values` has what it is then."""
+
+    type: str = setting("sft", allowed=" | ".join(_NAMES), description="what is minimised")
+    reference_adapter: str | None = setting(
+        None,
+        allowed="the directory of a LoRA adapter, or null for the base model",
+        description="dpo: adapter that trials are held to (null: the base model)",
+    )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the objective reads, by key, where ``search.space`` does not set it."""
+        written = {name: getattr(self, name) for name in OBJECTIVE_VALUES[self.type]}
+        defaults = OBJECTIVE_VALUES[self.type]
+        return {name: defaults[name] if value is None else value for name, value in written.items()}
+
+    @property
+    def reads(self) -> RowReading:
+        """What it reads of a row."""
+        return READS[self.type]
+
+    @model_validator(mode="after")
+    def _keys_are_read(self) -> ObjectiveSection:
+        require_known(self.type, _NAMES, key="type")
+        refusals = [
+            unread_key(name, objective=self.type)
+            for name in _FIELDS
+            if getattr(self, name) is not None and name not in OBJECTIVE_VALUES[self.type]
+        ]
+        if self.reference_adapter is not None and self.type != "dpo":
+            compared = "the base model itself" if self.type in REFERENCE_OBJECTIVES else "no reference"
+            refusals.append(
+                Refusal(
+                    found=f"reference_adapter with {self.type}, which compares with {compared}",
+                    allowed="reference_adapter with dpo",
+                    hint="Remove the key.",
+                    at=("reference_adapter",),
+                )
+            )
+        kinds = LOSS_TYPES.get(self.type, ())
+        if not refusals and self.loss_type is not None:
+            refusals += loss_type_refusals([self.loss_type], objective=self.type, at=("loss_type",))
+        if not refusals and kinds and (self.label_smoothing or 0) > 0:
+            refusals += smoothing_refusals([self.values["loss_type"]], at=("label_smoothing",))
+        if refusals:
+            refuse(*refusals)
+        return self
+
+
+def unread_key(name: str, *, objective: str) -> Refusal:
+    """Return the refusal of a key that an objective does not read."""
+    readers = [kind for kind, values in OBJECTIVE_VALUES.items() if name in values]
+    return Refusal(
+        found=f"{name} with {objective}, which does not read it",
+        allowed=f"{name} with {', '.join(readers)}",
+        hint=f"Remove {name}, or write objective: {{type: {readers[0]}}}.",
+        at=(name,),
+    )
+
+
+def loss_type_refusals(kinds: list[Any], *, objective: str, at: tuple[str, ...]) -> list[Refusal]:
+    """Return the loss types that an objective does not have."""
+    allowed = LOSS_TYPES[objective]
+    return [
+        Refusal(found=repr(kind), allowed=f"{' | '.join(allowed)} for {objective}", hint=f"Write {allowed[0]}.", at=at)
+        for kind in kinds
+        if kind not in allowed
+    ]
+
+
+def smoothing_refusals(kinds: list[Any], *, at: tuple[str, ...]) -> list[Refusal]:
+    """Return why ``label_smoothing`` cannot be combined with loss types that do not read it."""
+    return [
+        Refusal(
+            found=f"label_smoothing with loss_type: {kind}, which does not read it",
+            allowed=f"label_smoothing with {' or '.join(SMOOTHED)}",
+            hint="Remove label_smoothing, or search it only there: {values: [0.0, 0.1], when: {loss_type: sigmoid}}.",
+            at=at,
+        )
+        for kind in kinds
+        if kind not in SMOOTHED
+    ]
+
+
+def parse_objective(value: object) -> object:
+    """Return the section that ``objective: NAME`` means; anything else as it is."""
+    if isinstance(value, Mapping | ObjectiveSection):
+        return value
+    require_known(value, _NAMES, key="objective")
+    return ObjectiveSection(type=str(value))
+
+
+def plain_objective(section: ObjectiveSection) -> str | dict[str, Any]:
+    """Return the section as a task file has it: ``sft``, or the type with every value that it reads."""
+    if section.type == "sft":
+        return section.type
+    adapter = {"reference_adapter": section.reference_adapter} if section.type == "dpo" else {}
+    return {"type": section.type, **section.values, **adapter}
+
+
+def objective_schema() -> dict[str, Any]:
+    """Return the JSON schema of the key."""
+    properties: dict[str, Any] = {"type": {"enum": list(_NAMES), "description": "what is minimised"}}
+    for name, field in _FIELDS.items():
+        names = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
+        bounds = {names[bound]: limit for bound, limit in field.bounds.items()}
+        kind: dict[str, Any] = {"enum": list(field.options)} if field.options else {"type": "number", **bounds}
+        properties[name] = {**kind, "description": field.description}
+    properties["reference_adapter"] = {
+        "type": ["string", "null"],
+        "description": ObjectiveSection.model_fields["reference_adapter"].description,
+    }
+    section = {"type": "object", "additionalProperties": False, "required": ["type"], "properties": properties}
+    return {"anyOf": [{"enum": list(_NAMES)}, section]}
