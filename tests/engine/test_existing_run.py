@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from cohort.core.errors import Problem, RunStateError
 from cohort.engine.existing_run import places_of, remove_run, same_run_problems
 from cohort.prepare.fingerprints import model_fingerprint
-from cohort.prepare.record_facts import row_facts
 from cohort.prepare.inputs import read_inputs
+from cohort.prepare.record_facts import row_facts
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import TaskFacts
 from cohort.runs.store import RunStore
