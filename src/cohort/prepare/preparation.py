@@ -11,6 +11,7 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.cache import default_cache_directory
+from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes
@@ -254,15 +255,7 @@ def prepare(
         # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
     )
-    reference = Reference(
-        task=task,
-        decoder=decoder,
-        machine=machine,
-        model_hash=facts.inputs.model_hash or "",
-        token_budget=sizes.executor.evaluation_token_budget,
-        memory_limit_bytes=memory.limit_bytes,
-    )
-    data, referred = reference.of_data(data, say=say)
+    data, referred = _with_reference(task, data, decoder=decoder, memory=memory, sizes=sizes, facts=facts, say=say)
     return Preparation(
         task=task,
         machine=machine,
@@ -280,6 +273,28 @@ def prepare(
         ),
         warnings=tuple(task_warnings(task, inputs, trials=proposals.first, plan=plan)),
     )
+
+
+def _with_reference(
+    task: TaskFile,
+    data: LoadedDataset,
+    *,
+    decoder: Decoder,
+    memory: MemoryPlan,
+    sizes: Sizes,
+    facts: RunFacts,
+    say: Callable[[str], None],
+) -> tuple[LoadedDataset, str | None]:
+    """Return the rows with what the reference model gives their answers, where that is needed, and a note about it."""
+    reference = Reference(
+        task=task,
+        decoder=decoder,
+        machine=memory.machine,
+        model_hash=facts.inputs.model_hash or "",
+        token_budget=sizes.executor.evaluation_token_budget,
+        memory_limit_bytes=memory.limit_bytes,
+    )
+    return reference.of_data(data, say=say)
 
 
 def _settle_evaluation(
