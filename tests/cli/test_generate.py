@@ -48,3 +48,10 @@ def test_one_way_to_ask(folder: Path, words: tuple[str, ...], hint: str, capsys:
     code, _, err = cohort(capsys, "generate", folder / "run", *words)
     assert (code, "Traceback" in err) == (2, False)
     assert hint in err
+
+
+def test_a_trial_of_the_base_model_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, shown = cohort(capsys, "generate", tmp_path, "--prompt", "1+1=", "--base", "--trial", "3")
+    assert code == 2
+    assert "--base with --trial 3" in shown
+    assert "Leave out --base, or --trial." in shown

@@ -53,8 +53,10 @@ def test_what_is_asked_of_a_stopped_run_waits_for_its_resume(capsys: pytest.Capt
     assert (code, asked(run)) == (0, ["stop trial 1", "stop trial 4"])
     assert f"`cohort resume {run}` takes it up first" in shown
     code, shown, _ = cohort(capsys, "trials", run, "clone", "2", "--learning_rate", "3e-4", "--warm-start", "--json")
-    assert json.loads(shown) == {"request": "clone trial 2", "is_taken_up": False, "is_training": False}
-    code, _, _ = cohort(capsys, "trials", run, "add", "--r=8", "--lora.lora_alpha", "4r", "--wait", "1")
+    not_yet = {"is_taken_up": False, "is_training": False}
+    assert json.loads(shown) == {"request": "clone trial 2", "values": {"learning_rate": 3e-4}, **not_yet}
+    code, shown, _ = cohort(capsys, "trials", run, "add", "--r=8", "--lora.lora_alpha", "4r", "--wait", "1")
+    assert shown.startswith("add a trial with r 8, lora_alpha 4r: asked; ")
     assert (code, asked(run)[2:]) == (0, ["clone trial 2", "add a trial"])
     copy = run.parent / "resumed"
     shutil.copytree(run, copy)
@@ -105,6 +107,8 @@ def test_the_answer_of_the_run_is_printed(capsys: pytest.CaptureFixture[str], ru
         (["add", "--learning_rate", "-1"], "-1"),
         (["add", "--learning_rate", "fast", "--r", "0"], "'fast'"),
         (["add", "--r", "4096"], "4096"),
+        (["add", "--batch_size", "100000"], "100000"),
+        (["clone", "1", "--batch_size", "19"], "19"),
         (["add", "--num_train_epochs", "2"], "epochs, but the steps of this run's trials"),
         (["clone", "1"], "the hyperparameters of trial 1"),
         (["clone", "1", "--r", "8", "--warm-start"], "8 with the weights of rank 4"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from cohort.engine.check import check_task
 from tests.cli.tiny_task import write_rows
@@ -98,3 +100,17 @@ def test_the_outlook_counts_what_trials_will_do(folder: Path, tmp_path: Path, mo
     assert outlook.most_seconds is not None
     assert 0 < outlook.seconds <= outlook.most_seconds
     assert outlook.source == "a guess: no step of such a task was measured here"
+
+
+def test_an_end_token_that_was_never_learned_is_told_where_answers_are_generated(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "model", tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    # rows that stayed together, as in a vocabulary of which training used a part; 1 is the end token
+    weights["lm_head.weight"][:20] = weights["lm_head.weight"][1]
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    base = {**SOUND, "model_name_or_path": str(tmp_path / "model")}
+    found = check_task(tiny_task(folder, **base, evaluation={"metric": "exact_match", "max_new_tokens": 4})).warnings
+    assert any(
+        text.startswith("the base model seems never to have learned its end-of-sequence token </s>") for text in found
+    )
+    assert check_task(tiny_task(folder, **base)).warnings == (), "a loss needs no end"

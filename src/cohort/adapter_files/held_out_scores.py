@@ -15,10 +15,9 @@ from cohort.core.estimates import RowValues
 from cohort.core.memory_records import PassKind
 from cohort.data.choices import ChoiceRows, choice_rows
 from cohort.data.packing import SlotSample
-from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY, LOSS, Metric, score_texts
-from cohort.prepare.metrics import reference_row
+from cohort.prepare.metrics import answer_prompts, reference_row
 from cohort.prepare.objectives import task_objective
 from cohort.serving.generate import GenerateRequest
 from cohort.serving.sampler import Sampling
@@ -124,13 +123,13 @@ class HeldOutScores:
 
     def _answer_scores(self, slots: Sequence[int | None]) -> list[dict[str, RowValues]]:
         loaded, rows = self._loaded, self._rows
-        room = loaded.decoder.config.max_position_embeddings
-        is_chat = loaded.base.facts.inputs.is_chat is True
-        # a prompt that leaves no room is cut, as in the evaluations of the run
-        prompts = [
-            encode_prompt(rows.prompts[row_id], tokenizer=loaded.tokenizer, is_chat=is_chat)[: room - 1]
-            for row_id in self._asked
-        ]
+        prompts = answer_prompts(
+            rows,
+            self._asked,
+            tokenizer=loaded.tokenizer,
+            is_chat=loaded.base.facts.inputs.is_chat is True,
+            context=loaded.decoder.config.max_position_embeddings,
+        )
         requests = [
             GenerateRequest(prompt_tokens=tokens, max_new_tokens=self._max_new_tokens, slot=slot)
             for slot in slots

@@ -70,6 +70,7 @@ def generate(
 
         # before the import below, which loads torch: a wrong path or option is reported immediately
         _require_one_source(prompt or (), source=source, output=output)
+        _refuse_trial_of_base(trial, use_base=base)
         RunDirectory.open(run_dir)
         from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 
@@ -108,6 +109,16 @@ def _require_one_source(prompts: Sequence[str], *, source: Path | None, output: 
         raise refuse("--input without --output", "Add --output FILE, a new file for the answers.")
     if source is None and not prompts:
         raise refuse("no prompt", 'Add --prompt "..." or --input FILE --output FILE.')
+
+
+def _refuse_trial_of_base(trial: int | None, *, use_base: bool) -> None:
+    from cohort.core.errors import InputError, Problem
+
+    if use_base and trial is not None:
+        allowed, hint = "one of the two: the base model has no adapter", "Leave out --base, or --trial."
+        raise InputError(
+            Problem(where="command line", found=f"--base with --trial {trial}", allowed=allowed, hint=hint)
+        )
 
 
 def _answer(

@@ -114,11 +114,14 @@ def _print_trials(run_dir: Path, *, as_json: bool) -> None:
 def _print_asked(run_dir: Path, request: TrialRequest, asked: Asked, *, as_json: bool) -> None:
     if as_json:
         answer = asked.answer
-        body = {"request": request.text, "is_taken_up": answer is not None, "is_training": asked.is_training}
+        body: dict[str, object] = {"request": request.text, "values": dict(request.values)}
+        body |= {"is_taken_up": answer is not None, "is_training": asked.is_training}
         print(json.dumps(body | ({} if answer is None else {"text": answer.text, "trial": answer.trial_id})))
     elif asked.answer is not None:
         print(asked.answer.text)
     elif asked.is_training:
-        print(f"{request.text}: asked; the run takes it up after its present step (see `cohort trials {run_dir}`)")
+        print(f"{request.described}: asked; the run takes it up after its present step (see `cohort trials {run_dir}`)")
     else:
-        print(f"{request.text}: asked; the run does not train now, and `cohort resume {run_dir}` takes it up first")
+        print(
+            f"{request.described}: asked; the run does not train now, and `cohort resume {run_dir}` takes it up first"
+        )

@@ -12,10 +12,10 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.nearest_word import nearest_word
 from cohort.core.place import KeyPath, Place
 
 __all__ = [
@@ -114,9 +114,8 @@ class SettingField:
     def _hint(self, value: object) -> str:
         if self.kind is bool:
             return "Write true or false."
-        near = get_close_matches(str(value), self.options, n=1, cutoff=0.5)
-        if near:
-            return f"Did you mean {near[0]}?"
+        if near := nearest_word(value, self.options):
+            return f"Did you mean {near}?"
         return f"Write for example {self.default}, the default." if self.default is not None else "Leave it out."
 
 

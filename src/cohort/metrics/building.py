@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 
 from cohort.core.errors import InputError
+from cohort.core.nearest_word import nearest_word
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
 from cohort.metrics.answers import find_answer, normalized
@@ -64,8 +64,8 @@ def metric_problems(spelled: Sequence[str]) -> list[Refusal]:
     counts = Counter(map(metric_name, spelled))
     for place, name in enumerate(spelled):
         if name not in _OWN and function_path(name) is None:
-            near = get_close_matches(name.lower(), _OWN, n=1, cutoff=0.5)
-            hint = f"Did you mean {near[0]}?" if near else "Choose one of these."
+            near = nearest_word(name, _OWN)
+            hint = f"Did you mean {near}?" if near else "Choose one of these."
             refusals.append(Refusal(found=repr(name), allowed=METRICS_ALLOWED, hint=hint, at=(place,)))
         elif name not in _OWN and metric_name(name) in _OWN:
             found = f"{name!r}, whose name {metric_name(name)} is that of another metric"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from cohort.core.errors import InputError, Problem
 from cohort.data.choices import ChoiceRows, choice_rows
 from cohort.data.loading import LoadedDataset
+from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import (
     CHOICE_ACCURACY,
@@ -19,7 +21,10 @@ from cohort.metrics import (
 )
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["function_identities", "metric_problems", "reference_row", "task_choices", "task_metrics"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["answer_prompts", "function_identities", "metric_problems", "reference_row", "task_choices", "task_metrics"]
 
 
 def task_metrics(task: TaskFile) -> tuple[Metric, ...]:
@@ -55,6 +60,18 @@ def reference_row(rows: TokenisedRows, row_id: int) -> ReferenceRow:
         reference=rows.references[row_id],
         columns=rows.columns[row_id] if rows.columns else "{}",
     )
+
+
+def answer_prompts(
+    rows: TokenisedRows, row_ids: Sequence[int], *, tokenizer: PreTrainedTokenizerBase, is_chat: bool, context: int
+) -> list[Sequence[int]]:
+    """Return the tokens from which the answer to each of ``row_ids`` is generated.
+
+    A prompt that leaves no room in the model's ``context`` is cut: its answer is then wrong, as it would be in use.
+    """
+    return [
+        encode_prompt(rows.prompts[row_id], tokenizer=tokenizer, is_chat=is_chat)[: context - 1] for row_id in row_ids
+    ]
 
 
 def task_choices(

@@ -9,6 +9,7 @@ from cohort.data.problems import ProblemKind
 from cohort.metrics import needs_generation
 from cohort.metrics.answers import find_answer, last_number
 from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.untrained_tokens import looks_untrained
 from cohort.prepare.block_checks import block_warnings
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.objectives import task_objective
@@ -31,6 +32,7 @@ def task_warnings(
     yield from _row_warnings(task, inputs)
     yield from _shared_row_warnings(inputs)
     yield from _answer_warnings(task, inputs)
+    yield from _end_warnings(task, inputs)
     yield from _rank_warnings(inputs, trials)
     num_rows = len(inputs.data.train) // task_objective(task).group_size
     largest = max(trial.spec.batch_size for trial in trials)
@@ -111,6 +113,20 @@ def _answer_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
         yield (
             f"none of the {counted(len(expected), 'expected answer')} (the first is {expected[0]!r:.60}) holds a "
             "number, so every answer scores 0 in number_match; choose another metric"
+        )
+
+
+def _end_warnings(task: TaskFile, inputs: TaskInputs) -> Iterator[str]:
+    token_id = getattr(inputs.tokenizer, "eos_token_id", None)
+    if token_id is None or not any(map(needs_generation, task.evaluation.measured)):
+        return
+    if looks_untrained(inputs.model_directory, int(token_id)):
+        token = inputs.tokenizer.convert_ids_to_tokens(int(token_id))
+        yield (
+            f"the base model seems never to have learned its end-of-sequence token {token}: its output row is zero or "
+            "that of many other tokens, and adapters do not change it. Answers may never end, and score 0 where they "
+            "must be exact; choose a metric that finds the answer (contains, number_match, evaluation.answer_pattern) "
+            "or needs none (loss, choice_accuracy)"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import (
@@ -19,6 +18,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from cohort.core.errors import Problem
+from cohort.core.nearest_word import nearest_word
 from cohort.core.setting_fields import Refusal, SettingField, setting_fields
 from cohort.tuning.registry import Registry
 
@@ -137,8 +137,8 @@ def refuse(*refusals: Refusal) -> NoReturn:
 def require_known(value: object, names: Sequence[str], *, key: str) -> None:
     """Refuse ``value`` as the value of ``key`` unless it is one of ``names``."""
     if value not in names:
-        near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
-        hint = f"Did you mean {key}: {near[0]}?" if near else "Choose one of these."
+        near = nearest_word(value, names)
+        hint = f"Did you mean {key}: {near}?" if near else "Choose one of these."
         refuse(Refusal(found=repr(value), allowed=" | ".join(names), hint=hint))
 
 

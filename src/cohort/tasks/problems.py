@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from cohort.core.errors import Problem
+from cohort.core.nearest_word import nearest_word
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.tasks.fields import REFUSAL_TYPE, refusals_of
 from cohort.tasks.hyperparameters import quoted_number, unbounded_number
@@ -103,8 +104,8 @@ def _hint(detail: ErrorDetails, info: FieldInfo | None) -> str:
     name = str(detail["loc"][-1])
     if kind == "literal_error" and isinstance(value, str) and info is not None:
         words = [word for word in get_args(info.annotation) if isinstance(word, str)]
-        near = get_close_matches(value.lower(), words, n=1, cutoff=0.5)
-        return f"Did you mean {name}: {near[0]}?" if near else "Choose one of these."
+        near = nearest_word(value, words)
+        return f"Did you mean {name}: {near}?" if near else "Choose one of these."
     if kind == "bool_type":
         return "Write true or false, without quotes."
     if info is None or info.is_required() or info.default is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from cohort.core.estimates import RowValues
 from cohort.engine.train import evaluation
 from cohort.engine.train.evaluation import RunEvaluator
+from cohort.engine.train.row_scores import Scores
 from cohort.training.evaluation_loss import EvaluationLoss
 
 ROWS: Any = "rows"
@@ -41,13 +43,14 @@ class Executor:
         )
 
 
-class Scores:
+class HalfRight:
     """Half of a trial's answers are right; generation reads and writes seven tokens."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def of(self, trial_ids: Sequence[int | None], *, rows: Any, row_ids: Sequence[int]) -> list[Any]:
-        return [({"exact_match": (1.0, 0.0), "none": ()}, 7) for _ in trial_ids]
+        scores = Scores(by_metric={"exact_match": (1.0, 0.0), "none": ()}, num_tokens=7, num_answers=2, num_endless=2)
+        return [scores for _ in trial_ids]
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def executor() -> Executor:
 
 @pytest.fixture
 def evaluator(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> RunEvaluator:
-    monkeypatch.setattr(evaluation, "RowScores", Scores)
+    monkeypatch.setattr(evaluation, "RowScores", HalfRight)
     data = SimpleNamespace(validation=ROWS)
     preparation: Any = SimpleNamespace(
         inputs=SimpleNamespace(data=data), evaluation_rows=(4, 1), objective="the task's own"
@@ -90,3 +93,11 @@ def test_the_frozen_model_is_measured_in_the_same_way(evaluator: RunEvaluator) -
     base = evaluator.measure_base(rows=ROWS, row_ids=[0, 1])
     assert (base.validation_loss, base.num_tokens) == (9.0, 17)
     assert list(base.rows) == ["loss", "margin", "exact_match", "none"]
+
+
+def test_answers_that_never_end_are_noted(evaluator: RunEvaluator) -> None:
+    base = evaluator.measure_base(rows=ROWS, row_ids=[0, 1])
+    note = "no answer of the base model to 2 prompts ended within max_new_tokens 64"
+    assert base.endless_note("the base model", max_new_tokens=64) == note
+    assert replace(base, num_endless=1).endless_note("it", max_new_tokens=64) is None
+    assert replace(base, num_answers=0, num_endless=0).endless_note("it", max_new_tokens=64) is None

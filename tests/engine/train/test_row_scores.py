@@ -6,7 +6,7 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
-from cohort.engine.train.row_scores import RowScores
+from cohort.engine.train.row_scores import RowScores, Scores, _Generated
 from cohort.metrics import Metric
 
 
@@ -17,9 +17,14 @@ def test_a_group_is_scored_by_its_first_row() -> None:
     scores._time_spent = SimpleNamespace(on=lambda _: contextlib.nullcontext())
     scores._metrics = (Metric(name="row", score=lambda _, row: float(row["completion"])),)
     scores._compares_choices = False
-    scores._generate = lambda slots, *, prompts: [[(prompt, 1) for prompt in prompts] for _ in slots]
+    scores._generate = lambda slots, *, rows, asked: [
+        [_Generated(text=rows.prompts[i], num_tokens=1, is_endless=rows.prompts[i] == "b") for i in asked]
+        for _ in slots
+    ]
     rows: Any = SimpleNamespace(
         prompts=("a", "a", "b", "b", "", ""), references=tuple("012345"), sources=("r",) * 6, columns=()
     )
     # ids are those of groups; the third has no prompt, and so no score
-    assert scores.of([7], rows=rows, row_ids=[0, 1, 2]) == [({"row": (0.0, 2.0)}, 2)]
+    assert scores.of([7], rows=rows, row_ids=[0, 1, 2]) == [
+        Scores(by_metric={"row": (0.0, 2.0)}, num_tokens=2, num_answers=2, num_endless=1)
+    ]

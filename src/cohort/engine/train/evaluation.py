@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from cohort.core.estimates import RowValues
 from cohort.core.events import Evaluated
+from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
-from cohort.engine.train.row_scores import RowScores
+from cohort.engine.train.row_scores import RowScores, Scores
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.prepare.preparation import Preparation
 from cohort.training.evaluation_loss import EvaluationLoss
@@ -23,12 +24,24 @@ class Measured:
 
     Attributes:
         rows: What the loss and each metric consist of, row by row; ``loss`` is a name among those of the metrics.
+        num_answers, num_endless: Answers that were generated, and those of them that did not end by themselves.
     """
 
     validation_loss: float
     metrics: dict[str, float]
     num_tokens: int
     rows: Mapping[str, RowValues]
+    num_answers: int = 0
+    num_endless: int = 0
+
+    def endless_note(self, whose: str, *, max_new_tokens: int) -> str | None:
+        """Return a note where no answer ended by itself, so that none can be exact; else None."""
+        if not self.num_answers or self.num_endless < self.num_answers:
+            return None
+        return (
+            f"no answer of {whose} to {counted(self.num_answers, 'prompt')} ended within max_new_tokens "
+            f"{max_new_tokens}"
+        )
 
 
 class RunEvaluator:
@@ -59,26 +72,26 @@ class RunEvaluator:
         """Measure resident trials on any rows."""
         losses = self._executor.evaluate(trial_ids, rows=rows, row_ids=row_ids)
         scored = self._scores.of(trial_ids, rows=rows, row_ids=row_ids)
-        return [
-            _measured(losses[trial_id], scores=scores, num_tokens=num_tokens)
-            for trial_id, (scores, num_tokens) in zip(trial_ids, scored, strict=True)
-        ]
+        return [_measured(losses[trial_id], scores) for trial_id, scores in zip(trial_ids, scored, strict=True)]
 
     def measure_base(self, *, rows: TokenisedRows, row_ids: Sequence[int]) -> Measured:
         """Measure the frozen model itself."""
         objective = self._preparation.objective
         loss = self._executor.evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
-        ((scores, num_tokens),) = self._scores.of([None], rows=rows, row_ids=row_ids)
-        return _measured(loss, scores=scores, num_tokens=num_tokens)
+        (scores,) = self._scores.of([None], rows=rows, row_ids=row_ids)
+        return _measured(loss, scores)
 
 
-def _measured(loss: EvaluationLoss, *, scores: Mapping[str, tuple[float, ...]], num_tokens: int) -> Measured:
+def _measured(loss: EvaluationLoss, scores: Scores) -> Measured:
     """Join what the objective and the metrics gave on the same rows."""
-    means = {name: sum(of_rows) / max(1, len(of_rows)) for name, of_rows in scores.items()}
-    of_groups = {name: RowValues.of_scores(values) for name, values in {**loss.group_metrics, **scores}.items()}
+    by_metric = scores.by_metric
+    means = {name: sum(of_rows) / max(1, len(of_rows)) for name, of_rows in by_metric.items()}
+    of_groups = {name: RowValues.of_scores(values) for name, values in {**loss.group_metrics, **by_metric}.items()}
     return Measured(
         validation_loss=loss.loss,
         metrics={**loss.metrics, **means},
-        num_tokens=loss.num_tokens + num_tokens,
+        num_tokens=loss.num_tokens + scores.num_tokens,
         rows={"loss": RowValues(values=loss.terms, weights=loss.divisors), **of_groups},
+        num_answers=scores.num_answers,
+        num_endless=scores.num_endless,
     )

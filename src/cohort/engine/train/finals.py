@@ -16,6 +16,7 @@ import torch
 
 from cohort.adapters.bank import AdapterState
 from cohort.core.errors import MemoryLimitError, SampleTooLargeError
+from cohort.core.units import counted
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.evaluation import Measured, RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
@@ -68,7 +69,7 @@ class Finals:
         winner = next(best for best in leaders if best.trial_id == winner_id)
         default = [best for best in leaders if best.trial_id == facts.task.default_trial_id != winner_id]
         num_rows = len(rows) // self._preparation.group_size
-        say(f"measuring the best adapter on {num_rows} test rows")
+        say(f"measuring the best adapter on {counted(num_rows, 'test row')}")
         found = self._compared([winner], default, rows=rows, row_ids=range(num_rows), metric=study.metric)
         if found is not None:
             if found.note:
@@ -84,7 +85,8 @@ class Finals:
         default = next((best for best in leaders if best.trial_id == facts.task.default_trial_id), None)
         plan = self._plan(num_candidates=len(leaders), num_others=1 if default is None else 2)
         finalists = leaders[: plan.num_finalists]
-        say(f"comparing the best {len(finalists)} trials on {plan.num_rows} validation rows")
+        which = "the trial" if len(finalists) == 1 else f"the best {len(finalists)} trials"
+        say(f"comparing {which} on {counted(plan.num_rows, 'validation row')}")
         if plan.note:
             self._run.watcher.note(f"the last comparison has {plan.note}")
         others = [] if default is None or default in finalists else [default]
@@ -130,6 +132,7 @@ class Finals:
                     measured = self._measure([*finalists, *others], rows=rows, row_ids=kept)
                 self._run.store.add_seconds(self._run.time_spent.take())
                 found = _compare(finalists, others, measured, metric=metric)
+                self._note_endless(measured[found.winner.trial_id])
                 return replace(found, num_rows=len(kept), note=note)
             except (SampleTooLargeError, MemoryLimitError, torch.OutOfMemoryError) as error:
                 # the trials have trained: an error here would come again at every resume, and their result be lost
@@ -139,6 +142,14 @@ class Finals:
             note = f"{count} row{'s' * (count > 1)} left out, of {limit:,} tokens or more, which do not fit into memory"
         self._run.watcher.note(f"the best trials are not compared: {note}")
         return None
+
+    def _note_endless(self, winner: Measured) -> None:
+        most = self._preparation.task.evaluation.max_new_tokens
+        if (endless := winner.endless_note("the best adapter", max_new_tokens=most)) is not None:
+            self._run.watcher.note(
+                f"warning: {endless}, so none can be exact; raise evaluation.max_new_tokens, or, if the model cannot "
+                "end its answers, choose a metric that finds the answer in the text (contains, number_match)"
+            )
 
     def _measure(
         self, contenders: Sequence[BestTrial], *, rows: TokenisedRows, row_ids: Sequence[int]

@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from cohort.data.choices import ChoiceRows
-from cohort.data.tokenise import encode_prompt
 from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.time_spent import TimeSpent
 from cohort.metrics import CHOICE_ACCURACY, MetricFailedError, score_texts
 from cohort.parallel.rank_executor import Prompt
-from cohort.prepare.metrics import reference_row, task_choices, task_metrics
+from cohort.prepare.metrics import answer_prompts, reference_row, task_choices, task_metrics
 from cohort.prepare.preparation import Preparation
 from cohort.runs.facts import Activity
 from cohort.serving.generate import end_of_answer_ids
 from cohort.training.objectives import DEFAULT_OBJECTIVE
 
-__all__ = ["RowScores"]
+__all__ = ["RowScores", "Scores"]
 
-Scores = tuple[dict[str, tuple[float, ...]], int]
-"""The score of each row by metric, and how many tokens were read and generated for them."""
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What one adapter, or the frozen model, has on some rows.
+
+    Attributes:
+        by_metric: The score of each row.
+        num_tokens: Tokens that were read and generated for them.
+        num_answers: Answers that were generated.
+        num_endless: Those of them that were cut because they did not end.
+    """
+
+    by_metric: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    num_tokens: int = 0
+    num_answers: int = 0
+    num_endless: int = 0
+
+    def joined(self, other: Scores) -> Scores:
+        """Return both together."""
+        return Scores(
+            by_metric={**self.by_metric, **other.by_metric},
+            num_tokens=self.num_tokens + other.num_tokens,
+            num_answers=self.num_answers + other.num_answers,
+            num_endless=self.num_endless + other.num_endless,
+        )
 
 
 class RowScores:
@@ -50,29 +73,37 @@ class RowScores:
         """
         size = self._preparation.group_size
         asked = [size * row_id for row_id in row_ids if rows.prompts[size * row_id]]
-        found: list[Scores] = [({}, 0) for _ in trial_ids]
+        found = [Scores() for _ in trial_ids]
         if self._metrics:
-            found = _joined(found, self._of_answers(trial_ids, rows=rows, asked=asked))
+            answered = self._of_answers(trial_ids, rows=rows, asked=asked)
+            found = [a.joined(b) for a, b in zip(found, answered, strict=True)]
         if self._compares_choices:
-            found = _joined(found, self._of_choices(trial_ids, rows=rows, asked=asked))
+            compared = self._of_choices(trial_ids, rows=rows, asked=asked)
+            found = [a.joined(b) for a, b in zip(found, compared, strict=True)]
         return found
 
     def _of_answers(
         self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, asked: Sequence[int]
     ) -> list[Scores]:
         with self._time_spent.on(Activity.GENERATE):
-            answers = self._generate(trial_ids, prompts=[rows.prompts[row_id] for row_id in asked])
+            answers = self._generate(trial_ids, rows=rows, asked=asked)
         references = [reference_row(rows, row_id) for row_id in asked]
         found = []
         for of_trial in answers:
             try:
-                scores = score_texts(self._metrics, [text for text, _ in of_trial], references)
+                scores = score_texts(self._metrics, [answer.text for answer in of_trial], references)
             except MetricFailedError as error:
                 raise MetricFailedError(
                     f"{error}; what was trained is saved: correct the function and resume the run"
                 ) from error
-            num_tokens = sum(count for _, count in of_trial)
-            found.append(({name: tuple(values) for name, values in scores.items()}, num_tokens))
+            found.append(
+                Scores(
+                    by_metric={name: tuple(values) for name, values in scores.items()},
+                    num_tokens=sum(answer.num_tokens for answer in of_trial),
+                    num_answers=len(of_trial),
+                    num_endless=sum(answer.is_endless for answer in of_trial),
+                )
+            )
         return found
 
     def _of_choices(
@@ -91,7 +122,8 @@ class RowScores:
                 losses = self._executor.evaluate_base(rows=choices.rows, row_ids=row_ids)
             else:
                 losses = measured[trial_id]
-            found.append(({CHOICE_ACCURACY: choices.accuracy_of(losses.means)}, losses.num_tokens))
+            accuracy = {CHOICE_ACCURACY: choices.accuracy_of(losses.means)}
+            found.append(Scores(by_metric=accuracy, num_tokens=losses.num_tokens))
         return found
 
     def _choices_of(self, rows: TokenisedRows, asked: tuple[int, ...]) -> ChoiceRows:
@@ -109,27 +141,35 @@ class RowScores:
         return self._choices[key]
 
     def _generate(
-        self, trial_ids: Sequence[int] | Sequence[None], *, prompts: Sequence[str]
-    ) -> list[list[tuple[str, int]]]:
-        """Return, by trial and prompt, the generated text and the tokens read and written."""
-        tokenizer = self._preparation.inputs.tokenizer
-        room = self._preparation.decoder.config.max_position_embeddings
+        self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, asked: Sequence[int]
+    ) -> list[list[_Generated]]:
+        """Return what is generated, by trial and row."""
+        tokenizer, config = self._preparation.inputs.tokenizer, self._preparation.decoder.config
         is_chat = self._preparation.inputs.data.report.is_chat
-        # a prompt that leaves no room is cut: its answer is then wrong, as it would be in use
-        encoded = [encode_prompt(prompt, tokenizer=tokenizer, is_chat=is_chat)[: room - 1] for prompt in prompts]
-        asked = [Prompt(trial_id=trial_id, tokens=tokens) for trial_id in trial_ids for tokens in encoded]
+        context = config.max_position_embeddings
+        prompts = answer_prompts(rows, asked, tokenizer=tokenizer, is_chat=is_chat, context=context)
+        most = self._preparation.task.evaluation.max_new_tokens
+        requests = [Prompt(trial_id=trial_id, tokens=tokens) for trial_id in trial_ids for tokens in prompts]
         continued = self._executor.generate(
-            asked,
-            max_new_tokens=self._preparation.task.evaluation.max_new_tokens,
-            stop_ids=end_of_answer_ids(tokenizer, self._preparation.decoder.config.eos_token_ids),
+            requests, max_new_tokens=most, stop_ids=end_of_answer_ids(tokenizer, config.eos_token_ids)
         )
         texts = tokenizer.batch_decode(continued, skip_special_tokens=True)
         flat = [
-            (text, len(prompt.tokens) + len(tokens))
-            for text, prompt, tokens in zip(texts, asked, continued, strict=True)
+            _Generated(
+                text=text,
+                num_tokens=len(prompt.tokens) + len(tokens),
+                # the token that ends an answer is none of its tokens
+                is_endless=len(tokens) >= min(most, context - len(prompt.tokens)),
+            )
+            for text, prompt, tokens in zip(texts, requests, continued, strict=True)
         ]
         return [flat[place * len(prompts) : (place + 1) * len(prompts)] for place in range(len(trial_ids))]
 
 
-def _joined(first: Sequence[Scores], second: Sequence[Scores]) -> list[Scores]:
-    return [({**a, **b}, m + n) for (a, m), (b, n) in zip(first, second, strict=True)]
+@dataclass(frozen=True, kw_only=True)
+class _Generated:
+    """An answer in words, the tokens read and written for it, and whether it was cut."""
+
+    text: str
+    num_tokens: int
+    is_endless: bool

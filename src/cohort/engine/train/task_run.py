@@ -223,7 +223,7 @@ class TaskRun:
             InputError: it cannot be done.
         """
         checked = check_request(request, reader=self.run.store.reader, task=self._preparation.task)
-        self.run.watcher.note(f"{request.text}: {request.signature}")
+        self.run.watcher.note(f"{request.described}: {request.signature}")
         if request.kind in (RequestKind.CLONE, RequestKind.ADD):
             return self._add(request, checked)
         assert request.trial_id is not None, "check_request() refuses a request about no trial"
@@ -248,7 +248,9 @@ class TaskRun:
         self.supervisor.intervene(
             Intervention(trial_id=trial_id, kind=DecisionKind.ADD, message=request.signature, numbers=numbers)
         )
-        return Answer(text=f"trial {trial_id} trains {planned.spec.num_steps} steps{start}", trial_id=trial_id)
+        values = ", ".join(f"{name} {value}" for name, value in checked.parameters.items())
+        text = f"trial {trial_id} trains {planned.spec.num_steps} steps{start} with {values}"
+        return Answer(text=text, trial_id=trial_id)
 
     def _is_done(self, request: TrialRequest) -> bool:
         """Return whether the record says that a request was carried out."""
@@ -339,6 +341,9 @@ class TaskRun:
         if not math.isfinite(base.validation_loss):
             raise InputError(self._broken_base(base.validation_loss))
         self.run.store.set_facts(base_metrics={"loss": base.validation_loss, **base.metrics})
+        most = self._preparation.task.evaluation.max_new_tokens
+        if (endless := base.endless_note("the base model", max_new_tokens=most)) is not None:
+            self.run.watcher.note(f"{endless}; trials learn to end them from the rows, where the model can")
 
     def _broken_base(self, loss: float) -> Problem:
         """Say that the base model's loss is no number, and whether its files or its arithmetic are the cause."""

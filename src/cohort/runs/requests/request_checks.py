@@ -63,7 +63,11 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
         return CheckedRequest(trial=trial)
     source = None if trial is None else {name: recorded_value(value) for name, value in trial.parameters.items()}
     parameters = added_parameters(task, request.values, source=source)
-    problems = [*_too_large(parameters, facts=facts), *_without_blocks(parameters, task=task, facts=facts)]
+    problems = [
+        *_too_large(parameters, facts=facts),
+        *_more_than_rows(parameters, facts=facts),
+        *_without_blocks(parameters, task=task, facts=facts),
+    ]
     if trial is not None and request.warm_start:
         problems += _cold(trial, parameters, shared=facts.task.training or {})
     else:
@@ -162,6 +166,21 @@ def _without_blocks(parameters: Mapping[str, Value], *, task: TaskFile, facts: R
     of_rank = blocks.rank_refusal(int(parameters["r"]))
     refusals = [*blocks.width_refusals(linears), *(() if of_rank is None else (of_rank,))]
     return [Problem(where="--nblocks", found=r.found, allowed=r.allowed, hint=r.hint) for r in refusals]
+
+
+def _more_than_rows(parameters: Mapping[str, Value], *, facts: RunFacts) -> list[Problem]:
+    """Return the problem of a batch that the data cannot fill: a slip, since fewer would train the same."""
+    num_rows, batch_size = facts.inputs.num_train_rows, parameters["batch_size"]
+    if num_rows is None or int(batch_size) <= num_rows:
+        return []
+    return [
+        Problem(
+            where="--batch_size",
+            found=str(batch_size),
+            allowed=f"at most {num_rows}, the rows that this run trains on",
+            hint=f"Write --batch_size {num_rows} or less: a larger batch takes all rows, too.",
+        )
+    ]
 
 
 def _cold(trial: TrialRecord, parameters: Mapping[str, Value], *, shared: Mapping[str, object]) -> list[Problem]:

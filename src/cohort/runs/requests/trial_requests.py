@@ -67,6 +67,12 @@ class TrialRequest:
         about = "a trial" if self.trial_id is None else f"trial {self.trial_id}"
         return f"{self.kind} {about}"
 
+    @property
+    def described(self) -> str:
+        """``clone trial 7 with learning_rate 0.0003``."""
+        values = ", ".join(f"{name} {value}" for name, value in self.values.items())
+        return f"{self.text} with {values}" if values else self.text
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:

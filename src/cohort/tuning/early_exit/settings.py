@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
+from cohort.core.nearest_word import nearest_word
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
 from cohort.core.setting_fields import SettingField, problems_of, setting_fields
@@ -113,13 +114,13 @@ def _entry(rule: str) -> ExitRule:
     entry = EXIT_RULES.find(rule) if isinstance(rule, str) else None
     if entry is None:
         names = ", ".join(EXIT_RULES.names())
-        near = get_close_matches(str(rule).lower(), EXIT_RULES.names(), n=1, cutoff=0.5)
+        near = nearest_word(rule, EXIT_RULES.names())
         raise InputError(
             Problem(
                 where=Place(key=("early_exit", "rule")),
                 found=repr(rule),
                 allowed=names,
-                hint=f"Did you mean {near[0]}?" if near else "Choose one of these rules.",
+                hint=f"Did you mean {near}?" if near else "Choose one of these rules.",
             )
         )
     return entry

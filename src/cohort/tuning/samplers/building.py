@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cohort.core.errors import InputError, Problem
+from cohort.core.nearest_word import nearest_word
 from cohort.core.place import Place
 from cohort.tuning.parameters import MOST_POINTS, Configuration
 from cohort.tuning.registry import Registry
@@ -37,7 +38,9 @@ def sampler_kind(name: str) -> SamplerKind:
     kind = SAMPLERS.find(name)
     if kind is None:
         where, allowed = Place(key=("search", "sampler")), ", ".join(SAMPLERS.names())
-        raise InputError(Problem(where=where, found=repr(name), allowed=allowed, hint="Choose one of these samplers."))
+        near = nearest_word(name, SAMPLERS.names())
+        hint = f"Did you mean {near}?" if near else "Choose one of these samplers."
+        raise InputError(Problem(where=where, found=repr(name), allowed=allowed, hint=hint))
     return kind
 
 

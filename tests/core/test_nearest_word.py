@@ -1,0 +1,30 @@
+"""What other tools call a thing is found before what is spelled like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cohort.core.nearest_word import nearest_word
+
+SAMPLERS = ("grid", "random", "tpe")
+FORMATS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference")
+METRICS = ("loss", "contains", "exact_match", "number_match", "rouge_l", "token_f1", "choice_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "meant"),
+    [
+        ("bayes", SAMPLERS, "tpe"),
+        ("Grid-Search", SAMPLERS, "grid"),
+        ("chat", FORMATS, "messages"),
+        ("conversations", FORMATS, "sharegpt"),
+        ("mesages", FORMATS, "messages"),
+        ("accuracy", METRICS, "exact_match"),
+        ("drop", ("error", "skip"), "skip"),
+        ("skip", ("drop", "truncate", "error", "split"), "drop"),
+        ("cma", SAMPLERS, None),
+        (3, SAMPLERS, None),
+    ],
+)
+def test_the_word_that_was_meant(word: object, options: tuple[str, ...], meant: str | None) -> None:
+    assert nearest_word(word, options) == meant
