@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,3 +155,15 @@ def test_eight_measured_packs_need_no_data_sheet(folder: Path, tmp_path: Path) -
     # six trials of one batch size step together, eight times
     assert option.time.training == pytest.approx(8 * (0.5 + 6 * 0.1 + 6 * 2 * 0.01 * 4), rel=0.35)
     assert option.time.start > 2.0
+
+
+def test_a_limit_that_only_the_estimate_of_passes_is_above_is_left_to_the_run_that_measures_them(folder: Path) -> None:
+    sections: dict[str, Any] = {"search": {"space": {"r": [256]}}}
+    tight = estimate_task(tiny_task(folder, **sections, memory={"limit": "1800 KiB"}), CPU).options[0]
+    assert tight.is_tight
+    assert tight.memory_bytes == 1800 << 10
+    assert not estimate_task(tiny_task(folder, **sections, memory={"limit": "1 GiB"}), CPU).options[0].is_tight
+    # what the adapter itself needs is certain, and a run that measures nothing has only the estimate
+    for memory in ({"limit": "1600 KiB"}, {"limit": "1800 KiB", "profile": False}):
+        with pytest.raises(InputError, match=r"search\.space\.r: found rank 256"):
+            estimate_task(tiny_task(folder, **sections, memory=memory), CPU)

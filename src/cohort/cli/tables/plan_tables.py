@@ -134,6 +134,8 @@ def _notes(planned: TaskPlan, simulation: PlanSimulation | None) -> list[str]:
     ]
     if any(option.step_source is CostSource.ANALYTIC for option in used):
         found.append("analytic costs come from sizes and data sheets; the first run of such a task measures them")
+    if any(option.is_tight for option in used):
+        found.append("memory.limit is tight by an estimate from above; the run measures its passes before it trains")
     if any(option.num_gpus > 1 for option in used):
         found.append("one task on several GPUs is only predicted; `cohort run` does not train it yet")
     if simulation is not None and simulation.planned.unfinished:

@@ -31,11 +31,13 @@ class OptionEstimate:
         num_gpus: Devices it holds (a CPU worker counts as one).
         time: Seconds from its start to its end in the worst case, by what they are spent on.
         memory_bytes: On each device at most: base model's share, adapters' states, one pass.
+        is_tight: Whether that is above the task's limit, by an estimate from above: the run will measure.
     """
 
     num_gpus: int
     time: TimeParts
     memory_bytes: float
+    is_tight: bool = False
 
     @property
     def seconds(self) -> float:
@@ -120,15 +122,20 @@ def estimate_task(
         assert refusal is not None, "every number of GPUs was refused for a reason"
         raise refusal
     return TaskEstimate(
-        options=tuple(
-            OptionEstimate(
-                num_gpus=degree, time=sketch.time(degree, sizes), memory_bytes=sketch.memory_bytes(degree, sizes)
-            )
-            for degree, sizes in sized
-        ),
+        options=tuple(_option(sketch, degree, sizes) for degree, sizes in sized),
         num_trials=len(sketch.trials),
         priority=task.priority,
         hardware=hardware.name,
+    )
+
+
+def _option(sketch: TaskCosts, num_gpus: int, sizes: Sizes) -> OptionEstimate:
+    needed = sketch.memory_bytes(num_gpus, sizes)
+    return OptionEstimate(
+        num_gpus=num_gpus,
+        time=sketch.time(num_gpus, sizes),
+        memory_bytes=min(needed, sketch.device_bytes),
+        is_tight=needed > sketch.device_bytes,
     )
 
 

@@ -21,11 +21,19 @@ from cohort.engine.estimate.measuring_time import MeasuringTime
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
 from cohort.memory.host_streaming import StreamedLayers, choose_streamed_layers
-from cohort.memory.limit import estimated_inputs, limit_problem, sizes_within, smallest_memory, weight_bytes
+from cohort.memory.limit import (
+    estimated_inputs,
+    limit_problem,
+    require_room_for_an_adapter,
+    sizes_within,
+    smallest_memory,
+    weight_bytes,
+)
 from cohort.memory.sizes import (
     GRAPH_TOKENS,
     LOSS_HEAD_BYTES,
     Sizes,
+    choose_sizes,
     rank_row_bytes,
 )
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
@@ -164,6 +172,9 @@ class TaskCosts:
     def sizes(self, num_gpus: int) -> Sizes:
         """Return sizes next to a base model that is spread over ``num_gpus`` GPUs.
 
+        They are the smallest there are where the task's limit is below what is estimated, but may do once passes are
+        measured.
+
         Raises:
             InputError: it does not fit, or not with the largest rank.
         """
@@ -193,6 +204,12 @@ class TaskCosts:
         try:
             return sizes_within(self.task, inputs, free_bytes=int(free), base_bytes=weights, there_bytes=there_bytes)
         except InputError as error:
+            if limit is not None and limit < there_bytes and self.task.memory.profile:
+                # a run measures its passes, and may accept what an estimate from above would refuse: one rule for both
+                require_room_for_an_adapter(self.task, inputs, base_bytes=weights)
+                enough = smallest_memory(self.task, inputs, base_bytes=weights, there_bytes=there_bytes)
+                if enough is not None:
+                    return choose_sizes(inputs, free_bytes=enough.num_bytes - weights)
             next_to = f", next to the base model on {self.hardware.name}"
             raise InputError([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
 
