@@ -49,7 +49,15 @@ def _later_version(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("damage", [_truncated, _overwritten, _text, _foreign, _absent, _later_version])
+def _without_a_table(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE evaluations")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [_truncated, _overwritten, _text, _foreign, _absent, _later_version, _without_a_table]
+)
 def test_a_damaged_database_is_named(store: RunStore, damage: object) -> None:
     store.append([step_done(0, step) for step in range(1, 400)])
     store.close()

@@ -64,6 +64,18 @@ def test_a_damaged_one_gives_way(directory: RunDirectory, content: bytes) -> Non
     assert repair_database(directory) is None
 
 
+def test_one_without_a_good_copy_is_told_with_what_is_kept(directory: RunDirectory) -> None:
+    for file in (directory.database, *directory.checkpoints.glob("*.db")):
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("DROP TABLE evaluations")
+    with pytest.raises(RunStateError) as caught:
+        repair_database(directory)
+    told = str(caught.value)
+    assert "is damaged (it has no table evaluations), and no checkpoint has a good copy of it" in told
+    assert "start the task again in another directory" in told
+    assert "cohort resume" not in told
+
+
 class Killed(BaseException):
     """What a process that is killed cannot catch."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cohort.core.durable_files import storage_full_named
 from cohort.core.errors import RunStateError
-from cohort.runs.schema import APPLICATION_ID, READABLE_VERSIONS
+from cohort.runs.schema import APPLICATION_ID, READABLE_VERSIONS, RELATIONS
 
 __all__ = ["Database", "database_errors_named", "open_database"]
 
@@ -137,6 +137,8 @@ def _check(connection: sqlite3.Connection, *, path: Path, read_only: bool) -> No
             f"{path} has schema version {version}; this release reads up to {max(READABLE_VERSIONS)}. "
             "Use the release that the run was started with"
         )
+    if missing := sorted(RELATIONS - {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}):
+        raise RunStateError(f"{path} is damaged (it has no table {', '.join(missing)}); {_hint_for_damage(path)}")
     if read_only:
         return
     connection.execute("PRAGMA foreign_keys = ON")

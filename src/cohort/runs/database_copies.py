@@ -60,7 +60,13 @@ def repair_database(directory: RunDirectory) -> str | None:
                 database.replace(database.with_name(f"{database.name}.damaged"))
             replace_database(directory, copy)
             return f"{problem}; its copy {copy.name} from a checkpoint took its place"
-    raise problem
+    # what was wrong, without the advice to do what was just tried
+    words = str(problem).rpartition("; ")[0] or str(problem)
+    raise RunStateError(
+        f"{words}, and no checkpoint has a good copy of it; nothing was changed, and adapters that are in "
+        f"{directory.best} and {directory.root / 'trials'} can be used as they are: start the task again in another "
+        "directory"
+    ) from problem
 
 
 def is_good_copy(copy: Path) -> bool:

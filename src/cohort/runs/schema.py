@@ -10,7 +10,7 @@ from pathlib import Path
 from cohort.core.durable_files import atomic_file, storage_full_named
 from cohort.core.errors import RunStateError
 
-__all__ = ["APPLICATION_ID", "READABLE_VERSIONS", "SCHEMA_VERSION", "UPGRADE_DECISIONS", "create_tables"]
+__all__ = ["APPLICATION_ID", "READABLE_VERSIONS", "RELATIONS", "SCHEMA_VERSION", "UPGRADE_DECISIONS", "create_tables"]
 
 # 2: data problems have a `hint` where version 1 wrote `mend`
 # 3: a trial may have several decisions of one kind after one step, since people may stop and resume it; the kinds
@@ -117,6 +117,11 @@ CREATE TABLE checkpoints (
 
 {_LOG}
 """
+
+RELATIONS = frozenset(
+    ("facts", "trials", "steps", "evaluations", "failures", "residencies", "checkpoints", "decisions", "log")
+)
+"""Tables and views that a run of every version has."""
 
 # SQLite cannot change a constraint: the table is made again, and the view with it, which names the table
 UPGRADE_DECISIONS = tuple(

@@ -135,7 +135,7 @@ def _option(sketch: TaskCosts, num_gpus: int, sizes: Sizes) -> OptionEstimate:
         num_gpus=num_gpus,
         time=sketch.time(num_gpus, sizes),
         memory_bytes=min(needed, sketch.device_bytes),
-        is_tight=needed > sketch.device_bytes,
+        is_tight=num_gpus in sketch.tight_on,
     )
 
 

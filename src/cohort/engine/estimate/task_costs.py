@@ -107,7 +107,11 @@ def cost_key(task: TaskFile, inputs: TaskInputs, hardware: Hardware) -> CostKey:
 
 
 class TaskCosts:
-    """One task on one kind of hardware."""
+    """One task on one kind of hardware.
+
+    Attributes:
+        tight_on: Numbers of GPUs on which :meth:`sizes` found the task's limit to be below what is estimated.
+    """
 
     def __init__(self, task: TaskFile, inputs: TaskInputs, hardware: Hardware, measured: MeasuredCosts) -> None:
         """List the trials and derive analytic costs.
@@ -116,6 +120,7 @@ class TaskCosts:
             InputError: the search space cannot be listed or sampled.
         """
         self.task, self.inputs, self.hardware = task, inputs, hardware
+        self.tight_on: set[int] = set()
         self.bytes_per_value = 2 if hardware.is_gpu else 4
         self.layout = inputs.layout
         self.counts = count_model(inputs.config)
@@ -209,6 +214,7 @@ class TaskCosts:
                 require_room_for_an_adapter(self.task, inputs, base_bytes=weights)
                 enough = smallest_memory(self.task, inputs, base_bytes=weights, there_bytes=there_bytes)
                 if enough is not None:
+                    self.tight_on.add(num_gpus)
                     return choose_sizes(inputs, free_bytes=enough.num_bytes - weights)
             next_to = f", next to the base model on {self.hardware.name}"
             raise InputError([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
