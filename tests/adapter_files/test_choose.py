@@ -16,7 +16,7 @@ from cohort.adapter_files.generate import GenerationSettings, generate_from_run
 from cohort.cli.main import main
 from cohort.core.errors import InputError
 from cohort.engine.train.progress import RunProgress, SilentWatcher
-from cohort.engine.tune import RunOptions, tune
+from cohort.engine.tune import RunOptions, resume, tune
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.training.checkpoint import read_weights
@@ -200,3 +200,25 @@ def test_a_run_of_several_gpus_is_used_on_a_cpu(run: Path, tmp_path: Path, monke
     found = generate_from_run(copy, ["1+1="], settings=SETTINGS)
     assert found.answers == expected.answers
     assert (expected.note, found.note) == (None, "computing on cpu in float32; the run trained on cuda")
+
+
+def test_the_winner_of_a_finished_run_whose_best_is_gone_is_taken_from_its_checkpoint(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = generate_from_run(run, ["1+1="], settings=SETTINGS).answers
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    weights = (copy / "best" / "adapter_model.safetensors").read_bytes()
+    (copy / "best" / "adapter_model.safetensors").unlink()
+    with RunReader.open(copy / "run.db") as reader:
+        best_id = reader.facts().best_trial_id
+    tried = generate_from_run(copy, ["1+1="], settings=SETTINGS)
+    assert tried.answers == expected
+    assert tried.so_far is not None
+    assert tried.so_far.trial_id == best_id
+    assert tried.so_far.note.endswith(f"`cohort resume {copy}` writes it again")
+    with pytest.raises(SystemExit):
+        main(["status", str(copy)])
+    told = "missing: best/adapter_model.safetensors; to write them again from the run's record: cohort resume"
+    assert told in capsys.readouterr().out
+    resume(copy)
+    assert (copy / "best" / "adapter_model.safetensors").read_bytes() == weights

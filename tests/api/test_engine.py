@@ -16,6 +16,7 @@ from cohort.tasks.loading import TaskFile, load_task
 from cohort.tasks.overrides import parse_overrides
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
+from tests.cli.tiny_task import write_tiny_task
 
 
 def _task(tmp_path: Path, num_gpus: int | Literal["auto"]) -> Task:
@@ -116,6 +117,14 @@ def test_a_directory_that_is_taken_is_named_as_python_names_it(tmp_path: Path) -
 def test_wrong_calls_are_input_errors(call: Callable[[], object], told: str) -> None:
     with pytest.raises(InputError, match=told):
         call()
+
+
+def test_a_task_of_a_file_names_a_taken_directory_as_python_does(tmp_path: Path) -> None:
+    task = load_task(write_tiny_task(tmp_path))
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError) as caught:
+        tune(task, tmp_path)
+    assert str(caught.value).startswith(f"run_directory {tmp_path}: found a directory with files that are not a run's")
 
 
 def test_a_number_of_gpus_may_be_numpys(tmp_path: Path) -> None:

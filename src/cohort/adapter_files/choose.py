@@ -13,6 +13,7 @@ from cohort.adapter_files.base_model import RunBase, open_base
 from cohort.adapter_files.model_card import render_model_card
 from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_adapter_files
 from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE
 from cohort.checkpoints.trial_states import StoredState, StoredStateKind
 from cohort.core.errors import InputError, Problem
 from cohort.data.chat import use_chat_template
@@ -20,6 +21,7 @@ from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.weights import check_checkpoint, load_tokenizer
 from cohort.prepare.adapter_specs import adapter_spec
 from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import EvaluationRecord, TrialRecord
 from cohort.runs.results.results import RunResults, read_results
@@ -101,8 +103,13 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
         return None
     # one snapshot: the run may be training and write evaluations between two queries
     with RunReader.open(directory.database) as reader, reader.snapshot():
-        metric, evaluations = reader.facts().objective_metric, reader.log.evaluations()
-        steps = {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in reader.trials()}
+        facts, trials, evaluations = reader.facts(), reader.trials(), reader.log.evaluations()
+    metric, steps = (
+        facts.objective_metric,
+        {trial.trial_id: (trial.steps_done, trial.planned_steps) for trial in trials},
+    )
+    if facts.state is RunState.DONE and facts.best_trial_id is not None:
+        return _deleted_best(directory, next(trial for trial in trials if trial.trial_id == facts.best_trial_id))
     found, seen = [], []
     for evaluation in evaluations:
         value = metric.competing_value(evaluation.validation_loss, evaluation.metrics)
@@ -130,6 +137,18 @@ def best_so_far(directory: RunDirectory) -> BestSoFar | None:
     )
 
 
+def _deleted_best(directory: RunDirectory, winner: TrialRecord) -> BestSoFar | None:
+    """Return the winner of a finished run whose ``best/`` is gone; None where its checkpoint is gone, too."""
+    if winner.best_step is None or not _path(directory, winner.trial_id, winner.best_step).is_file():
+        return None
+    return BestSoFar(
+        trial_id=winner.trial_id,
+        step=winner.best_step,
+        note=f"{directory.best} is gone: this is trial {winner.trial_id}, the best of the finished run, from its "
+        f"checkpoint. `cohort resume {directory.root}` writes it again",
+    )
+
+
 def _as_it_was(results: RunResults, evaluations: Sequence[EvaluationRecord], *, trial_id: int, step: int) -> RunResults:
     """Return the results with an earlier evaluation as a trial's best, for the model card of that checkpoint."""
     then = next(evaluation for evaluation in evaluations if evaluation.step == step)
@@ -153,8 +172,8 @@ def _as_it_was(results: RunResults, evaluations: Sequence[EvaluationRecord], *, 
 
 
 def _is_adapter(folder: Path) -> bool:
-    # written after the weights, so it tells that both are there
-    return (folder / "adapter_config.json").is_file()
+    # somebody may have moved the weights away
+    return (folder / CONFIG_FILE).is_file() and (folder / WEIGHTS_FILE).is_file()
 
 
 def _checkpoint(directory: RunDirectory, trial: TrialRecord) -> Path | None:

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, NoReturn, TypedDict, Unpack, overload
 
 import torch
 
@@ -18,7 +18,8 @@ from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.plain_values import plain_value
 from cohort.engine.shared_session import SharedSession
-from cohort.engine.train.callbacks import Callbacks, EvaluationReport, StepReport, TrialEndReport
+from cohort.engine.train.callback_reports import EvaluationReport, StepReport, TrialEndReport
+from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
 from cohort.runs.results.task_result import TaskResult
@@ -26,12 +27,28 @@ from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task, elsewhere_of_task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["Engine", "OnEvaluation", "OnExisting", "OnStep", "OnTrialEnd", "elsewhere_of_run"]
+__all__ = ["Engine", "OnEvaluation", "OnExisting", "OnStep", "OnTrialEnd", "RunKeywords", "elsewhere_of_run"]
 
 OnStep = Callable[[StepReport], object]
 OnEvaluation = Callable[[EvaluationReport], object]
 OnTrialEnd = Callable[[TrialEndReport], object]
 OnExisting = Literal["resume", "overwrite", "error"]
+
+
+class RunKeywords(TypedDict, total=False):
+    """What :meth:`Engine.run` and :func:`cohort.run` take by name alone, where it is written once for all overloads."""
+
+    run_directory: str | os.PathLike[str] | None
+    on_existing: OnExisting
+    on_step: OnStep | None
+    on_evaluation: OnEvaluation | None
+    on_trial_end: OnTrialEnd | None
+    study: Any
+    progress: bool | None
+    watcher: ProgressWatcher | None
+    options: RunOptions | None
+
+
 _RUN_TASKS = "Write engine.run(tasks): tasks start in the order of the list, by priority on several GPUs."
 
 
@@ -102,16 +119,8 @@ class Engine:
         schedule: object = None,
         early_exit: EarlyExitSettings | None = None,
         *,
-        run_directory: str | os.PathLike[str] | None = None,
-        on_existing: OnExisting = "resume",
-        on_step: OnStep | None = None,
-        on_evaluation: OnEvaluation | None = None,
-        on_trial_end: OnTrialEnd | None = None,
-        study: Any = None,
-        progress: bool | None = None,
-        watcher: ProgressWatcher | None = None,
-        options: RunOptions | None = None,
         clock: Clock | None = None,
+        **keywords: Unpack[RunKeywords],
     ) -> TaskResult: ...
 
     @overload
@@ -121,16 +130,8 @@ class Engine:
         schedule: object = None,
         early_exit: EarlyExitSettings | None = None,
         *,
-        run_directory: str | os.PathLike[str] | None = None,
-        on_existing: OnExisting = "resume",
-        on_step: OnStep | None = None,
-        on_evaluation: OnEvaluation | None = None,
-        on_trial_end: OnTrialEnd | None = None,
-        study: Any = None,
-        progress: bool | None = None,
-        watcher: ProgressWatcher | None = None,
-        options: RunOptions | None = None,
         clock: Clock | None = None,
+        **keywords: Unpack[RunKeywords],
     ) -> list[TaskResult]: ...
 
     @checks_arguments("Engine.run", elsewhere=elsewhere_of_run)

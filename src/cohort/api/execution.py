@@ -147,7 +147,8 @@ def _require_no_callbacks(callbacks: Callbacks) -> None:
             Problem(
                 where="Engine.run",
                 found=f"{names} for several tasks on several GPUs",
-                allowed="callbacks for tasks that train in this process",
-                hint="Run the tasks one after the other, with total_gpus=1.",
+                allowed="callbacks for tasks that train in this process: there, each GPU has a process of its own, in "
+                "which a function of this one cannot be called",
+                hint="Run the tasks one after the other, with total_gpus=1, or change trials with `cohort trials`.",
             )
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
-from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd, elsewhere_of_run
-from cohort.api.task_checks import path_of, require_conduct
+from cohort.api.engine import Engine, OnEvaluation, OnExisting, OnStep, OnTrialEnd, RunKeywords, elsewhere_of_run
+from cohort.api.task_checks import path_of, require_conduct, said_in_python
 from cohort.api.watchers import watching
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.clock import Clock
@@ -16,6 +16,7 @@ from cohort.engine import tune as engine_tune
 from cohort.engine.train.callbacks import Callbacks
 from cohort.engine.train.progress import ProgressWatcher
 from cohort.engine.tune import RunOptions
+from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TaskResult, read_task_result
 from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
@@ -30,15 +31,7 @@ def run(
     *,
     total_gpus: int | str = "auto",
     early_exit: EarlyExitSettings | None = None,
-    run_directory: str | os.PathLike[str] | None = None,
-    on_existing: OnExisting = "resume",
-    on_step: OnStep | None = None,
-    on_evaluation: OnEvaluation | None = None,
-    on_trial_end: OnTrialEnd | None = None,
-    study: Any = None,
-    progress: bool | None = None,
-    watcher: ProgressWatcher | None = None,
-    options: RunOptions | None = None,
+    **keywords: Unpack[RunKeywords],
 ) -> TaskResult: ...
 
 
@@ -48,15 +41,7 @@ def run(
     *,
     total_gpus: int | str = "auto",
     early_exit: EarlyExitSettings | None = None,
-    run_directory: str | os.PathLike[str] | None = None,
-    on_existing: OnExisting = "resume",
-    on_step: OnStep | None = None,
-    on_evaluation: OnEvaluation | None = None,
-    on_trial_end: OnTrialEnd | None = None,
-    study: Any = None,
-    progress: bool | None = None,
-    watcher: ProgressWatcher | None = None,
-    options: RunOptions | None = None,
+    **keywords: Unpack[RunKeywords],
 ) -> list[TaskResult]: ...
 
 
@@ -154,7 +139,13 @@ def tune(
     require_conduct(progress=progress, watcher=watcher, options=options)
     directory = path_of(run_directory, where="tune: run_directory")
     with watching(progress=progress, watcher=watcher) as shown_by:
-        engine_tune.tune(task, directory, watcher=shown_by, options=options, clock=clock)
+        try:
+            engine_tune.tune(task, directory, watcher=shown_by, options=options, clock=clock)
+        except InputError as error:
+            occupied, found = RunDirectory.find_problem(directory), list(error.problems)
+            if occupied in found:
+                found[found.index(occupied)] = said_in_python(occupied, RunDirectory(directory))
+            raise InputError(found) from None
     return read_task_result(directory)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cohort.core.errors import CohortError, InputError, Problem
-from cohort.engine.train.callbacks import TrialEndReport
+from cohort.engine.train.callback_reports import TrialEndReport
 from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader

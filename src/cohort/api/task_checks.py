@@ -18,7 +18,7 @@ from cohort.tasks.loading import TaskFile
 from cohort.tasks.task import Task
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
-__all__ = ["existing_runs", "path_of", "require_conduct", "require_tasks"]
+__all__ = ["existing_runs", "path_of", "require_conduct", "require_tasks", "said_in_python"]
 
 _CHOICES = ("resume", "overwrite", "error")
 # of one file or folder, on the file systems in use
@@ -109,6 +109,14 @@ def require_conduct(*, progress: object, watcher: object, options: object) -> No
         raise InputError(problems)
 
 
+def said_in_python(occupied: Problem, directory: RunDirectory) -> Problem:
+    """Return the problem of a directory that is taken in the words of a call, not of a command."""
+    hint = occupied.hint
+    if directory.holds_run():
+        hint = f"Continue with cohort.resume({str(directory.root)!r}), or give another directory or name."
+    return replace(occupied, where=Place(text=f"run_directory {directory.root}"), hint=hint)
+
+
 def existing_runs(
     files: Mapping[str, TaskFile], directories: Mapping[str, Path], *, on_existing: str
 ) -> frozenset[str]:
@@ -124,10 +132,7 @@ def existing_runs(
         is_taken = directory.holds_run() and on_existing != "error"
         occupied = None if is_taken else RunDirectory.find_problem(directory.root)
         if occupied is not None:
-            hint = occupied.hint
-            if directory.holds_run():
-                hint = f"Continue with cohort.resume({str(directory.root)!r}), or give another directory or name."
-            occupied = replace(occupied, where=Place(text=f"run_directory {directory.root}"), hint=hint)
+            occupied = said_in_python(occupied, directory)
         found = list[Problem]()
         # rows and configurations only: weights are loaded when the task starts
         try:

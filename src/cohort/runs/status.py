@@ -31,6 +31,7 @@ class RunStatus:
         stopped_reasons: Stopped trials by reason.
         resident: (slot, trial id) of the trials being trained, by slot.
         tokens_per_second: Trained and evaluated, over the last minute of run time; None before the first token.
+        missing: Results of a finished run that are gone.
         seconds_left: An estimate that expects no early exit but the selection; None before there is a rate, 0 when
             done.
     """
@@ -43,6 +44,7 @@ class RunStatus:
     resident: tuple[tuple[int, int], ...]
     tokens_per_second: float | None
     seconds_left: float | None
+    missing: tuple[str, ...] = ()
 
     @property
     def trials(self) -> tuple[RankedTrial, ...]:
@@ -89,6 +91,8 @@ def read_status(directory: RunDirectory) -> RunStatus:
         resident = tuple(
             sorted((stay.slot, stay.trial_id) for stay in reader.log.residencies() if stay.stop_position is None)
         )
+    # a process that writes them again is not to be blamed for what it has not written yet
+    is_done_now = results.facts.state is RunState.DONE and results.facts.are_results_written is True and not holder
     rate = tokens / window if window > 0 and tokens else None
     # a killed process leaves the state `running` behind: the lock tells whether one is alive
     done = results.facts.state is RunState.DONE
@@ -103,5 +107,6 @@ def read_status(directory: RunDirectory) -> RunStatus:
         ),
         resident=resident,
         tokens_per_second=rate,
+        missing=directory.missing_results(has_best=results.facts.best_trial_id is not None) if is_done_now else (),
         seconds_left=0.0 if done else _seconds_left(results, tokens_per_second=rate),
     )

@@ -68,6 +68,13 @@ def test_tensorboard_gets_every_number_of_a_run(folder: Path, tmp_path: Path) ->
     pytest.importorskip("tensorboard", reason="tensorboard is an optional package")
     run = tmp_path / "run"
     tune(tiny_task(folder, report_to="tensorboard"), run)
+    with RunReader.open(run / "run.db") as reader:
+        finals = reader.facts().finals
+    assert finals is not None
+    winner = finals.winner
+    assert winner.trial_id is not None
+    ((_, value),) = scalars(run, winner.trial_id, "finals/loss")
+    assert value == pytest.approx(winner.values["loss"].value)
     assert_tensorboard_holds_the_log(run)
     assert len(list((run / "tensorboard").iterdir())) == 6
 
@@ -129,6 +136,9 @@ class _Fails:
         raise AssertionError("it was dropped")
 
     def log_decision(self, decision: Decision) -> None:
+        raise AssertionError("it was dropped")
+
+    def log_comparison(self, trial_id: int, numbers: Mapping[str, float], *, step: int) -> None:
         raise AssertionError("it was dropped")
 
     def close(self) -> None:

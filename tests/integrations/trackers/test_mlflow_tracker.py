@@ -57,6 +57,7 @@ def test_mlflow_batches_and_finds_its_runs_again(tmp_path: Path) -> None:
     assert first["params"] == {"learning_rate": "0.0001", "r": "8", "target_modules": "['q', 'v']"}
     assert [metric for metric in first["metrics"] if metric[0] == "train/loss"][-1][2] == 3
     assert ("eval/loss", 1.5, 2) in first["metrics"]
+    assert ("test/loss", 1.75, 3) in first["metrics"], "sent to the run that has ended"
     assert (first["status"], first["tags"]["cohort.decision"]) == ("FINISHED", "stop: overfitting")
     assert len(client.runs["id-trial-0001"]["metrics"]) == 6
     before = client.requests

@@ -74,4 +74,4 @@ def test_tensorboardx_will_do_and_several_trackers_hear_everything(tmp_path: Pat
         open_trackers(["tensorboard", "wandb"], settings=settings_in(tmp_path), import_module=_installed(**modules))
     )
     assert ("step 3: stop, overfitting (patterns) gap 0.25", 3) in written
-    assert len(hosted.runs) == 3
+    assert len(hosted.runs) == 4

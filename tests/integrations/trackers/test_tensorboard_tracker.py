@@ -18,6 +18,10 @@ def test_tensorboard_files_can_be_read_back(tmp_path: Path) -> None:
 
     tracker = open_trackers(["tensorboard"], settings=settings_in(tmp_path))
     train_two(tracker)
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "trial-0000"))
+    events.Reload()
+    assert [(scalar.step, scalar.value) for scalar in events.Scalars("finals/loss")] == [(3, 1.25)]
+    assert [scalar.step for scalar in events.Scalars("train/loss")] == [1, 2, 3]
     # a resumed run sends step 3 again: the files of before are dropped from there on
     again = open_trackers(["tensorboard"], settings=settings_in(tmp_path))
     again.log_step(step_of(0, 3))

@@ -41,6 +41,7 @@ def train_two(tracker: Tracker) -> None:
     tracker.log_decision(decision_of(0, 2, *PARK))
     tracker.log_step(step_of(0, 3))
     tracker.log_decision(decision_of(0, 3, *STOP))
+    tracker.log_comparison(0, {"finals/loss": 1.25, "test/loss": 1.75}, step=3)
     tracker.close()
 
 

@@ -104,10 +104,7 @@ def is_complete(store: RunStore, *, directory: RunDirectory) -> bool:
     """
     # a user may have deleted a result: a resume writes it again from what the run keeps
     facts = store.reader.facts()
-    tables = (directory.results_csv, directory.metrics_jsonl, directory.report)
-    if not facts.are_results_written or not all(path.is_file() for path in tables):
-        return False
-    if facts.best_trial_id is not None and not (directory.best / "adapter_config.json").is_file():
+    if not facts.are_results_written or directory.missing_results(has_best=facts.best_trial_id is not None):
         return False
     _require_success(store, directory=directory)
     return True

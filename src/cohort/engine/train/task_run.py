@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.core.events import TrialEvent
+from cohort.engine.train.callback_caller import CallbackCaller
 from cohort.engine.train.callback_requests import CallbackRequests
-from cohort.engine.train.callbacks import CallbackCaller
 from cohort.engine.train.evaluation import RunEvaluator
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.finals import Finals
@@ -283,10 +283,16 @@ class TaskRun:
             StorageFullError: the disk is full; resuming the run writes what is missing.
         """
         self.control.close()
-        self.close_trackers()
-        finals = self._finals(make_room)
-        finals.hold(self._study, say=self._say)
-        finals.test(self._study, say=self._say)
+        try:
+            finals = self._finals(make_room)
+            finals.hold(self._study, say=self._say)
+            finals.test(self._study, say=self._say)
+            facts = self.run.store.reader.facts()
+            # again after a resume: trackers take equal numbers twice
+            steps_of = lambda trial_id: self._study.trajectory(trial_id).num_steps  # noqa: E731
+            self._reporter.compared([facts.finals, facts.test], steps_of=steps_of)
+        finally:
+            self.close_trackers()
         self.run.watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
         # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.clock import Clock
 from cohort.core.interrupts import stopping_gently
-from cohort.engine.train.callbacks import CallbackError
+from cohort.engine.train.callback_caller import CallbackError
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError

@@ -62,6 +62,10 @@ class HostedTracker:
             self._log(decision.trial_id, outcome, step=decision.step)
             self._finish(decision.trial_id)
 
+    def log_comparison(self, trial_id: int, numbers: Mapping[str, float], *, step: int) -> None:
+        self._log(trial_id, numbers, step=step)
+        self._finish(trial_id)
+
     def close(self) -> None:
         for trial_id in list(self._runs):
             self._finish(trial_id)

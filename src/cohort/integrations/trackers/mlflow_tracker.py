@@ -87,6 +87,11 @@ class MlflowTracker:
             status = "FAILED" if decision.reason == FAILED else "FINISHED"
             self._client.set_terminated(run_id, status=status)
 
+    def log_comparison(self, trial_id: int, numbers: Mapping[str, float], *, step: int) -> None:
+        # the server takes metrics of runs that have ended, too
+        self._log(trial_id, numbers, step=step)
+        self._send(trial_id)
+
     def close(self) -> None:
         for trial_id in list(self._waiting):
             self._send(trial_id)

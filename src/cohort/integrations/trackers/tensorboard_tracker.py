@@ -74,6 +74,13 @@ class TensorBoardTracker:
             self._writer_of(decision.trial_id, step=decision.step + 1).add_text("decision", line, decision.step)
             self._open.pop(decision.trial_id).close()
 
+    def log_comparison(self, trial_id: int, numbers: Mapping[str, float], *, step: int) -> None:
+        # its last step's numbers stay
+        writer = self._writer_of(trial_id, step=step + 1)
+        for name, value in numbers.items():
+            writer.add_scalar(name, value, step)
+        self._open.pop(trial_id).close()
+
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()

@@ -10,7 +10,14 @@ from typing import Any, Protocol
 from cohort.core.events import Evaluated, StepDone
 from cohort.tuning.decisions import Decision, DecisionKind
 
-__all__ = ["Tracker", "TrackerSettings", "Trackers", "evaluation_scalars", "leaves_its_slot", "step_scalars"]
+__all__ = [
+    "Tracker",
+    "TrackerSettings",
+    "Trackers",
+    "evaluation_scalars",
+    "leaves_its_slot",
+    "step_scalars",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +56,10 @@ class Tracker(Protocol):
     def log_evaluation(self, event: Evaluated) -> None: ...
 
     def log_decision(self, decision: Decision) -> None: ...
+
+    def log_comparison(self, trial_id: int, numbers: Mapping[str, float], *, step: int) -> None:
+        """Log what a trial that has ended after ``step`` has on many rows; nothing else of it follows."""
+        ...
 
     def close(self) -> None:
         """Send what is still waiting and end."""
@@ -101,6 +112,9 @@ class Trackers:
 
     def log_decision(self, decision: Decision) -> None:
         self._each(lambda tracker: tracker.log_decision(decision))
+
+    def log_comparison(self, trial_id: int, numbers: Mapping[str, float], *, step: int) -> None:
+        self._each(lambda tracker: tracker.log_comparison(trial_id, numbers, step=step))
 
     def close(self) -> None:
         """End all, the later ones even when an earlier one fails."""
