@@ -116,3 +116,13 @@ def test_a_file_that_exists_is_kept(model: Path, tmp_path: Path, capsys: pytest.
     assert code == 2
     assert "a file that exists" in err
     assert path.read_text() == "mine"
+
+
+def test_many_bad_rows_are_told_without_a_key_of_a_file_that_is_not_there(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "1", "completion": "2"}\n' + '{"prompt": "1"\n' * 30)
+    code, _, shown = cohort(capsys, "init", model, tmp_path / "bad.jsonl", "-o", tmp_path / "task.yaml")
+    assert code == 2
+    assert "the first of 30 such rows" in shown
+    assert "on_bad_rows" not in shown

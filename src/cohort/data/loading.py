@@ -62,6 +62,7 @@ def load_dataset(
     cache_dir: Path | None = None,
     use_cache: bool = True,
     max_problems: int | None = _LISTED_PROBLEMS,
+    can_skip: bool = True,
 ) -> LoadedDataset:
     """Return the tokenised training and validation rows of a task.
 
@@ -72,6 +73,7 @@ def load_dataset(
         cache_dir: Where tokenised rows are kept; :func:`default_cache_directory` when None.
         use_cache: False neither reads nor writes the cache.
         max_problems: How many problems the error lists before it says how many more there are; None lists all.
+        can_skip: Whether there is a task file in which ``on_bad_rows: skip`` can be written, as the error then says.
 
     Raises:
         InputError: the data cannot be used, with every problem found in every file.
@@ -100,6 +102,7 @@ def load_dataset(
         identity=identity,
         log=log,
         max_problems=max_problems,
+        can_skip=can_skip,
     )
     status = _try_to_cache(directory, key=key, data=data) if use_cache else "off"
     return LoadedDataset(**vars(data), cache_status=status)
@@ -114,21 +117,22 @@ def _load(
     identity: str,
     log: ProblemLog,
     max_problems: int | None,
+    can_skip: bool,
 ) -> CachedData:
     tokenizer_hash = _digest(_tokenizer_parts(tokenizer))
     parsed = read_examples(sources, settings=settings, log=log)
     train, validation, test, lengths = _tokenised(parsed, settings=settings, tokenizer=tokenizer, log=log)
-    _raise_stopping(log, settings=settings, max_problems=max_problems)
+    _raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
     _note_repeats(train, validation, log=log)
     _note_test_repeats(test, [*train, *validation], log=log)
     # after the files' own problems: how many rows a share leaves is known only once all are read
     train, validation = _with_share(train, validation, settings=settings, log=log)
     _note_nothing_left(train, validation, test, settings=settings, log=log)
-    _raise_stopping(log, settings=settings, max_problems=max_problems)
+    _raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
     assert parsed.format is not None, "rows without a format were let through"
     num_usable = len(train)
     train, mix = _trained_on(train, sources=sources, settings=settings, log=log)
-    _raise_stopping(log, settings=settings, max_problems=max_problems)
+    _raise_stopping(log, settings=settings, max_problems=max_problems, can_skip=can_skip)
     chosen = choose_rows([row.content for row in validation], limit=evaluation_max_examples, seed=settings.seed)
     evaluated = [validation[index] for index in chosen]
     counts, lines, samples = collect_notes(log)
@@ -166,9 +170,11 @@ def _load(
     )
 
 
-def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None) -> None:
+def _raise_stopping(log: ProblemLog, *, settings: DatasetSettings, max_problems: int | None, can_skip: bool) -> None:
     problems = log.stopping(
-        bad_rows_stop=settings.on_bad_rows == "error", long_rows_stop=settings.on_long_rows == "error"
+        bad_rows_stop=settings.on_bad_rows == "error",
+        long_rows_stop=settings.on_long_rows == "error",
+        can_skip=can_skip,
     )
     if problems:
         raise InputError(capped(problems, limit=max_problems))

@@ -10,10 +10,7 @@ from enum import StrEnum
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place, dotted
 
-__all__ = ["SKIP_HINT", "BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
-
-SKIP_HINT = " To leave such rows out: dataset.on_bad_rows: skip."
-"""Ends the hint of many bad rows, for those who have a task file to write it into."""
+__all__ = ["BadRowError", "ProblemKind", "ProblemLog", "RowProblem", "capped"]
 
 
 class ProblemKind(StrEnum):
@@ -129,7 +126,7 @@ def _row_number(place: Place) -> int | None:
 def _as_one(group: Sequence[RowProblem], *, can_skip: bool) -> Problem:
     first = group[0].problem
     rows = _spans([_row_number(entry.problem.where) or 0 for entry in group])
-    skip = SKIP_HINT if can_skip and group[0].kind in BAD_ROW_KINDS else ""
+    skip = " To leave such rows out: dataset.on_bad_rows: skip." if can_skip and group[0].kind in BAD_ROW_KINDS else ""
     return Problem(
         where=f"{first.where.file}:{rows}" if first.where.line is not None else _row_key(first.where, rows),
         found=f"{first.found} (the first of {len(group)} such rows)",

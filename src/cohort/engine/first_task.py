@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from cohort.data.files.formats import DataFormat, detect_format
 from cohort.data.files.reading import find_sources
 from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import resolve_sources
-from cohort.data.problems import SKIP_HINT, ProblemKind, ProblemLog
+from cohort.data.problems import ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings
 from cohort.models.checkpoint_layout import linear_shapes
 from cohort.models.config import DecoderConfig
@@ -81,12 +80,9 @@ def write_first_task(file: Path, *, model: str, train: Sequence[str], validation
     }
     # read as the task will read them: every problem of the rows shows now
     data = {"model_name_or_path": model, "dataset": dataset}
-    try:
-        inputs = read_inputs(task_from_mapping(data, base_directory=Path.cwd(), name="cohort init"))
-    except InputError as error:
-        # there is no task file yet that could say so
-        problems = [replace(problem, hint=problem.hint.replace(SKIP_HINT, "")) for problem in error.problems]
-        raise InputError(problems) from None
+    task = task_from_mapping(data, base_directory=Path.cwd(), name="cohort init")
+    # there is no task file yet that could say to skip rows
+    inputs = read_inputs(task, can_skip=False)
     new = _chosen(file, model=model, train=train, dataset=dataset, inputs=inputs)
     # before it is written: it must be a task that runs
     document = parse_yaml(new.text(), where=Place(file=str(file)))

@@ -108,6 +108,7 @@ def read_inputs(
     also: Sequence[Problem] = (),
     reads_rows: bool = True,
     machine: Machine | None = None,
+    can_skip: bool = True,
 ) -> TaskInputs:
     """Read and check the inputs of ``task``.
 
@@ -116,6 +117,7 @@ def read_inputs(
         also: Known problems, to be listed with the others.
         reads_rows: False where known problems would only lead to more in the rows.
         machine: The device it will train on, if known; ``memory.limit`` must hold the base model there.
+        can_skip: As for :func:`cohort.data.loading.load_dataset`.
 
     Raises:
         InputError: every problem of the trackers, the model's files, the target modules, the search space, the rows and
@@ -133,7 +135,11 @@ def read_inputs(
         # trials whose blocks do not fit cannot be planned with
         num_trials = 0 if misfits else num_trials
     context = None if model is None else model[1].max_position_embeddings
-    tokenised = _read_data(task, problems, context=context, max_problems=max_problems) if reads_rows else None
+    tokenised = (
+        _read_data(task, problems, context=context, max_problems=max_problems, can_skip=can_skip)
+        if reads_rows
+        else None
+    )
     # only inputs that are correct alone can be compared
     if model is not None and tokenised is not None:
         problems += _misfits(task, model[1], tokenised[1])
@@ -265,7 +271,7 @@ def _unmet(task: TaskFile) -> Problem:
 
 
 def _read_data(
-    task: TaskFile, problems: list[Problem], *, context: int | None, max_problems: int | None
+    task: TaskFile, problems: list[Problem], *, context: int | None, max_problems: int | None, can_skip: bool
 ) -> tuple[Any, LoadedDataset] | None:
     try:
         tokenizer = load_tokenizer(task.model_name_or_path)
@@ -275,6 +281,7 @@ def _read_data(
             tokenizer=tokenizer,
             evaluation_max_examples=task.evaluation.max_examples,
             max_problems=max_problems,
+            can_skip=can_skip,
         )
         settings = task.dataset_settings()
         loaded = load(settings)
