@@ -3,6 +3,7 @@
     python -m benchmarks.several_gpus.run --part host_streamed     # one GPU
     python -m benchmarks.several_gpus.run --part links             # two GPUs or more
     python -m benchmarks.several_gpus.run --part windows           # two GPUs or more
+    python -m benchmarks.several_gpus.run --part pipeline          # no GPU: by the simulator
 
 `--tiny` tries a part out on any machine, with processes on the CPU in place of GPUs. Each part takes less than four
 minutes and writes one JSON file with a headline.
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
-from benchmarks.several_gpus import host_streamed, links, windows
+from benchmarks.several_gpus import host_streamed, links, pipeline, windows
 from benchmarks.several_gpus.part import Part
 
 __all__ = ["PARTS", "main"]
@@ -24,6 +25,7 @@ __all__ = ["PARTS", "main"]
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Part]]] = {
     "host_streamed": (host_streamed.QUESTION, host_streamed.measure),
     "links": (links.QUESTION, links.measure),
+    "pipeline": (pipeline.QUESTION, pipeline.measure),
     "windows": (windows.QUESTION, windows.measure),
 }
 
@@ -40,7 +42,8 @@ def main() -> None:
     parser.add_argument("--no-resident", action="store_true", help="time only the streamed stack: all fits in no GPU")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
-    need_gpu(shape="tiny" if options.tiny else "8b")
+    # the pipeline is simulated: any machine does
+    need_gpu(shape="tiny" if options.tiny or options.part == "pipeline" else "8b")
     question, measure = PARTS[options.part]
     part = measure(options)
     print_table(part.rows, columns=part.columns)

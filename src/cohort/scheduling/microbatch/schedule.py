@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from cohort.scheduling.microbatch.level_packing import level_pack
 from cohort.scheduling.microbatch.packing import Bins, PackingLimits, pack_samples
 from cohort.scheduling.microbatch.records import (
     AdapterBatches,
@@ -47,6 +48,7 @@ class MicroBatchSettings:
         multiple: What each adapter's tokens in a micro-batch are padded to.
         limits: When each packing's integer programs stop.
         num_processes: Packings at the same time; the result does not depend on it.
+        is_level: Make the micro-batches of a batch equally long instead of leaving the last one empty for the next.
     """
 
     capacity: int
@@ -54,6 +56,7 @@ class MicroBatchSettings:
     multiple: int = 1
     limits: PackingLimits = field(default_factory=PackingLimits)
     num_processes: int = 1
+    is_level: bool = False
 
     def __post_init__(self) -> None:
         if min(self.capacity, self.stages, self.multiple, self.num_processes) < 1:
@@ -111,7 +114,8 @@ def schedule_micro_batches(
         for group in groups
     ]
     packed = [[list(own) for own in bins] for bins in _pack_all([unit for unit in units if unit], settings)]
-    _merge(packed, settings)
+    if not settings.is_level:
+        _merge(packed, settings)
     flat = [MicroBatch(tuple(own)) for bins in packed for own in bins]
     return with_no_ops(flat, stages=settings.stages)
 
@@ -128,6 +132,8 @@ def _pack_all(units: Sequence[list[PipelineSample]], settings: MicroBatchSetting
 
 def _pack(job: tuple[list[PipelineSample], MicroBatchSettings]) -> list[list[PipelineSample]]:
     unit, settings = job
+    if settings.is_level:
+        return level_pack(unit, capacity=settings.capacity, multiple=settings.multiple)
     return pack_samples(unit, capacity=settings.capacity, multiple=settings.multiple, limits=settings.limits)
 
 

@@ -1,0 +1,135 @@
+"""How long do the stages of a LoRA pipeline idle, and how long does planning its micro-batches take?
+
+The design's case: an 8B model in 4 stages, 4 adapters with GSM8K's row lengths times 1, 2, 4 and 6, and batches of 16,
+16, 8 and 8. Micro-batches are packed, ordered and separated by the bubble lemma; the simulator runs the static order of
+one forward, one backward pass with the seconds of each micro-batch on each stage, by arithmetic: no GPU is used.
+Packings of the fewest tokens and level ones are compared, for windows of three lengths; 25,600 samples are planned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.llama_shapes import decoder_config, gsm8k_lengths
+from benchmarks.several_gpus.part import Part
+from cohort.models.config import DecoderConfig
+from cohort.scheduling.microbatch.packing import PackingLimits
+from cohort.scheduling.microbatch.records import AdapterBatches, MicroBatch, find_schedule_faults
+from cohort.scheduling.microbatch.schedule import MicroBatchSettings, schedule_micro_batches
+from cohort.scheduling.pipeline.simulation import PipelineTimes, simulate_pipeline
+from cohort.scheduling.pipeline.stage_balance import balance_stages
+
+__all__ = ["QUESTION", "measure"]
+
+QUESTION = "How long do the stages of a LoRA pipeline idle, by its schedule?"
+NUM_STAGES = 4
+TIMES, BATCH_SIZES = (1, 2, 4, 6), (16, 16, 8, 8)
+CAPACITY = 4096
+# of GSM8K's tokens: the loss head computes these alone
+TRAINED_SHARE = 0.55
+FLOPS_PER_SECOND = 5e14
+# one boundary of 4,096 rows over NVLink
+TRANSFER_SECONDS = 2e-4
+
+
+def measure(options: argparse.Namespace) -> Part:
+    config = decoder_config("8b")
+    windows = (8, 16) if options.tiny else (16, 36, 60)
+    stages = _stage_flops(config)
+    rows: list[dict[str, Any]] = []
+    for is_level in (False, True):
+        for num_steps in windows:
+            adapters = _adapters(num_steps, seed=0)
+            settings = MicroBatchSettings(
+                capacity=CAPACITY, stages=NUM_STAGES, is_level=is_level, limits=PackingLimits(work_limit=0.0)
+            )
+            began = time.perf_counter()
+            schedule = schedule_micro_batches(adapters, settings=settings)
+            seconds = time.perf_counter() - began
+            assert not find_schedule_faults(schedule, adapters, capacity=CAPACITY, multiple=1, stages=NUM_STAGES)
+            times = _simulated(schedule, stages)
+            rows.append(
+                {
+                    "packing": "level" if is_level else "first fit",
+                    "steps": num_steps,
+                    "micro_batches": len(schedule),
+                    "no_ops": sum(not each.samples for each in schedule),
+                    "bubble_ratio": times.bubble_ratio,
+                    "plan_ms_per_sample": seconds * 1e3 / _count(adapters),
+                }
+            )
+    longest = max(windows)
+    headline = {
+        "pipeline_bubble_ratio_simulated": min(row["bubble_ratio"] for row in rows if row["steps"] == longest),
+        "pipeline_bubble_ratio_worst_window": max(row["bubble_ratio"] for row in rows if row["packing"] == "level"),
+        "plan_ms_per_sample": _planning(25_600 if not options.tiny else 512),
+    }
+    notes = {
+        "stages": NUM_STAGES,
+        "half_layers_of_stages": _cuts(config),
+        "capacity": CAPACITY,
+        "stage_share": [flops / sum(stages) for flops in stages],
+    }
+    columns = ("packing", "steps", "micro_batches", "no_ops", "bubble_ratio", "plan_ms_per_sample")
+    return Part(headline=headline, rows=rows, columns=columns, notes=notes)
+
+
+def _adapters(num_steps: int, *, seed: int) -> list[AdapterBatches]:
+    rng = random.Random(seed)
+    lengths = [sum(pair) for pair in gsm8k_lengths()]
+    return [
+        AdapterBatches(
+            adapter=number,
+            lengths=tuple(
+                tuple(min(CAPACITY, times * rng.choice(lengths)) for _ in range(size)) for _ in range(num_steps)
+            ),
+        )
+        for number, (times, size) in enumerate(zip(TIMES, BATCH_SIZES, strict=True))
+    ]
+
+
+def _count(adapters: Sequence[AdapterBatches]) -> int:
+    return sum(len(batch) for adapter in adapters for batch in adapter.lengths)
+
+
+def _half_layer_flops(config: DecoderConfig) -> tuple[list[float], float]:
+    """Return forward FLOPs a token of each half layer, and of the head."""
+    width = config.hidden_size
+    attention = 2.0 * width * (config.query_width + 2 * config.kv_width + config.query_width)
+    feed_forward = 2.0 * width * config.intermediate_size * 3
+    head = 2.0 * width * config.vocab_size * TRAINED_SHARE
+    return [attention, feed_forward] * config.num_layers, head
+
+
+def _cuts(config: DecoderConfig) -> list[tuple[int, int]]:
+    halves, head = _half_layer_flops(config)
+    return list(balance_stages(halves, num_stages=NUM_STAGES, last_seconds=head))
+
+
+def _stage_flops(config: DecoderConfig) -> list[float]:
+    halves, head = _half_layer_flops(config)
+    flops = [sum(halves[begin:end]) for begin, end in _cuts(config)]
+    flops[-1] += head
+    return flops
+
+
+def _simulated(schedule: Sequence[MicroBatch], stages: Sequence[float]) -> PipelineTimes:
+    tokens = [micro_batch.tokens(1) for micro_batch in schedule]
+    # the weights are frozen: the backward pass is one product each, as the forward pass is
+    seconds = [[flops * count / FLOPS_PER_SECOND for count in tokens] for flops in stages]
+    return simulate_pipeline(seconds, seconds, transfer_seconds=TRANSFER_SECONDS)
+
+
+def _planning(num_samples: int) -> float:
+    """Return the milliseconds a sample of planning a window of so many samples, level and separated by the lemma."""
+    per_step = sum(BATCH_SIZES)
+    adapters = _adapters(math.ceil(num_samples / per_step), seed=1)
+    settings = MicroBatchSettings(capacity=CAPACITY, stages=NUM_STAGES, is_level=True)
+    began = time.perf_counter()
+    schedule_micro_batches(adapters, settings=settings)
+    return (time.perf_counter() - began) * 1e3 / _count(adapters)
