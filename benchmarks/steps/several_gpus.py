@@ -33,11 +33,12 @@ from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.training.executor import ExecutorSettings
 from cohort.training.trial import TrialSpec
 
-__all__ = ["main"]
+__all__ = ["main", "same_bits", "specs_of", "start", "timed", "write_model"]
 
 QUESTION = "How much faster do several GPUs train when the trials are divided over them?"
 NUM_TRIALS = 32
@@ -52,7 +53,7 @@ def main() -> None:
     gpus = [count for count in options.gpus if count <= there]
     with tempfile.TemporaryDirectory(prefix="several-gpus-") as folder:
         write_model(Path(folder), shape=options.shape, num_layers=options.num_layers)
-        executor, load_seconds = _start(Path(folder), num_ranks=max(gpus), options=options)
+        executor, load_seconds = start(Path(folder), num_ranks=max(gpus), options=options)
         try:
             headline, rows, notes = _measure(executor, gpus, options=options)
         finally:
@@ -106,12 +107,19 @@ def write_model(folder: Path, *, shape: str, num_layers: int | None) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
-def _start(folder: Path, *, num_ranks: int, options: argparse.Namespace) -> tuple[ReplicaExecutor, float]:
+def start(
+    folder: Path,
+    *,
+    num_ranks: int,
+    options: argparse.Namespace,
+    weights: RankWeights = ALL_RESIDENT,
+) -> tuple[ReplicaExecutor, float]:
+    """Start the ranks, each with the model in ``folder``; return them joined, and the seconds that took."""
     began = time.perf_counter()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = "bfloat16" if device == "cuda" else "float32"
     rows = gsm8k_rows(512, vocab_size=hf_config(options.shape)["vocab_size"])
-    specs = _specs(options, count=options.trials)
+    specs = specs_of(options, count=options.trials)
     settings = ExecutorSettings(
         num_slots=options.trials,
         num_rank_rows=sum(-(-spec.adapter.r // 16) * 16 for spec in specs),
@@ -126,12 +134,13 @@ def _start(folder: Path, *, num_ranks: int, options: argparse.Namespace) -> tupl
         target_linears=linear_shapes(read_config(folder)),
         settings=settings,
         memory_limit_bytes=None,
-        objective="sft",
         train_rows=rows,
         threads=torch.get_num_threads(),
+        weights=weights,
     )
     others = [RankProcess(replace(setup, rank=rank)) for rank in range(1, num_ranks)]
-    decoder = load_decoder(folder, dtype=dtype, device=device)
+    streaming = weights.streaming(torch.device(device), rank=0)
+    decoder = load_decoder(folder, dtype=dtype, device=device, streaming=streaming)
     local = RankExecutor(
         decoder,
         target_linears=setup.target_linears,
@@ -143,7 +152,7 @@ def _start(folder: Path, *, num_ranks: int, options: argparse.Namespace) -> tupl
     return ReplicaExecutor(local, others), time.perf_counter() - began
 
 
-def _specs(options: argparse.Namespace, *, count: int) -> list[TrialSpec]:
+def specs_of(options: argparse.Namespace, *, count: int) -> list[TrialSpec]:
     return trial_specs([RANKS[index % len(RANKS)] for index in range(count)], batch_size=options.batch_size)
 
 
@@ -152,7 +161,7 @@ def _measure(
 ) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, Any]]:
     notes: dict[str, Any] = {}
     if executor.num_ranks > 1:
-        notes["same_bits_on_two_ranks"] = _same_bits(executor, options)
+        notes["same_bits_on_two_ranks"] = same_bits(executor, options)
         notes["same_bits_after_a_move"] = _same_after_move(executor, options)
         notes["links"] = _links(executor, options)
         print(notes)
@@ -161,10 +170,10 @@ def _measure(
         for scaling, count in (("weak", options.trials * num_gpus), ("strong", options.trials)):
             if num_gpus == 1 and scaling == "strong":
                 continue
-            specs = _specs(options, count=count)
+            specs = specs_of(options, count=count)
             for spec in specs:
                 executor.load(spec, rank=spec.trial_id // len(RANKS) % num_gpus)
-            rows.append({"gpus": num_gpus, "scaling": scaling, "trials": count, **_timed(executor, options.steps)})
+            rows.append({"gpus": num_gpus, "scaling": scaling, "trials": count, **timed(executor, options.steps)})
             print(rows[-1])
             for spec in specs:
                 executor.drop(spec.trial_id)
@@ -181,7 +190,7 @@ def _measure(
     return headline, rows, notes
 
 
-def _timed(executor: ReplicaExecutor, steps: int) -> dict[str, Any]:
+def timed(executor: ReplicaExecutor, steps: int) -> dict[str, Any]:
     """Return the median step and the tokens a second over ``steps`` steps, after three."""
     for _ in range(3):
         executor.step()
@@ -198,11 +207,11 @@ def _timed(executor: ReplicaExecutor, steps: int) -> dict[str, Any]:
     }
 
 
-def _same_bits(executor: ReplicaExecutor, options: argparse.Namespace) -> bool:
+def same_bits(executor: ReplicaExecutor, options: argparse.Namespace) -> bool:
     """Train the same pack on ranks 0 and 1, under other trial numbers, and compare."""
     count = min(8, options.trials)
     twins = []
-    for spec in _specs(options, count=count):
+    for spec in specs_of(options, count=count):
         executor.load(spec, rank=0)
         twin = replace(spec, trial_id=1000 + spec.trial_id)
         executor.load(twin, rank=1)
@@ -220,7 +229,7 @@ def _same_bits(executor: ReplicaExecutor, options: argparse.Namespace) -> bool:
 
 def _same_after_move(executor: ReplicaExecutor, options: argparse.Namespace) -> bool:
     """Move a trial between two steps and compare with one that stayed, each alone on its rank."""
-    spec = _specs(options, count=1)[0]
+    spec = specs_of(options, count=1)[0]
     stays = replace(spec, trial_id=1000)
     executor.load(stays, rank=1)
     executor.load(spec, rank=0)
