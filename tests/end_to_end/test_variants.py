@@ -27,6 +27,7 @@ SPACE: dict[str, Any] = {
     "init_lora_weights": [True, "pissa", "olora"],
     "use_dora": [True, False],
     "loraplus_lr_ratio": 4,
+    "optim": {"values": ["lion", "muon"], "when": {"init_lora_weights": ["pissa"]}},
     "learning_rate": 1e-2,
     "r": 2,
 }
@@ -60,6 +61,7 @@ def test_a_sweep_over_variants_goes_on_to_the_same_bits(folder: Path) -> None:
             "olora on a base model in fp8",
         ),
         ({"lora": {"use_dora": True, "init_lora_weights": "pissa", "lora_dropout": 0.0}}, "use_dora with init_lora"),
+        ({"lora": {"use_dora": True}, "training": {"optim": "muon"}}, "muon, which steps matrices, with use_dora"),
         ({"lora": {"use_dora": True, "use_bdlora": {"nblocks": 2}}}, "use_dora with use_bdlora"),
         ({"lora": {"rank_pattern": {"q_proj": 4}, "use_bdlora": {"nblocks": 2}}}, "rank_pattern with use_bdlora"),
         ({"lora": {"rank_pattern": {"qproj": 4}}}, "'qproj', which fits no adapted linear"),

@@ -21,6 +21,7 @@ from tests.training.small_models import random_rows, save_llama, save_qwen2
 from tests.training.variants import VARIANTS
 
 STEPS = 4
+OPTIM = ("adamw", "lion", "muon", "sgd")
 ROWS = random_rows(40, seed=3)
 VALIDATION = random_rows(9, seed=4)
 
@@ -47,7 +48,11 @@ def trial(
     )
 
 
-OF_VARIANTS = [replace(trial(10 + n), adapter=adapter) for n, adapter in enumerate(VARIANTS.values())]
+# optimizers in turn, so that they share a pack too
+OF_VARIANTS = [
+    replace(trial(10 + n), adapter=adapter, optim="adamw" if adapter.use_dora else OPTIM[n % len(OPTIM)])
+    for n, adapter in enumerate(VARIANTS.values())
+]
 SUBJECTS = [
     trial(0, r=4, batch_size=1),
     trial(0, r=16, batch_size=4, dropout=0.3),

@@ -243,9 +243,12 @@ def _training(sft: _Fields) -> dict[str, Any]:
         del found["num_train_epochs"]
     if sft.get("data_seed") not in (None, sft.get("seed")):
         sft.refuse("data_seed", allowed="None, or the seed", hint="Write data_seed=None.")
-    if _word(sft.get("optim")) not in _ADAMW:
-        hint = f"Write optim={_ADAMW[0]!r}."
-        sft.refuse("optim", allowed=f"{', '.join(_ADAMW)}: the optimizer is AdamW in float32", hint=hint)
+    optim = _word(sft.get("optim"))
+    if optim == "sgd":
+        found["optim"] = "sgd"
+    elif optim not in _ADAMW:
+        hint = f"Write optim={_ADAMW[0]!r}, or training.optim of a task file: lion or muon."
+        sft.refuse("optim", allowed=f"sgd, {', '.join(_ADAMW)}: optimizers in float32", hint=hint)
     schedule = _word(sft.get("lr_scheduler_type"))
     if schedule not in _SCHEDULES:
         sft.refuse("lr_scheduler_type", allowed=", ".join(_SCHEDULES), hint="Write lr_scheduler_type='cosine'.")

@@ -9,6 +9,7 @@ from typing import Any
 from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
+from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
@@ -97,7 +98,7 @@ def variant_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) 
         )
     if from_base:
         yield from _too_few_singular_values(task, from_base[0], linears)
-    names = ("init_lora_weights", "lora_dropout", "use_dora", "nblocks")
+    names = ("init_lora_weights", "lora_dropout", "use_dora", "nblocks", "optim")
     if any(name in text for text in task.search.constraints for name in names):
         # the task itself says which go together; a trial that does not is refused when it is proposed
         return
@@ -119,6 +120,7 @@ def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
     others = [name for name in map(str, possible_values(task, "init_lora_weights")) if name != "true"]
     pairs = (
         ("use_dora", has_dora and from_base, f"use_dora with init_lora_weights {', '.join(from_base)}"),
+        ("optim", has_dora and "muon" in possible_values(task, "optim"), "muon, which steps matrices, with use_dora"),
         ("use_dora", has_dora and has_blocks, "use_dora with use_bdlora"),
         ("init_lora_weights", has_blocks and others, f"init_lora_weights {', '.join(others)} with use_bdlora"),
         ("rank_pattern", has_blocks and task.lora.rank_pattern, "rank_pattern with use_bdlora"),
@@ -163,4 +165,6 @@ def _unused_patterns(task: TaskFile, linears: Sequence[str]) -> Iterator[Problem
 
 
 def _place(task: TaskFile, name: str) -> str:
-    return f"search.space.{name}" if name in task.search.space else f"lora.{name}"
+    if name in task.search.space:
+        return f"search.space.{name}"
+    return f"{SECTION_OF.get(name, 'lora')}.{name}"

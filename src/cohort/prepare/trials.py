@@ -225,5 +225,6 @@ def _spec(task: TaskFile, trial_id: int, values: Configuration, *, num_rows: int
         weight_decay=float(values["weight_decay"]),
         max_grad_norm=float(values["max_grad_norm"]),
         loraplus_lr_ratio=float(values["loraplus_lr_ratio"]),
+        optim=str(values["optim"]),
         objective=task_objective(task, values),
     )

@@ -28,6 +28,7 @@ class TrialSpec:
         weight_decay: AdamW's decoupled decay.
         max_grad_norm: Norm the gradient is clipped to; 0 or infinity does not clip.
         loraplus_lr_ratio: Learning rate of B as a multiple of ``learning_rate``, that of A (LoRA+, Hayou et al. 2024).
+        optim: Its optimizer, by the name of its file in :mod:`cohort.training.optimizers`.
         objective: What it minimises, with the trial's own numbers.
     """
 
@@ -42,6 +43,7 @@ class TrialSpec:
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
     loraplus_lr_ratio: float = 1.0
+    optim: str = "adamw"
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8

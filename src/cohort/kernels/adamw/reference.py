@@ -46,7 +46,7 @@ def adamw_step(
         params, exp_avg, exp_avg_sq = (tensor[rows].view(-1) for tensor in (params_RD, exp_avg_RD, exp_avg_sq_RD))
         rates = None
         if scaled_D is not None and slot.scaled_rate != 1.0:
-            rates = torch.where(scaled_D, slot.scaled_rate, 1.0).to(grads.dtype).repeat(slot.rank)
+            rates = (1.0 + (slot.scaled_rate - 1.0) * scaled_D.to(grads.dtype)).repeat(slot.rank)
         for start in range(0, grads.shape[0], PIECE):
             piece = slice(start, start + PIECE)
             own = None if rates is None else rates[piece]

@@ -1,0 +1,70 @@
+"""Muon: the step of each factor is its momentum with all singular values near 1.
+
+Shapes:  r rank · K input width · N output width
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterBank, Moment
+from cohort.training.optimizers.optimizer import Optimizer
+from cohort.training.optimizers.slot_step import SlotStep, step_slots
+from cohort.training.step_samples import Resident
+
+__all__ = ["OPTIMIZER", "Muon", "orthogonalised"]
+
+MOMENTUM = 0.95
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+EPS = 1e-7
+
+
+class Muon(Optimizer):
+    """``torch.optim.Muon`` after ``clip_grad_norm_``, for A [r, K] and B [N, r] of every adapted linear.
+
+    Nesterov momentum 0.95, five Newton-Schulz iterations, rates times ``sqrt(max(1, rows / columns))``. Adapters with
+    magnitudes, which are no matrices, cannot have it.
+
+    Source: Jordan et al. 2024; the iteration and its coefficients are theirs. We differ: the iteration runs in the
+    master weights' dtype, not in bfloat16.
+    """
+
+    moments = (Moment("exp_avg"),)
+
+    def update(self, bank: AdapterBank, residents: Sequence[Resident]) -> Tensor:
+        columns = bank.layout.columns
+
+        def step(own: SlotStep) -> None:
+            mean_RD = own.moments["exp_avg"].lerp_(own.grads_RD, 1 - MOMENTUM)
+            nesterov_RD = own.grads_RD.lerp(mean_RD, MOMENTUM)
+            rates_D = torch.as_tensor(own.rate, dtype=mean_RD.dtype, device=mean_RD.device).expand(mean_RD.shape[1])
+            own.params_RD.mul_(1 - own.spec.weight_decay * rates_D)
+            for name, places in columns.items():
+                r = own.spec.adapter.rank_of(name)
+                for factor in (places.a, places.b):
+                    # B stands transposed in the bank; the iteration is the same on either side
+                    step_rX = orthogonalised(nesterov_RD[:r, factor])
+                    rows, width = (r, step_rX.shape[1]) if factor is places.a else (step_rX.shape[1], r)
+                    own.params_RD[:r, factor] -= rates_D[factor] * math.sqrt(max(1.0, rows / width)) * step_rX
+
+        return step_slots(bank, residents, step)
+
+
+def orthogonalised(matrix: Tensor) -> Tensor:
+    """Return a matrix with the singular vectors of ``matrix`` and singular values between about 0.7 and 1.2."""
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x: Tensor = matrix.T if is_tall else matrix
+    x = x / x.norm().clamp(min=EPS)
+    a, b, c = COEFFICIENTS
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if is_tall else x
+
+
+OPTIMIZER = Muon()
