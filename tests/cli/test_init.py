@@ -87,7 +87,7 @@ def test_a_directory_with_validation_rows_is_used_for_both(
         ("mdel", "train.jsonl", "no such directory", "Correct the path"),
         ("model", "trian.jsonl", "which does not exist", "Did you mean 'train.jsonl'?"),
         ("model", "odd.jsonl", "the keys left, right", "Rename the columns"),
-        ("model", "numbers.jsonl", "(int)", "Put the value in quotes."),
+        ("model", "numbers.jsonl", "(int)", "Write the value as text: in JSON in quotes."),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_and_nothing_is_written(

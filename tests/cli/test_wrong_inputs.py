@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
         ("max_length: 64", "packing: true", "dataset.packing", "rows are always packed"),
         ("max_length: 64", "columns: {prompt: nope}", "dataset.columns.prompt", "Name a column of the file."),
         ("lora_alpha: 2r", "lora_alpha: r2", "lora.lora_alpha", "Write for example 2r."),
-        ("lora_alpha: 2r", "use_dora: true", "lora.use_dora", "DoRA is not supported yet"),
+        ("lora_alpha: 2r", "use_dora: maybe", "lora.use_dora", "Write true or false"),
         ("lora_alpha: 2r", "bias: none", "lora.bias", "adapters have no biases"),
         ("max_steps: 6", "num_train_epochs: three", "training.num_train_epochs", "3.0, the default"),
         ("max_steps: 6", "lr_scheduler_type: cosin", "training.lr_scheduler_type", "lr_scheduler_type: cosine?"),
@@ -108,15 +109,40 @@ def test_what_is_allowed_for_an_objective_is_built(inputs: Path, capsys: pytest.
             "Save the file as UTF-8",
         ),
         ("empty.jsonl", '{"prompt": "a", "completion": ""}\n' * 30, ":1-30", "Fill it in, or remove the row."),
-        ("nulls.jsonl", '{"prompt": "a", "completion": null}\n' * 9, ":1", "Map the file's columns"),
+        ("nulls.jsonl", '{"prompt": "a", "completion": null}\n' * 9, ":1", "Fill in the values that are null"),
+        ("nan.jsonl", '{"prompt": "a", "completion": NaN}\n' * 9, ":1-9", "Fill in the value, or remove the row."),
+        (
+            "qa.jsonl",
+            '{"Question": "a", "Answer": "b"}\n' * 9,
+            ":1",
+            "Map the file's columns dataset.columns: {prompt: Question, completion: Answer}.",
+        ),
+        ("foo.jsonl", '{"foo": "a", "bar": "b"}\n' * 9, ":1", "e.g. dataset.columns: {prompt: question,"),
         ("commas.jsonl", '{"prompt": "a", "completion": "b"},\n' * 9, ":1-9", "Remove the comma after the object"),
         ("python.jsonl", "{'prompt': 'a', 'completion': 'b'}\n" * 9, ":1-9", "one whole JSON object"),
         ("object.json", '{"a": [{"prompt": "a"}]}', ":1", "Put the rows into a list."),
         ("quote.csv", 'prompt,completion\n"a,b\n', ":2", "Close the quotation mark"),
         ("fields.csv", "prompt,completion\na,b,c\n", ":2", "Quote fields that contain a comma"),
-        ("roles.jsonl", '{"messages": [{"role": "bot", "content": "x"}]}\n' * 9, ":1-9", "Use one of these roles."),
-        ("number.jsonl", '{"prompt": 1, "completion": "b"}\n' * 9, ":1-9", "Put the value in quotes."),
-        ("none.jsonl", "", "", "Put one JSON object on each line"),
+        ("roles.jsonl", '{"messages": [{"role": "bot", "content": "x"}]}\n' * 9, ":1-9", "Write assistant for bot."),
+        ("roles.jsonl", '{"messages": [{"role": "me", "content": "x"}]}\n' * 9, ":1-9", "Use one of these roles."),
+        (
+            "number.jsonl",
+            '{"prompt": 1, "completion": "b"}\n' * 9,
+            ":1-9",
+            "Write the value as text: in JSON in quotes.",
+        ),
+        ("none.jsonl", "", "", "Add rows to it, or remove it from the task."),
+        ("header.csv", "prompt,completion\n", "", "Add rows to it, or remove it from the task."),
+        ("twice.csv", "prompt,prompt,completion\na,b,c\n", ":1", "Rename one of the two columns, or remove it."),
+        ("packed.jsonl", gzip.compress(b"{}"), ":1", "Unpack it: `gunzip -c FILE > NEW_FILE`."),
+        ("pointer.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:a\n", ":1", "`git lfs pull`"),
+        ("page.csv", "<!DOCTYPE html>\n<html><body>404</body></html>\n", ":1", "Download the file itself"),
+        (
+            "long.jsonl",
+            '{"prompt": "' + "a" * (16 << 20) + '", "completion": "b"}\n',
+            ":1",
+            "Split its text over several",
+        ),
     ],
 )
 def test_a_file_of_rows(
@@ -127,6 +153,24 @@ def test_a_file_of_rows(
     assert "1 problem in the input" in said
     assert name + where in said
     assert hint in said
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("rows.jsonl.gz", "Unpack it: `gunzip rows.jsonl.gz`."),
+        ("rows.tsv", "delimiter='\\t'))\" < rows.tsv > rows.csv`."),
+        ("rows.xlsx", "Convert the file to JSON lines"),
+    ],
+)
+def test_a_file_of_another_kind(inputs: Path, capsys: pytest.CaptureFixture[str], name: str, hint: str) -> None:
+    (inputs / name).write_text("a")
+    said = refused(capsys, "check", inputs / "task.yaml", "--dataset.train", inputs / name)
+    assert hint in said
+
+
+def test_rows_in_the_place_of_a_task_file(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Name the task file; it names the rows." in refused(capsys, "check", inputs / "train.jsonl")
 
 
 def test_an_output_is_refused_before_rows_are_read(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

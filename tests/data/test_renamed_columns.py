@@ -30,7 +30,7 @@ def problem_of(values: dict[str, Any]) -> Problem:
     ("values", "found", "hint"),
     [
         ({"question": "c"}, "no 'answer' among the keys question", "Add 'answer' to the row, or remove the row."),
-        ({"question": 3, "answer": "a"}, "question: 3 (int)", "Put the value in quotes."),
+        ({"question": 3, "answer": "a"}, "question: 3 (int)", "Write the value as text: in JSON in quotes."),
         ({"question": "c", "answer": " "}, "an empty 'answer'", "Fill it in, or remove the row."),
     ],
 )

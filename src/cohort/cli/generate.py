@@ -107,6 +107,8 @@ def _require_one_source(prompts: Sequence[str], *, source: Path | None, output: 
         raise refuse("--output without --input", "Add --input FILE, the prompts to answer.")
     if source is not None and output is None:
         raise refuse("--input without --output", "Add --output FILE, a new file for the answers.")
+    if any(not prompt for prompt in prompts):
+        raise refuse("an empty prompt", "Write some text after --prompt.")
     if source is None and not prompts:
         raise refuse("no prompt", 'Add --prompt "..." or --input FILE --output FILE.')
 

@@ -12,7 +12,7 @@ from cohort.core.durable_files import write_text
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.units import counted
-from cohort.data.files.formats import DataFormat, detect_format
+from cohort.data.files.formats import DataFormat, detect_format, guess_columns
 from cohort.data.files.reading import find_sources
 from cohort.data.files.rows import RawRow, read_source
 from cohort.data.files.sources import resolve_sources
@@ -29,9 +29,6 @@ from cohort.tasks.yaml_lines import parse_yaml
 
 __all__ = ["write_first_task"]
 
-# what data sets call the two sides, the likeliest first
-_PROMPTS = ("prompt", "question", "query", "instruction", "problem", "source", "input", "user", "context")
-_COMPLETIONS = ("completion", "answer", "response", "output", "target", "solution", "reply", "label", "assistant")
 _TEMPLATE = "plain"
 _LEARNING_RATES = ("5e-5", "2e-4", "1e-3")
 _RANKS = (8, 32)
@@ -171,10 +168,8 @@ def _columns(rows: Sequence[RawRow]) -> dict[str, str]:
     """
     if any(detect_format(row.values) is not None for row in rows):
         return {}
-    found = {name.lower(): name for name in rows[0].values}
-    prompt = next((found[name] for name in _PROMPTS if name in found), None)
-    completion = next((found[name] for name in _COMPLETIONS if name in found), None)
-    if prompt is None or completion is None:
+    columns = guess_columns(rows[0].values)
+    if columns is None:
         raise InputError(
             Problem(
                 where=rows[0].where,
@@ -183,7 +178,7 @@ def _columns(rows: Sequence[RawRow]) -> dict[str, str]:
                 hint="Rename the columns, or write the task file by hand with columns: {prompt: ..., completion: ...}.",
             )
         )
-    return {ours: name for ours, name in (("prompt", prompt), ("completion", completion)) if ours != name}
+    return columns
 
 
 def _validation_of(train: Sequence[str]) -> str | None:

@@ -186,10 +186,15 @@ def _without(written: Mapping[str, Any], wrong: Sequence[KeyPath]) -> TaskFile |
         return None
 
 
+_SUFFIXES_OF_ROWS = (".jsonl", ".csv", ".parquet")
+
+
 def _read_text(path: Path) -> str:
     def problem(found: str, hint: str) -> InputError:
         return InputError(Problem(where=Place(file=str(path)), found=found, allowed="a task file (YAML)", hint=hint))
 
+    if path.is_file() and path.suffix.lower() in _SUFFIXES_OF_ROWS:
+        raise problem("a file of rows, by its name", "Name the task file; it names the rows.")
     try:
         # some editors put a byte-order mark first, which would become part of the first key
         return path.read_text(encoding="utf-8-sig")

@@ -68,6 +68,7 @@ OTHER_WORDS = {
     "gpus": "num_gpus",
     "device": "num_gpus",
     "eval_steps": "evaluation.every_fraction",
+    "eta": "early_exit.reduction_factor",
     "warmup_steps": "training.warmup_ratio",
 }
 """Names of other tools, with our key. They are not accepted, because there the value may mean something else."""

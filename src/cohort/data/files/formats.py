@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -16,7 +16,7 @@ from cohort.data.files.sources import SplitName
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 from cohort.data.settings import DatasetSettings, RowReading, template_fields
 
-__all__ = ["DataFormat", "ParsedRow", "detect_format", "parse_rows"]
+__all__ = ["DataFormat", "ParsedRow", "detect_format", "guess_columns", "parse_rows"]
 
 
 class DataFormat(StrEnum):
@@ -46,6 +46,11 @@ _KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
     (DataFormat.PROMPT_COMPLETION, ("prompt", "completion")),
     (DataFormat.TEXT, ("text",)),
 )
+
+
+# what data sets call the two sides, the likeliest first
+_PROMPTS = ("prompt", "question", "query", "instruction", "problem", "source", "input", "user", "context")
+_COMPLETIONS = ("completion", "answer", "response", "output", "target", "solution", "reply", "label", "assistant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +187,31 @@ def _note_missing_fields(rows: Sequence[RawRow], *, settings: DatasetSettings, l
     return bool(missing)
 
 
+def guess_columns(names: Iterable[str]) -> dict[str, str] | None:
+    """Return which columns seem to hold prompt and completion; None where none is called like one of them."""
+    found = {name.lower(): name for name in names}
+    prompt = next((found[name] for name in _PROMPTS if name in found), None)
+    completion = next((found[name] for name in _COMPLETIONS if name in found), None)
+    if prompt is None or completion is None:
+        return None
+    return {ours: name for ours, name in (("prompt", prompt), ("completion", completion)) if ours != name}
+
+
 def _note_unknown(row: RawRow, *, settings: DatasetSettings, log: ProblemLog) -> None:
     columns = dotted(settings.key("columns").key)
+    guessed = guess_columns(name for name, value in row.values.items() if value is not None)
+    shown = guessed or {"prompt": "question", "completion": "answer"}
+    mapped = ", ".join(f"{ours}: {name}" for ours, name in shown.items())
+    hint = f"Map the file's columns{'' if guessed else ', e.g.'} {columns}: {{{mapped}}}."
+    if detect_format(dict.fromkeys(row.values, "")) is not None:
+        hint = "Fill in the values that are null, or remove the rows."
     log.add(
         ProblemKind.INPUT,
         where=row.where,
         # a null counts as absent, so its name alone would look right
         found=f"the keys {', '.join(k if v is not None else f'{k} (null)' for k, v in row.values.items()) or '(none)'}",
         allowed="; ".join(f"{' + '.join(keys)} ({name.value})" for name, keys in _known(settings.reads)),
-        hint=f"Map the file's columns, e.g. {columns}: {{prompt: question, completion: answer}}.",
+        hint=hint,
     )
 
 

@@ -40,9 +40,7 @@ def parse_messages(value: Any, *, key: str) -> tuple[Message, ...]:
         place = f"{key}[{number}]"
         role = item.get("role")
         if role not in ROLES:
-            raise BadRowError(
-                found=f"the role {role!r} in {place}", allowed=", ".join(ROLES), hint="Use one of these roles."
-            )
+            raise BadRowError(found=f"the role {role!r} in {place}", allowed=", ".join(ROLES), hint=_role_hint(role))
         extra = {
             name: entry
             for name, entry in item.items()
@@ -108,6 +106,12 @@ def parse_tools(value: Any, *, key: str = "tools") -> tuple[Mapping[str, Any], .
     if value is None or value == "" or value == []:
         return None
     return tuple(_as_list(value, key=key))
+
+
+def _role_hint(role: object) -> str:
+    own = {"human": "user", **dict.fromkeys(("gpt", "bot", "model", "ai", "chatbot", "chatgpt", "output"), "assistant")}
+    known = own.get(role.lower()) if isinstance(role, str) else None
+    return f"Write {known} for {role}." if known else "Use one of these roles."
 
 
 def _as_list(value: Any, *, key: str) -> list[Mapping[str, Any]]:

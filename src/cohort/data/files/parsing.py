@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -123,10 +124,14 @@ def _messages(values: NamedRow, key: str) -> tuple[Message, ...]:
 def _string(values: NamedRow, key: str) -> str:
     value = _present(values, key)
     if not isinstance(value, str):
+        # how tables write that there is none
+        is_missing = isinstance(value, float) and math.isnan(value)
         raise BadRowError(
             found=f"{values.name(key)}: {value!r:.60} ({type(value).__name__})",
             allowed="a string",
-            hint="Put the value in quotes.",
+            hint="Fill in the value, or remove the row."
+            if is_missing
+            else "Write the value as text: in JSON in quotes.",
         )
     return value
 

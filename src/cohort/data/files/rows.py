@@ -12,6 +12,7 @@ from typing import Any
 
 from cohort.core.place import Place
 from cohort.data.files.columnar import hub_rows, parquet_rows
+from cohort.data.files.other_content import other_content, too_long_row
 from cohort.data.files.sources import DataSource, GivenSource, HubSource, SplitName
 from cohort.data.problems import BadRowError, ProblemKind, ProblemLog
 
@@ -65,7 +66,7 @@ def read_source(source: DataSource, *, split: SplitName, where: Place, log: Prob
             where=source.shown,
             found="no rows",
             allowed="at least one row",
-            hint="Put one JSON object on each line, or remove the file from the task.",
+            hint="Add rows to it, or remove it from the task.",
         )
     return ReadSource(rows=rows, num_unreadable=num_unreadable)
 
@@ -91,21 +92,13 @@ Entry = tuple[int, Mapping[str, Any] | BadRowError]
 
 def _json_lines(data: bytes) -> Iterator[Entry]:
     data = data.removeprefix(b"\xef\xbb\xbf")
-    if (other := _other_encoding(data) or _document_in_lines(data)) is not None:
+    if (other := other_content(data) or _document_in_lines(data)) is not None:
         yield 1, other
         return
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield number, _parsed(line)
-
-
-def _other_encoding(data: bytes) -> BadRowError | None:
-    """Return the problem of a file in UTF-16, which is unreadable as a whole."""
-    if not data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return None
-    hint = "Save the file as UTF-8: `iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE`."
-    return _of_file(found="UTF-16 text", allowed="UTF-8 text", hint=hint)
 
 
 def _document_in_lines(data: bytes) -> BadRowError | None:
@@ -125,6 +118,8 @@ def _document_in_lines(data: bytes) -> BadRowError | None:
 
 
 def _parsed(line: bytes) -> Mapping[str, Any] | BadRowError:
+    if (too_long := too_long_row(len(line))) is not None:
+        return too_long
     hint = "Write one whole JSON object on this line."
     if line.strip() in (b"[", b"{"):
         hint = "If this is one JSON document over many lines, name the file .json."
@@ -186,7 +181,7 @@ def _not_json(reason: str, *, hint: str) -> BadRowError:
 
 
 def _decoded_document(data: bytes) -> str | Entry:
-    if (other := _other_encoding(data)) is not None:
+    if (other := other_content(data)) is not None:
         return 1, other
     try:
         return data.decode("utf-8-sig")
@@ -275,6 +270,9 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
                 if (separator := _other_separator(cells)) is not None:
                     yield line, _not_commas(separator)
                     return
+                if (twice := _named_twice(cells)) is not None:
+                    yield line, twice
+                    return
                 header = cells
             elif header is not None and not is_blank:
                 yield line, _csv_object(header, cells)
@@ -290,6 +288,16 @@ def _csv_rows(data: bytes) -> Iterator[Entry]:
         )
     finally:
         csv.field_size_limit(former_limit)
+
+
+def _named_twice(header: list[str]) -> BadRowError | None:
+    """Return the problem of a header in which two columns have one name: only one of them could be read."""
+    # columns without a name are spreadsheets' leftovers, which nothing can ask for
+    twice = next((name for place, name in enumerate(header) if name.strip() and name in header[:place]), None)
+    if twice is None:
+        return None
+    hint = "Rename one of the two columns, or remove it."
+    return _of_file(found=f"two columns named {twice!r}", allowed="each name once in the header", hint=hint)
 
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -311,6 +319,8 @@ def _not_commas(separator: str) -> BadRowError:
 
 
 def _csv_object(header: list[str], cells: list[str]) -> Mapping[str, Any] | BadRowError:
+    if (too_long := too_long_row(sum(map(len, cells)))) is not None:
+        return too_long
     if len(cells) != len(header):
         return _unreadable(
             found=f"{len(cells)} fields",

@@ -177,8 +177,21 @@ def _note_suffix(path: Path, *, where: Place, log: ProblemLog) -> None:
         where=where,
         found=f"{path.name!r}",
         allowed=f"files ending in {', '.join(READABLE_SUFFIXES)}",
-        hint="Convert the file to JSON lines, one object a line, and name it .jsonl.",
+        hint=_suffix_hint(path),
     )
+
+
+def _suffix_hint(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix in (".gz", ".bz2", ".xz", ".zst"):
+        tool = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}[suffix]
+        return f"Unpack it: `{tool} {path.name}`."
+    if suffix in (".zip", ".tar", ".tgz"):
+        return "Unpack it, and name a file of it."
+    if suffix == ".tsv":
+        python = "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter='\\t'))"
+        return f'Convert it: `python -c "{python}" < {path.name} > {path.stem}.csv`.'
+    return "Convert the file to JSON lines, one object a line, and name it .jsonl."
 
 
 def _note_missing(path: Path, *, shown: str, where: Place, log: ProblemLog) -> None:
