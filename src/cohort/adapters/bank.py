@@ -123,6 +123,7 @@ class AdapterBank:
                 grad_a_RK=self.grads_RD[:, columns.a],
                 grad_b_RN=self.grads_RD[:, columns.b],
                 module_key=module_key(name),
+                first_feature=self.layout.first_features.get(name, 0),
             )
             for name, columns in self.layout.columns.items()
         }

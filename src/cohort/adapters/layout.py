@@ -7,7 +7,7 @@ adapter that one unit of rank owns. An adapter of rank r is r consecutive rank r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 __all__ = ["AdapterLayout", "FactorColumns"]
@@ -27,9 +27,11 @@ class AdapterLayout:
 
     Attributes:
         linears: ``(in_features, out_features)`` by full module path.
+        first_features: Number of the first input of linears that are a shard of others; 0 for those that are absent.
     """
 
     linears: Mapping[str, tuple[int, int]]
+    first_features: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def columns(self) -> dict[str, FactorColumns]:

@@ -16,11 +16,13 @@ class PackedMlp:
     """``y = down(activation(gate(x)) * up(x))`` over two packed linears.
 
     Attributes:
+        is_composed: Call the two linears themselves: they may be of another kind, which no joint op knows.
         fused: Let the kernels of :mod:`cohort.kernels.packed_mlp` take the whole block where they are worth it; they
             know SiLU alone.
     """
 
     fused: bool = True
+    is_composed: bool = False
 
     def __init__(self, gate_up: PackedLinear, down: PackedLinear, *, activation: Activation = Activation.SILU) -> None:
         self.gate_up = gate_up
@@ -30,7 +32,7 @@ class PackedMlp:
     def __call__(self, x_TD: Tensor, lora: LoraContext | None) -> Tensor:
         """Return y [T, D]; without ``lora`` the frozen block alone."""
         # magnitudes multiply what comes out of each linear, so the block is not one node
-        if lora is None or self._activation is not Activation.SILU or lora.magnitudes is not None:
+        if lora is None or self.is_composed or self._activation is not Activation.SILU or lora.magnitudes is not None:
             return self.down(gated_activation(self.gate_up(x_TD, lora), activation=self._activation), lora)
         return packed_mlp(
             x_TD,
@@ -47,7 +49,7 @@ class PackedMlp:
 
     def is_fused(self, x_TD: Tensor, lora: LoraContext) -> bool:
         """Return whether a pass over rows such as ``x`` runs as one node, which keeps less until its backward pass."""
-        if self._activation is not Activation.SILU or lora.magnitudes is not None:
+        if self.is_composed or self._activation is not Activation.SILU or lora.magnitudes is not None:
             return False
         parts = {"gate_up_parts": self.gate_up.adapted(lora), "down_parts": self.down.adapted(lora)}
         return self.fused and choose_backend(x_TD) is Backend.TRITON and fuses(x_TD, **parts, slots=lora.slots)

@@ -5,9 +5,10 @@ Shapes:  T rows of the stream · D hidden width · H query heads · G key-value 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,19 @@ from cohort.models.rotary import RotaryTable
 from cohort.models.streaming.layer_passage import enter_layer, leave_layer
 from cohort.models.streaming.weight_ring import WeightRing
 
-__all__ = ["Decoder", "DecoderLayer"]
+__all__ = ["Decoder", "DecoderLayer", "TensorRegion"]
+
+
+class TensorRegion(Protocol):
+    """Where the linears of a rank's shard begin and end: between them each rank computes its own part."""
+
+    def enter(self, x_TD: Tensor) -> Tensor:
+        """Return x, which all ranks have; its gradient is the sum of theirs."""
+        ...
+
+    def leave(self, y_TD: Tensor) -> Tensor:
+        """Return the sum of what the ranks computed; its gradient is that of each."""
+        ...
 
 
 class Decoder:
@@ -48,17 +61,20 @@ class Decoder:
         tensors: Mapping[str, Tensor],
         products: Mapping[str, FrozenProduct],
         ring: WeightRing | None = None,
+        region: TensorRegion | None = None,
     ) -> None:
         """Build from what :func:`~cohort.models.weights.freeze_weights` gives.
 
         Args:
             tensors: The token table ``embed`` and the norms, by their names in the checkpoint's layout.
             products: The ``head`` and, as ``layers.N.qkv``, the linears of the layers. Their format is their own.
+            region: Joins the shards of several ranks around attention and MLP; ``config`` and products are a rank's.
         """
         self.config, self.ring = config, ring
         self._table_VD = tensors["embed"]
         self.layers = tuple(
-            DecoderLayer(config, layer, tensors=tensors, products=products) for layer in range(config.num_layers)
+            DecoderLayer(config, layer, tensors=tensors, products=products, region=region)
+            for layer in range(config.num_layers)
         )
         self._norm_D = _norm_weight(tensors["norm"], config)
         self.head = products["head"]
@@ -164,9 +180,15 @@ class DecoderLayer:
     """
 
     def __init__(
-        self, config: DecoderConfig, index: int, *, tensors: Mapping[str, Tensor], products: Mapping[str, FrozenProduct]
+        self,
+        config: DecoderConfig,
+        index: int,
+        *,
+        tensors: Mapping[str, Tensor],
+        products: Mapping[str, FrozenProduct],
+        region: TensorRegion | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._region = config, region
         self._index = index
         self._rule = config.attention_rule(index)
         ours, theirs = f"layers.{index}.", f"model.layers.{index}."
@@ -193,6 +215,13 @@ class DecoderLayer:
             activation=config.activation,
         )
         self._mlp_post_norm_D = norm("mlp_post_norm")
+        self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
+
+    def replace_linears(self, by: Callable[[PackedLinear], PackedLinear]) -> None:
+        """Put other linears in place of the layer's; each gets the one it replaces."""
+        self._qkv, self._output = by(self._qkv), by(self._output)
+        self.mlp.gate_up, self.mlp.down = by(self.mlp.gate_up), by(self.mlp.down)
+        self.mlp.is_composed = True
         self.linears = (self._qkv, self._output, self.mlp.gate_up, self.mlp.down)
 
     def __call__(self, residual_TD: Tensor, delta_TD: Tensor | None, shared: _SharedByLayers) -> tuple[Tensor, Tensor]:
@@ -225,11 +254,14 @@ class DecoderLayer:
 
     def _blocks(self, x_TD: Tensor, residual_TD: Tensor, shared: _SharedByLayers) -> tuple[Tensor, Tensor]:
         eps = self._config.rms_norm_eps
-        mixed_TD = self._attend(x_TD, shared)
+        region = self._region
+        mixed_TD = self._attend(x_TD if region is None else region.enter(x_TD), shared)
+        mixed_TD = mixed_TD if region is None else region.leave(mixed_TD)
         if self._attention_post_norm_D is not None:
             mixed_TD = rms_norm(mixed_TD, weight_D=self._attention_post_norm_D, eps=eps)
         x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._mlp_norm_D, eps=eps)
-        delta_TD = self.mlp(x_TD, shared.lora)
+        delta_TD = self.mlp(x_TD if region is None else region.enter(x_TD), shared.lora)
+        delta_TD = delta_TD if region is None else region.leave(delta_TD)
         if self._mlp_post_norm_D is not None:
             delta_TD = rms_norm(delta_TD, weight_D=self._mlp_post_norm_D, eps=eps)
         return residual_TD, delta_TD

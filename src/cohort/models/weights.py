@@ -36,6 +36,7 @@ __all__ = [
     "freeze_weights",
     "load_decoder",
     "load_tokenizer",
+    "stored_tensors",
 ]
 
 # fused: query-key-value, output, gate-up, down
@@ -230,8 +231,17 @@ def check_checkpoint(name_or_path: str | Path) -> DecoderConfig:
     """
     folder = find_model(name_or_path)
     config = read_config(folder)
-    _match(checkpoint_layout(config), read_headers(folder), config=config, folder=folder, weight_format=PLAIN)
+    stored_tensors(folder, config)
     return config
+
+
+def stored_tensors(folder: Path, config: DecoderConfig) -> dict[str, StoredTensor]:
+    """Return where each tensor of a model is stored, by its key in the files.
+
+    Raises:
+        InputError: all that is missing, mis-shaped or not understood.
+    """
+    return _match(checkpoint_layout(config), read_headers(folder), config=config, folder=folder, weight_format=PLAIN)
 
 
 def load_tokenizer(name_or_path: str | Path) -> Any:

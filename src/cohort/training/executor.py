@@ -88,7 +88,7 @@ class Executor:
         self,
         decoder: Decoder,
         *,
-        target_linears: Mapping[str, tuple[int, int]],
+        target_linears: Mapping[str, tuple[int, int]] | AdapterLayout,
         train_rows: TokenisedRows,
         settings: ExecutorSettings,
         device: torch.device | str = "cpu",
@@ -100,7 +100,7 @@ class Executor:
         """Allocate the bank next to ``decoder``.
 
         Args:
-            target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
+            target_linears: ``(in_features, out_features)`` of the adapted linears by full module path, or their layout.
             train_rows: The rows of trials that come without rows of their own.
             dtype: What master weights and gradients are kept in.
             compute_dtype: What products read the factors in; the decoder's.
@@ -110,7 +110,7 @@ class Executor:
         self.decoder, self.train_rows, self.settings = decoder, train_rows, settings
         self.optimizer = optimizer
         self.bank = AdapterBank(
-            AdapterLayout(dict(target_linears)),
+            target_linears if isinstance(target_linears, AdapterLayout) else AdapterLayout(dict(target_linears)),
             num_slots=settings.num_slots,
             num_rank_rows=settings.num_rank_rows,
             device=device,

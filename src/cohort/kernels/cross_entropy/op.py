@@ -7,7 +7,7 @@ exact for any per-token weights, known beforehand (SFT) or not (DPO), with two p
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 
-__all__ = ["linear_cross_entropy", "logits_bytes"]
+__all__ = ["PricingHead", "can_price", "linear_cross_entropy", "logits_bytes"]
 
 # Products of fewer rows, or of other row counts, take other BLAS kernels whose last bits differ.
 LEAST_ROWS = 32
@@ -27,6 +27,18 @@ ROW_MULTIPLE = 16
 # CPU: a chunk that stays near the caches.
 GPU_CHUNK_BYTES = 1 << 30
 CPU_CHUNK_BYTES = 1 << 26
+
+
+class PricingHead(FrozenProduct, Protocol):
+    """A head that computes the losses itself: its vocabulary is divided, and no place has whole rows of logits."""
+
+    def cross_entropy(self, hidden_TD: Tensor, *, targets_T: Tensor, rows_M: Tensor, logit_cap: float | None) -> Tensor:
+        """Return what :func:`linear_cross_entropy` returns."""
+        ...
+
+
+def can_price(head: FrozenProduct) -> TypeGuard[PricingHead]:
+    return hasattr(head, "cross_entropy")
 
 
 def linear_cross_entropy(
@@ -64,6 +76,8 @@ def linear_cross_entropy(
             f"head of {head.in_features} x {head.out_features}"
         )
     rows_M = (targets_T != -100).nonzero().squeeze(1) if trained_rows_M is None else trained_rows_M
+    if can_price(head):
+        return head.cross_entropy(hidden_TD, targets_T=targets_T, rows_M=rows_M, logit_cap=logit_cap)
     if chunk_rows is None:
         chunk_rows = _default_chunk_rows(
             rows_M.shape[0],

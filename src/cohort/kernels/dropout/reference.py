@@ -53,7 +53,9 @@ def keep_threshold(probability: float) -> int:
     return round(probability * 2**32)
 
 
-def keep_mask(row_keys_T: Tensor, *, module_key: int, num_features: int, probability: float) -> Tensor:
+def keep_mask(
+    row_keys_T: Tensor, *, module_key: int, num_features: int, probability: float, first_feature: int = 0
+) -> Tensor:
     """Return the boolean mask [T, K] of kept features.
 
     Args:
@@ -61,13 +63,17 @@ def keep_mask(row_keys_T: Tensor, *, module_key: int, num_features: int, probabi
         module_key: Key of the module, so that siblings q, k and v drop different features, as in PEFT.
         num_features: K.
         probability: Chance to drop one feature, in [0, 1).
+        first_feature: Number of the first of them, where they are a part of the module's features.
     """
     keyed_T = mix32((row_keys_T + module_key) & _MASK)
-    features_K = (torch.arange(num_features, device=row_keys_T.device, dtype=torch.int64) * _GOLDEN) & _MASK
+    features_K = torch.arange(first_feature, first_feature + num_features, device=row_keys_T.device, dtype=torch.int64)
+    features_K = (features_K * _GOLDEN) & _MASK
     return mix32(keyed_T[:, None] ^ features_K[None, :]) >= keep_threshold(probability)
 
 
-def dropout_rows(x_TK: Tensor, row_keys_T: Tensor, *, module_key: int, probability: float) -> Tensor:
+def dropout_rows(
+    x_TK: Tensor, row_keys_T: Tensor, *, module_key: int, probability: float, first_feature: int = 0
+) -> Tensor:
     """Return ``x`` with dropped features zeroed and kept ones scaled by ``1 / (1 - probability)``.
 
     A dropped feature is zero even where ``x`` is NaN or Inf. The function is its own gradient: apply it to the gradient
@@ -75,7 +81,13 @@ def dropout_rows(x_TK: Tensor, row_keys_T: Tensor, *, module_key: int, probabili
     """
     if probability == 0.0:
         return x_TK
-    keep_TK = keep_mask(row_keys_T, module_key=module_key, num_features=x_TK.shape[1], probability=probability)
+    keep_TK = keep_mask(
+        row_keys_T,
+        module_key=module_key,
+        num_features=x_TK.shape[1],
+        probability=probability,
+        first_feature=first_feature,
+    )
     return torch.where(
         keep_TK, x_TK * (1.0 / (1.0 - probability)), torch.zeros((), dtype=x_TK.dtype, device=x_TK.device)
     )

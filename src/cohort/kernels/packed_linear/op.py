@@ -71,6 +71,9 @@ def packed_linear(
     # kernels read rows whose entries lie one after the other
     x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
     chosen = choose_backend(x_TK, backend=backend) if parts else Backend.REFERENCE
+    if row_keys_T is not None and any(part.first_feature for part in parts):
+        # the grouped kernels number the features they drop from 0
+        chosen = Backend.REFERENCE
     if segments.multiplies_slots and (torch.is_grad_enabled() or row_keys_T is not None):
         raise SegmentError(
             "segments that multiply whole slots have neither gradients nor dropout; use torch.no_grad(), or a table "

@@ -26,7 +26,13 @@ def _dropped(x_LK: Tensor, *, rows: slice, row_keys_T: Tensor | None, part: Lora
     if row_keys_T is None or probability == 0.0:
         # where rows are no multiple of 16 bytes a first row is aligned by chance, and the product's bits follow
         return x_LK if x_LK.shape[1] * x_LK.element_size() % 16 == 0 else x_LK.clone()
-    return dropout_rows(x_LK, row_keys_T[rows], module_key=part.module_key, probability=probability)
+    return dropout_rows(
+        x_LK,
+        row_keys_T[rows],
+        module_key=part.module_key,
+        probability=probability,
+        first_feature=part.first_feature,
+    )
 
 
 def per_sample_forward(

@@ -38,7 +38,11 @@ def packed_linear_reference(
             x_zK = x_TK[rows]
             if row_keys_T is not None:
                 x_zK = dropout_rows(
-                    x_zK, row_keys_T[rows], module_key=part.module_key, probability=slots.dropouts[slot]
+                    x_zK,
+                    row_keys_T[rows],
+                    module_key=part.module_key,
+                    probability=slots.dropouts[slot],
+                    first_feature=part.first_feature,
                 )
             added.append(slots.scales[slot] * (x_zK @ part.a_RK[rank_rows].T) @ part.b_RN[rank_rows])
         added.append(x_TK.new_zeros(x_TK.shape[0] - segments.num_adapter_rows, part.b_RN.shape[1]))

@@ -88,6 +88,8 @@ class LoraPart:
             none.
         column_start: First column of the fused frozen product that this part owns.
         module_key: Key of the module for dropout, see :func:`cohort.kernels.dropout.module_key`.
+        first_feature: Number of the first input among those that dropout counts: a shard of a linear drops what the
+            whole linear would. The grouped kernels know 0 only.
     """
 
     a_RK: Tensor
@@ -96,6 +98,7 @@ class LoraPart:
     grad_b_RN: Tensor | None = None
     column_start: int = 0
     module_key: int = 0
+    first_feature: int = 0
 
     @property
     def columns(self) -> slice:

@@ -110,7 +110,7 @@ def fuses(x_TD: Tensor, *, gate_up_parts: Sequence[LoraPart], down_parts: Sequen
     """
     ranks = [rank for rank in slots.ranks if rank > 0]
     num_wide = sum(rank > NARROW_RANK for rank in ranks)
-    adapted = len(gate_up_parts) == 2 and len(down_parts) == 1
+    adapted = len(gate_up_parts) == 2 and len(down_parts) == 1 and not any(part.first_feature for part in down_parts)
     suits = max(ranks, default=0) <= WIDEST_FUSED_RANK and 3 * num_wide <= len(ranks)
     return adapted and suits and x_TD.element_size() == 2
 

@@ -1,0 +1,108 @@
+"""Whether an adapter's files fit a model tensor by tensor: a server takes an adapter whole or says what is wrong.
+
+PEFT's flag alone does not tell: on quantised linears it trains dense factors under ``use_bdlora``, and servers that do
+not know the flag read packed blocks as if they were dense. So shapes decide, and everything that is not understood is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from cohort.adapters.block_diagonal import BlockFactor
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import WEIGHTS_FILE, PeftAdapter, rank_rows_from_peft
+from cohort.adapters.sharding import AdapterShard, shard_adapter
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import InputError, Problem
+
+__all__ = ["load_shard", "tensor_problems"]
+
+_PREFIX = "base_model.model."
+_ENDS = {".lora_A.weight": "A", ".lora_B.weight": "B"}
+
+
+def load_shard(adapter: PeftAdapter, *, layout: AdapterLayout, rank: int, size: int) -> AdapterShard:
+    """Return what rank ``rank`` of ``size`` serves of an adapter, in whatever form its files store it.
+
+    Args:
+        layout: All linears of the model that may be adapted; those that the adapter lacks get no term.
+
+    Raises:
+        InputError: every tensor that is missing, unknown, or of another shape than the model and the rank say.
+        ShardingError: so many ranks do not divide the model.
+    """
+    if problems := list(tensor_problems(adapter, linears=layout.linears)):
+        raise InputError(problems)
+    own = AdapterLayout({name: shape for name, shape in layout.linears.items() if name in set(adapter.modules)})
+    spec, rows_rD = adapter.spec, rank_rows_from_peft(own, adapter)
+    if any(
+        _stored_factor(adapter, name, shape) is not _named_factor(spec, name) for name, shape in own.linears.items()
+    ):
+        # rank rows of a linear that is dense, or in other blocks than named, belong to all ranks
+        spec = replace(spec, use_bdlora=None)
+    return shard_adapter(own, spec, rows_rD, rank=rank, size=size)
+
+
+def _named_factor(spec: AdapterSpec, module: str) -> BlockFactor | None:
+    return None if spec.use_bdlora is None else spec.use_bdlora.factor_of(module)
+
+
+def _stored_factor(adapter: PeftAdapter, module: str, shape: tuple[int, int]) -> BlockFactor | None:
+    """Return which factor is stored in blocks, by its shape."""
+    a, b = (adapter.tensors[f"{_PREFIX}{module}{end}"] for end in _ENDS)
+    if a.shape[1] != shape[0]:
+        return BlockFactor.A
+    return BlockFactor.B if b.shape[1] != adapter.spec.rank_of(module) else None
+
+
+def tensor_problems(adapter: PeftAdapter, *, linears: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
+    """Yield what is wrong with each tensor of an adapter for a model with these linears."""
+    blocks, modules = adapter.spec.use_bdlora, set[str]()
+    for name, tensor in adapter.tensors.items():
+        end = next((end for end in _ENDS if name.endswith(end)), "")
+        module = name.removeprefix(_PREFIX).removesuffix(end)
+        if not end or not name.startswith(_PREFIX) or module not in linears:
+            yield Problem(
+                where=f"{WEIGHTS_FILE}: {name}",
+                found=f"a tensor {tuple(tensor.shape)} that is no LoRA factor of a linear of this model",
+                allowed=f"{_PREFIX}LINEAR.lora_A.weight and .lora_B.weight",
+                hint="Load the adapter on the base model that it was trained on.",
+            )
+            continue
+        modules.add(module)
+        (in_features, out_features), r = linears[module], adapter.spec.rank_of(module)
+        dense = (r, in_features) if _ENDS[end] == "A" else (out_features, r)
+        n = 1 if blocks is None else blocks.nblocks
+        packed = (dense[0], dense[1] // n) if dense[1] % n == 0 else dense
+        if tuple(tensor.shape) not in (dense, packed):
+            in_blocks = f", or {packed} in {n} blocks" if packed != dense else ""
+            yield Problem(
+                where=f"{WEIGHTS_FILE}: {name}",
+                found=f"shape {tuple(tensor.shape)}",
+                allowed=f"shape {dense}{in_blocks}",
+                hint="Load the adapter on the base model that it was trained on, with its own adapter_config.json.",
+            )
+    yield from _pair_problems(adapter, modules, linears=linears)
+
+
+def _pair_problems(
+    adapter: PeftAdapter, modules: set[str], *, linears: Mapping[str, tuple[int, int]]
+) -> Iterator[Problem]:
+    blocks = adapter.spec.use_bdlora
+    for module in sorted(modules):
+        a, b = (adapter.tensors.get(f"{_PREFIX}{module}{end}") for end in _ENDS)
+        if a is None or b is None:
+            missing = f"{_PREFIX}{module}{'.lora_A.weight' if a is None else '.lora_B.weight'}"
+            hint = "Save the adapter again."
+            yield Problem(where=f"{WEIGHTS_FILE}: {missing}", found="no tensor", allowed="both factors", hint=hint)
+            continue
+        in_features, r = linears[module][0], adapter.spec.rank_of(module)
+        if blocks is not None and a.shape[1] < in_features and b.shape[1] < r:
+            yield Problem(
+                where=f"{WEIGHTS_FILE}: {_PREFIX}{module}",
+                found=f"both factors in {blocks.nblocks} blocks",
+                allowed="one block-diagonal factor and one dense one",
+                hint="Save the adapter again.",
+            )
