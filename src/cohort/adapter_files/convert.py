@@ -153,6 +153,9 @@ def _said(found: Conversion, *, is_on_inputs: bool) -> str:
 
 def _read(source: Path, *, base: RunBase) -> tuple[PeftAdapter, AdapterLayout, Tensor]:
     adapter, known = read_adapter(source), linear_shapes(check_checkpoint(base.directory))
+    if adapter.spec.use_dora:
+        hint = "Export it with --to peft or --to merged."
+        raise InputError(Problem(where="--to", found="a DoRA adapter", allowed="plain LoRA or BD-LoRA", hint=hint))
     layout = AdapterLayout({name: shape for name, shape in known.items() if name in adapter.modules})
     return adapter, layout, rank_rows_from_peft(layout, adapter)
 
