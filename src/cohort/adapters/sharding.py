@@ -185,7 +185,7 @@ def shard_adapter(
         ShardingError: ``size`` does not divide a width, or the adapter has patterns of ranks.
     """
     if spec.has_patterns or spec.has_frozen_rows or spec.use_dora:
-        raise ShardingError("adapters with rank_pattern, alpha_pattern, DoRA, PiSSA or OLoRA are not divided over ranks")
+        raise ShardingError("adapters with rank or alpha patterns, DoRA, PiSSA or OLoRA are not divided over ranks")
     local, blocks = local_layout(layout, rank=rank, size=size), spec.use_bdlora
     found = _slices(layout, spec, rank=rank, size=size)
     num_rows = max(own.rows.stop - own.rows.start for own in found.values())
