@@ -125,9 +125,9 @@ def evaluate_run(
     return HeldOutEvaluation(
         data=data,
         data_hash=held.file_hash,
-        num_rows=len(held.rows),
+        num_rows=held.num_groups,
         num_read=held.num_read,
-        metrics=(*dict.fromkeys(metric_name(name) for name in spelled if name != LOSS), LOSS),
+        metrics=(*dict.fromkeys(metric_name(name) for name in (*spelled, *measured[0]) if name != LOSS), LOSS),
         contenders=_contenders(wanted, measured, base=base, so_far=so_far),
         so_far=so_far,
         notes=_notes(loaded, held),
@@ -219,5 +219,5 @@ def _contenders(
 
 
 def _notes(loaded: RunModel, held: HeldOutRows) -> tuple[str, ...]:
-    left_out = None if held.note is None else f"{len(held.rows)} of {held.num_read} rows are measured; {held.note}"
+    left_out = None if held.note is None else f"{held.num_groups} of {held.num_read} rows are measured; {held.note}"
     return tuple(note for note in (loaded.note, left_out) if note is not None)

@@ -46,6 +46,11 @@ class HeldOutRows:
     note: str | None
     file_hash: str
 
+    @property
+    def num_groups(self) -> int:
+        """Its usable rows; a pair of answers is one."""
+        return len(self.rows) // (2 if self.settings.reads is RowReading.PAIRS else 1)
+
 
 def read_held_out(path: Path, *, base: RunBase, tokenizer: Any, context: int) -> HeldOutRows:
     """Return the rows of ``path`` as the run's own settings make them; none is longer than the model's ``context``.

@@ -19,6 +19,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.metrics import CHOICE_ACCURACY, LOSS, Metric, score_texts
 from cohort.prepare.metrics import answer_prompts, reference_row
 from cohort.prepare.objectives import task_objective
+from cohort.prepare.reference import Reference, require_same_reference
 from cohort.serving.generate import GenerateRequest
 from cohort.serving.sampler import Sampling
 from cohort.training.device_memory import DeviceMemory
@@ -59,7 +60,8 @@ class HeldOutScores:
             InputError: choices are asked for, and a row has none.
             MetricFailedError: a metric function fails on the expected answer of the first row, or on an empty one.
         """
-        self._loaded, self._held, self._rows, self._metrics = loaded, held, held.rows, metrics
+        self._loaded, self._held, self._metrics = loaded, held, metrics
+        self._rows = _with_reference(held.rows, loaded=loaded)
         self._max_new_tokens, self._watcher, self._clock = max_new_tokens, watcher, clock
         self._asked = tuple(row_id for row_id, prompt in enumerate(held.rows.prompts) if prompt)
         if self._asked:
@@ -72,7 +74,13 @@ class HeldOutScores:
         """Return what each of ``slots`` (None: the frozen model) has on the rows, by metric; ``loss`` is the first."""
         self._watcher(BatchProgress(phase="measuring the loss", num_done=0, num_rows=0, elapsed_seconds=0.0))
         losses = self._losses(slots, self._rows, objective=task_objective(self._loaded.base.task))
-        found = [{LOSS: RowValues(values=loss.terms, weights=loss.divisors)} for loss in losses]
+        found = [
+            {
+                LOSS: RowValues(values=loss.terms, weights=loss.divisors),
+                **{name: RowValues.of_scores(values) for name, values in loss.group_metrics.items()},
+            }
+            for loss in losses
+        ]
         if self._metrics:
             for own, scores in zip(found, self._answer_scores(slots), strict=True):
                 own.update(scores)
@@ -148,3 +156,24 @@ class HeldOutScores:
             scores = score_texts(self._metrics, own, references)
             found.append({name: RowValues.of_scores(tuple(values)) for name, values in scores.items()})
         return found
+
+
+def _with_reference(rows: TokenisedRows, *, loaded: RunModel) -> TokenisedRows:
+    """Return the rows with what the run's reference model gives their answers, where its objective compares with it.
+
+    Raises:
+        InputError: the reference adapter is no longer there, or is another one.
+    """
+    task, facts = loaded.base.task, loaded.base.facts
+    if not task_objective(task).needs_reference:
+        return rows
+    require_same_reference(task, recorded=facts.inputs.reference_adapter_hash)
+    reference = Reference(
+        task=task,
+        decoder=loaded.decoder,
+        machine=loaded.machine,
+        model_hash=facts.inputs.model_hash or "",
+        token_budget=facts.sizes.token_budget or _TOKEN_BUDGET,
+    )
+    (found,), _ = reference.of_rows([rows])
+    return found

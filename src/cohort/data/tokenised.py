@@ -71,6 +71,11 @@ class TokenisedRows:
         """Tokens of each row, int64 [N]."""
         return np.diff(self.offsets)
 
+    def group_lengths(self, size: int) -> NDArray[np.int64]:
+        """Return the tokens of each group of ``size`` rows, int64 [N / size]."""
+        lengths: NDArray[np.int64] = self.lengths.reshape(-1, size).sum(axis=1)
+        return lengths
+
     def sample(self, sample_id: int) -> Sample:
         """Return row ``sample_id`` as views into the flat arrays."""
         start, end = int(self.offsets[sample_id]), int(self.offsets[sample_id + 1])

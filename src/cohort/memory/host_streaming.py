@@ -133,7 +133,7 @@ def choose_streamed_layers(
     of_a_pass = needs.pass_bytes
     if task.memory.gradient_checkpointing != GradientCheckpointing.NEVER.value and needs.recomputed_bytes is not None:
         of_a_pass = needs.recomputed_bytes
-    longest = int(rows.lengths.max())
+    longest = int(rows.group_lengths(specs[0].objective.group_size).max())
     least = max(ranks) * row_bytes + of_a_pass(longest)
     if resident.base_bytes + least <= room:
         return resident

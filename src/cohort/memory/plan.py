@@ -163,15 +163,18 @@ def plan_memory(
     if task.memory.profile and state_bytes < machine.memory_bytes:
         say("measuring the memory of passes")
         # tasks of a queue that agree in these measure once (docs/decisions/0014)
-        key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows)
+        # rows that are compared share a pass
+        longest_group = int(rows.group_lengths(specs[0].objective.group_size).max())
+        key = _key(machine, decoder=decoder, layout=layout, ranks=ranks, rows=rows, longest=longest_group)
         profile = profile_memory(
             decoder,
             layout=layout,
             ranks=ranks,
             usual=round(float(lengths.mean())),
             longest=int(lengths.max()),
+            longest_group=longest_group,
             room_bytes=machine.memory_bytes * (1 - task.memory.margin) - state_bytes,
-            most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], int(lengths.max())),
+            most_tokens=max((GPU_TOKENS if on_gpu else CPU_SIZES)[0], longest_group),
             memory_limit_bytes=None if on_gpu else limit,
             known=read_passes(key),
             gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
@@ -196,7 +199,13 @@ def plan_memory(
 
 
 def _key(
-    machine: Machine, *, decoder: Decoder, layout: AdapterLayout, ranks: Sequence[int], rows: TokenisedRows
+    machine: Machine,
+    *,
+    decoder: Decoder,
+    layout: AdapterLayout,
+    ranks: Sequence[int],
+    rows: TokenisedRows,
+    longest: int,
 ) -> MemoryKey:
     cost = CostKey.of(
         decoder.config,
@@ -205,7 +214,7 @@ def _key(
         mean_length=float(rows.lengths.mean()),
         target_modules=tuple(layout.linears),
     )
-    return MemoryKey.of(cost, ranks=ranks, longest=int(rows.lengths.max()))
+    return MemoryKey.of(cost, ranks=ranks, longest=longest)
 
 
 def _available(task: TaskFile, decoder: Decoder, *, num_gpus: int = 1) -> int:

@@ -41,6 +41,7 @@ class MemoryProfile:
         model: Predicts the peak of any pass.
         widest: The widest rank that will train.
         usual, longest: Tokens of rows that will be trained on.
+        longest_group: Tokens of the longest group of rows that share a pass, often of one row.
         checked_tokens: The largest pass that was run, now or by an earlier run.
         largest_tokens: The largest pass that fits by prediction; it has no more rows than what was run, unless that
             failed.
@@ -54,6 +55,7 @@ class MemoryProfile:
     widest: int
     usual: int
     longest: int
+    longest_group: int
     checked_tokens: int
     largest_tokens: int
     fit_error_percent: float
@@ -108,6 +110,7 @@ def profile_memory(
     ranks: Sequence[int],
     usual: int,
     longest: int,
+    longest_group: int | None = None,
     room_bytes: float,
     most_tokens: int,
     memory_limit_bytes: int | None = None,
@@ -124,6 +127,7 @@ def profile_memory(
 
     Args:
         usual, longest: Tokens of a usual row and of the longest.
+        longest_group: Tokens of the longest group of rows that share a pass; None where each row stands alone.
         room_bytes: For a pass, next to the base model and the widest adapter.
         most_tokens: Beyond which a larger pass makes no run faster.
         memory_limit_bytes: The most that everything may take, on a CPU.
@@ -134,6 +138,7 @@ def profile_memory(
         widest=max(ranks),
         usual=usual,
         longest=longest,
+        longest_group=longest_group or longest,
         room_bytes=room_bytes,
         most_tokens=most_tokens,
     )
@@ -157,7 +162,7 @@ def profile_memory(
     if found is None:
         return None
     sure_bytes = SURE_SHARE * room_bytes - found.reserve_bytes
-    does_fit = found.model.predict(PassKind.TRAIN, search.worst(longest)) <= sure_bytes
+    does_fit = found.model.predict(PassKind.TRAIN, search.worst(search.longest_group)) <= sure_bytes
     # recomputed passes have a fit of their own: a second sweep, which is spared where nothing will be recomputed
     if gradient_checkpointing is GradientCheckpointing.ALWAYS or (
         gradient_checkpointing is GradientCheckpointing.AUTO and not does_fit
@@ -179,6 +184,7 @@ class _Search:
     widest: int
     usual: int
     longest: int
+    longest_group: int
     room_bytes: float
     most_tokens: int
 
@@ -186,7 +192,7 @@ class _Search:
         """Return the profile that known passes imply; None where a pass of more rows than was run may fit."""
         model = _model_of(known)
         largest = self._largest(model)
-        if largest >= known.checked_tokens + self.longest:
+        if largest >= known.checked_tokens + self.longest_group:
             return None
         return self._profile(
             model, largest, known.checked_tokens, error_percent=known.fit_error_percent, reserve=known.reserve_bytes
@@ -229,13 +235,13 @@ class _Search:
         if found.model.knows(PassKind.TRAIN, recomputed=True):
             return found
         peaks, count = _sweep(probe, grid)
-        longest, fits = probe.measure(ProbePass(r=self.widest, lengths=(self.longest,)))
+        longest, fits = probe.measure(ProbePass(r=self.widest, lengths=self._longest_lengths))
         # evaluations keep nothing either way
         kept = (*found.model.samples, *(peak for peak in peaks if peak.kind is PassKind.TRAIN))
         model = replace(fit_passes(kept), correction=found.model.correction)
         model = model.refitted([peak for peak in longest if peak.kind is PassKind.TRAIN])
         if not fits:
-            size = found.worst(self.longest, recomputed=True)
+            size = found.worst(self.longest_group, recomputed=True)
             model = model.corrected(PassKind.TRAIN, size, at_least=1.05 * self.room_bytes)
         return replace(
             found,
@@ -243,6 +249,12 @@ class _Search:
             num_passes=found.num_passes + count + 1,
             reserve_bytes=max(found.reserve_bytes, probe.reserve_bytes),
         )
+
+    @property
+    def _longest_lengths(self) -> tuple[int, ...]:
+        """The lengths of the rows of the longest group."""
+        rest = self.longest_group - self.longest
+        return (self.longest, rest) if rest > 1 else (self.longest,)
 
     def worst(self, tokens: int) -> PassSize:
         return worst_pass(tokens, decoder=self.decoder, widest=self.widest, usual=self.usual, longest=self.longest)
@@ -263,6 +275,7 @@ class _Search:
             widest=self.widest,
             usual=self.usual,
             longest=self.longest,
+            longest_group=self.longest_group,
             checked_tokens=checked,
             largest_tokens=largest,
             fit_error_percent=error_percent,

@@ -116,7 +116,7 @@ class SizeInputs:
         specs: The trials with the most needs.
         layout: Adapted linears.
         machine: Device and precision.
-        longest_row: Tokens of the longest row.
+        longest_row: Tokens of the longest row, or of the longest group of rows that share a pass.
         longest_source: Where the longest row is from, for errors.
         needs: What passes take; None on a CPU without a limit.
         request: Sizes to use where memory allows it.
@@ -145,13 +145,15 @@ class SizeInputs:
         request: SizeRequest | None = None,
     ) -> SizeInputs:
         """Return the inputs of a task."""
-        longest = int(rows.lengths.argmax())
+        # rows that are compared share a pass, so the most that must fit is a whole group
+        lengths = rows.group_lengths(size := specs[0].objective.group_size)
+        longest = int(lengths.argmax())
         return cls(
             specs=specs,
             layout=layout,
             machine=machine,
-            longest_row=int(rows.lengths[longest]),
-            longest_source=rows.sources[longest],
+            longest_row=int(lengths[longest]),
+            longest_source=rows.sources[size * longest],
             needs=needs,
             request=request or SizeRequest(),
             gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),

@@ -168,8 +168,8 @@ class MemoryWatch:
         if predicted(budget) > room:
             # the longest row must stay in one pass
             fits = budget
-            while fits > profile.longest and predicted(fits) > room:
-                fits = max(profile.longest, fits // 2)
+            while fits > profile.longest_group and predicted(fits) > room:
+                fits = max(profile.longest_group, fits // 2)
             if fits < budget:
                 self._executor.lower_token_budgets({PassKind.TRAIN: fits})
                 self._note(

@@ -40,7 +40,7 @@ from cohort.tasks.task_file import TaskFile
 from cohort.training.micro_batches import sample_too_large
 from cohort.training.reference_logps import ReferenceAdapter, answer_log_probs
 
-__all__ = ["Reference", "reference_adapter_hash", "reference_problems"]
+__all__ = ["Reference", "reference_adapter_hash", "reference_problems", "require_same_reference"]
 
 # raise it with any change to how these numbers are computed
 _CODE_VERSION = 1
@@ -55,6 +55,27 @@ def reference_adapter_hash(task: TaskFile) -> str | None:
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         digest.update(file_digest(directory / name))
     return digest.hexdigest()
+
+
+def require_same_reference(task: TaskFile, *, recorded: str | None) -> None:
+    """Refuse a reference adapter that is no longer what a run began with.
+
+    Raises:
+        InputError: its files are gone, or others.
+    """
+    try:
+        found = reference_adapter_hash(task)
+    except OSError as error:
+        found = error.strerror or str(error)
+    if found != recorded:
+        raise InputError(
+            Problem(
+                where=task.where("objective.reference_adapter"),
+                found=f"{task.objective.reference_adapter}: {str(found)[:40]}",
+                allowed=f"the adapter that the run began with: SHA-256 {str(recorded)[:12]}",
+                hint="Restore its files as they were.",
+            )
+        )
 
 
 def reference_problems(task: TaskFile, config: DecoderConfig, *, model_directory: Path) -> list[Problem]:
