@@ -59,6 +59,29 @@ def test_a_cached_data_set_has_its_borders_and_labels(
     assert first.train.labels.sum() + first.all_validation.labels.sum() == 20
 
 
+def test_openais_rows_are_pairs(stories: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
+    stories.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    stories.chat_template += "{% if add_generation_prompt %}assistant: {% endif %}"
+
+    def said(role: str, text: str) -> list[dict[str, str]]:
+        return [{"role": role, "content": text}]
+
+    rows = [
+        {
+            "input": {"messages": said("user", f"{n}?")},
+            "preferred_output": said("assistant", f"yes {n}"),
+            "non_preferred_output": said("assistant", f"no {n}"),
+        }
+        for n in range(20)
+    ]
+    data = load(stories, train=write_jsonl(rows), validation=0.5)
+    assert data.report.is_chat
+    chosen, rejected = data.train.sample(0), data.train.sample(1)
+    assert "yes" in text_of(stories, chosen, answer=True)
+    assert "no" in text_of(stories, rejected, answer=True)
+    assert text_of(stories, chosen, answer=False) == text_of(stories, rejected, answer=False)
+
+
 def test_rows_with_labels(gpt2: PreTrainedTokenizerBase, write_jsonl: Write) -> None:
     rows: list[dict[str, Any]] = [{"prompt": f"P{n}\n", "completion": f"C{n}", "label": n % 4 > 0} for n in range(20)]
     data = load(gpt2, RowReading.LABELS, train=write_jsonl(rows), validation=0.5)

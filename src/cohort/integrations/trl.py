@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from cohort.adapters.spec import INITIALISATIONS
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.plain_values import plain_value
+from cohort.integrations.trl_preference import IDLE_FIELDS, MAPPED_FIELDS, PREFERENCE_CONFIGS, preference_objective
 
-__all__ = ["TrlKeys", "trl_keys"]
+__all__ = ["ConfigFields", "TrlKeys", "trl_keys"]
 
 _SFT, _LORA = "SFTConfig", "LoraConfig"
 
@@ -99,17 +100,19 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
     """Translate TRL's and PEFT's configurations.
 
     Args:
-        sft_config: A ``trl.SFTConfig``. Its batch size counts for one process.
+        sft_config: A ``trl.SFTConfig``, DPOConfig, ORPOConfig, CPOConfig or KTOConfig. Its batch size counts for one
+            process.
         lora_config: A ``peft.LoraConfig``.
         columns: Columns of the rows, if known: TRL's default for the tokens that count depends on them.
 
     Raises:
         InputError: every field that cannot be honoured, with the reason.
     """
-    problems = [*_wrong_type(sft_config, _SFT), *_wrong_type(lora_config, _LORA)]
+    problems = [*_wrong_type(sft_config, (_SFT, *PREFERENCE_CONFIGS)), *_wrong_type(lora_config, (_LORA,))]
     if problems:
         raise InputError(problems)
-    sft, lora = _Fields(_SFT, sft_config), _Fields(_LORA, lora_config)
+    kind = next(own.__name__ for own in type(sft_config).__mro__ if own.__name__ in (_SFT, *PREFERENCE_CONFIGS))
+    sft, lora = ConfigFields(kind, sft_config), ConfigFields(_LORA, lora_config)
     _refuse_wrong_types(sft, lora)
     if problems := [*sft.problems, *lora.problems]:
         # the values are computed with below
@@ -119,11 +122,16 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
         "training": _training(sft),
         "lora": _lora(lora),
     }
+    if kind != _SFT:
+        sections["objective"] = preference_objective(sft, name=kind)
+        if sft.get("disable_dropout"):
+            # TRL's default: its trainer turns an adapter's dropout off as well
+            sections["lora"]["lora_dropout"] = 0.0
     if sft.get("use_cpu") or sft.get("no_cuda"):
         sections["num_gpus"] = 0
     if trackers := _trackers(sft):
         sections["report_to"] = trackers
-    sft.refuse_others(_MAPPED_SFT)
+    sft.refuse_others(_MAPPED_SFT if kind == _SFT else _MAPPED_SFT + MAPPED_FIELDS)
     lora.refuse_others(_MAPPED_LORA)
     if problems := [*sft.problems, *lora.problems]:
         raise InputError(problems)
@@ -131,11 +139,11 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
     return TrlKeys(sections=sections, name=name, without_effect=(*sft.without_effect, *lora.without_effect))
 
 
-class _Fields:
+class ConfigFields:
     """A configuration's fields, and what is wrong with them."""
 
     def __init__(self, name: str, config: Any) -> None:
-        self._name, self._values = name, {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+        self.name, self._values = name, {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
         self._defaults = {f.name: _default(f) for f in dataclasses.fields(config)}
         self.problems: list[Problem] = []
         self.without_effect: list[str] = []
@@ -144,7 +152,7 @@ class _Fields:
         return self._values.get(key)
 
     def refuse(self, key: str, *, allowed: str, hint: str) -> None:
-        where = Place(file=self._name, key=(key,))
+        where = Place(file=self.name, key=(key,))
         self.problems.append(Problem(where=where, found=repr(self._values.get(key)), allowed=allowed, hint=hint))
 
     def refuse_others(self, mapped: str) -> None:
@@ -152,14 +160,16 @@ class _Fields:
         for key, value in self._values.items():
             if key in mapped.split() or self._is_default(key):
                 continue
-            is_idle = key in _NO_EFFECT.split() or (key.startswith(_NO_EFFECT_PREFIXES) and key not in _REASONS)
+            is_idle = key in (_NO_EFFECT + IDLE_FIELDS).split() or (
+                key.startswith(_NO_EFFECT_PREFIXES) and key not in _REASONS
+            )
             if not is_idle:
                 default = self._defaults[key]
                 self.refuse(
                     key, allowed=f"{default!r}: {_REASONS.get(key, _UNKNOWN)}", hint=f"Write {key}={default!r}."
                 )
             elif key not in _INTERNAL.split():
-                self.without_effect.append(f"{self._name}.{key}={value!r}")
+                self.without_effect.append(f"{self.name}.{key}={value!r}")
 
     def _is_default(self, key: str) -> bool:
         value, default = self._values[key], self._defaults[key]
@@ -174,16 +184,18 @@ def _default(field: Any) -> Any:
     return None if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _wrong_type(config: object, name: str) -> Iterator[Problem]:
+def _wrong_type(config: object, allowed: Sequence[str]) -> Iterator[Problem]:
     # by the names of the classes: neither package has to be installed
-    names = [kind.__name__ for kind in type(config).__mro__]
-    if name not in names or not dataclasses.is_dataclass(config):
+    names = {kind.__name__ for kind in type(config).__mro__}
+    if not names.intersection(allowed) or not dataclasses.is_dataclass(config):
+        name = allowed[0]
         package = "trl" if name == _SFT else "peft"
         found, hint = f"a value of type {type(config).__name__}", f"Write {package}.{name}(...)."
-        yield Problem(where=Place(text=f"Task.from_trl: {name}"), found=found, allowed=f"a {package}.{name}", hint=hint)
+        words = f"a {package}.{' or '.join((', '.join(allowed[:-1]), allowed[-1])) if len(allowed) > 1 else name}"
+        yield Problem(where=Place(text=f"Task.from_trl: {name}"), found=found, allowed=words, hint=hint)
 
 
-def _refuse_wrong_types(sft: _Fields, lora: _Fields) -> None:
+def _refuse_wrong_types(sft: ConfigFields, lora: ConfigFields) -> None:
     """Refuse text and other values in fields that are computed with; a configuration takes anything."""
     for key in ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "warmup_steps"):
         _refuse_no_number(sft, key, is_needed=key == "per_device_train_batch_size")
@@ -198,7 +210,7 @@ def _refuse_wrong_types(sft: _Fields, lora: _Fields) -> None:
         lora.refuse("target_modules", allowed="'all-linear' or a list of names", hint=hint)
 
 
-def _refuse_no_number(fields: _Fields, key: str, *, is_needed: bool) -> None:
+def _refuse_no_number(fields: ConfigFields, key: str, *, is_needed: bool) -> None:
     value = plain_value(fields.get(key))
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number and (value is not None or is_needed):
@@ -209,7 +221,7 @@ def _are_names(values: object) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
 
 
-def _dataset(sft: _Fields, *, columns: frozenset[str] | None) -> dict[str, Any]:
+def _dataset(sft: ConfigFields, *, columns: frozenset[str] | None) -> dict[str, Any]:
     # TRL cuts long rows
     section: dict[str, Any] = {"on_long_rows": "truncate"}
     length = sft.get("max_length") or sft.get("max_seq_length")
@@ -218,6 +230,9 @@ def _dataset(sft: _Fields, *, columns: frozenset[str] | None) -> dict[str, Any]:
         sft.refuse("max_length", allowed="a number of tokens", hint=hint)
     else:
         section["max_length"] = int(length)
+    if sft.name != _SFT:
+        # both trainers compare answers alone
+        return section
     if (text := sft.get("dataset_text_field")) not in (None, "text"):
         section["columns"] = {"text": text}
     only = sft.get("completion_only_loss")
@@ -233,7 +248,7 @@ def _dataset(sft: _Fields, *, columns: frozenset[str] | None) -> dict[str, Any]:
     return section
 
 
-def _training(sft: _Fields) -> dict[str, Any]:
+def _training(sft: ConfigFields) -> dict[str, Any]:
     found: dict[str, Any] = {
         key: sft.get(key) for key in ("learning_rate", "weight_decay", "max_grad_norm", "num_train_epochs", "seed")
     }
@@ -260,7 +275,7 @@ def _training(sft: _Fields) -> dict[str, Any]:
     return found
 
 
-def _warmup_ratio(sft: _Fields, *, max_steps: int) -> float:
+def _warmup_ratio(sft: ConfigFields, *, max_steps: int) -> float:
     """Return the warm-up as a share of the steps; transformers takes a number of steps, or a share below 1."""
     steps, ratio = sft.get("warmup_steps") or 0, sft.get("warmup_ratio") or 0
     if not steps or steps < 1:
@@ -273,13 +288,13 @@ def _warmup_ratio(sft: _Fields, *, max_steps: int) -> float:
     return 0.0
 
 
-def _trackers(sft: _Fields) -> list[str] | str:
+def _trackers(sft: ConfigFields) -> list[str] | str:
     found = sft.get("report_to")
     names = [found] if isinstance(found, str) else list(found or ())
     return [] if names in ([], ["none"]) else "all" if names == ["all"] else names
 
 
-def _lora(lora: _Fields) -> dict[str, Any]:
+def _lora(lora: ConfigFields) -> dict[str, Any]:
     section = {key: lora.get(key) for key in ("r", "lora_alpha", "lora_dropout", "use_rslora")}
     modules = lora.get("target_modules")
     if modules == "all-linear":

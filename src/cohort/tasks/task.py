@@ -180,14 +180,14 @@ class Task:
         num_gpus: int | Literal["auto"] | None = None,
         quantization: str = "none",
     ) -> Task:
-        """Return the sweep of a TRL script: its ``SFTConfig`` and ``LoraConfig``, with a search space.
+        """Return the sweep of a TRL script: its ``SFTConfig`` (or that of DPO, ...) and ``LoraConfig``, with a space.
 
         What a configuration sets is what each trial has where ``search_space`` does not set it. A setting that cannot
         be honoured is refused with the reason; one that no task decides (``logging_steps``) is named in a warning.
         Values are those of one process: on several, TRL multiplies the batch size by their number.
 
         Args:
-            sft_config: A ``trl.SFTConfig``.
+            sft_config: A ``trl.SFTConfig``, or a DPOConfig, ORPOConfig, CPOConfig or KTOConfig.
             lora_config: A ``peft.LoraConfig``.
             search_space, evaluation, search, memory, early_exit, priority: As for :class:`Task`.
             dataset: The rows of the trainer's ``train_dataset``; with an ``eval_dataset``

@@ -51,6 +51,7 @@ _KEYS: tuple[tuple[DataFormat, tuple[str, ...]], ...] = (
 # what data sets call the two sides, the likeliest first
 _PROMPTS = ("prompt", "question", "query", "instruction", "problem", "source", "input", "user", "context")
 _COMPLETIONS = ("completion", "answer", "response", "output", "target", "solution", "reply", "label", "assistant")
+_OTHER_NAMES = {"preferred_completion": "preferred_output", "non_preferred_completion": "non_preferred_output"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,10 @@ def renamed(values: Mapping[str, Any], *, columns: Mapping[str, str]) -> NamedRo
     sources = set(columns.values())
     row = {name: value for name, value in values.items() if name not in sources}
     row.update({name: values[source] for name, source in columns.items() if source in values})
-    return NamedRow(row, names=columns)
+    # as OpenAI's service writes them
+    written = {name: other for name, other in _OTHER_NAMES.items() if other in row and name not in row}
+    row.update({name: row.pop(other) for name, other in written.items()})
+    return NamedRow(row, names={**written, **columns})
 
 
 def parse_rows(
