@@ -20,7 +20,7 @@ from torch import Tensor
 from cohort.kernels.adamw.slot_update import Column, SlotUpdate, StagedSlots, stage_slots
 from cohort.kernels.backend import on_device_of
 
-__all__ = ["adamw_step"]
+__all__ = ["adamw_step", "norms_and_clips", "stepped"]
 
 NORM_BLOCK = 4096
 NORM_BLOCKS_PER_PROGRAM = 8
@@ -83,6 +83,23 @@ def _slot_norms_kernel(partials_ptr, table_ptr, norms_ptr, clips_ptr, num_partia
 
 
 @triton.jit
+def stepped(params, grads, exp_avg, exp_avg_sq, settings, scaled_ptr, columns, mask, HAS_SCALED: tl.constexpr):
+    """Return parameters and moments after a step of AdamW with clipped gradients; all are float32 tiles."""
+    decay, step_size = tl.load(settings + DECAY), tl.load(settings + STEP_SIZE)
+    if HAS_SCALED:
+        # a rate of 1 changes no bit: what is multiplied by it stays as it is
+        is_scaled = tl.load(scaled_ptr + columns, mask=mask, other=0) != 0
+        rate = tl.where(is_scaled, tl.load(settings + SCALED_RATE), 1.0)
+        decay, step_size = decay * rate, step_size * rate
+    params -= params * decay
+    exp_avg += (grads - exp_avg) * tl.load(settings + ONE_MINUS_BETA1)
+    exp_avg_sq = exp_avg_sq * tl.load(settings + BETA2) + grads * grads * tl.load(settings + ONE_MINUS_BETA2)
+    root = tl.sqrt_rn(exp_avg_sq) * tl.load(settings + INVERSE_ROOT_CORRECTION2)
+    params -= step_size * exp_avg / (root + tl.load(settings + EPS))
+    return params, exp_avg, exp_avg_sq
+
+
+@triton.jit
 def _update_kernel(
     params_ptr,
     grads_ptr,
@@ -109,17 +126,9 @@ def _update_kernel(
         exp_avg = tl.load(exp_avg_ptr + places, mask=mask, other=0.0)
         exp_avg_sq = tl.load(exp_avg_sq_ptr + places, mask=mask, other=0.0)
         grads *= tl.load(clips_ptr + tl.load(settings + SLOT).to(tl.int32))
-        decay, step_size = tl.load(settings + DECAY), tl.load(settings + STEP_SIZE)
-        if HAS_SCALED:
-            # a rate of 1 changes no bit: what is multiplied by it stays as it is
-            is_scaled = tl.load(scaled_ptr + columns, mask=mask, other=0) != 0
-            rate = tl.where(is_scaled, tl.load(settings + SCALED_RATE), 1.0)
-            decay, step_size = decay * rate, step_size * rate
-        params -= params * decay
-        exp_avg += (grads - exp_avg) * tl.load(settings + ONE_MINUS_BETA1)
-        exp_avg_sq = exp_avg_sq * tl.load(settings + BETA2) + grads * grads * tl.load(settings + ONE_MINUS_BETA2)
-        root = tl.sqrt_rn(exp_avg_sq) * tl.load(settings + INVERSE_ROOT_CORRECTION2)
-        params -= step_size * exp_avg / (root + tl.load(settings + EPS))
+        params, exp_avg, exp_avg_sq = stepped(
+            params, grads, exp_avg, exp_avg_sq, settings, scaled_ptr, columns, mask, HAS_SCALED
+        )
         tl.store(params_ptr + places, params, mask=mask)
         tl.store(exp_avg_ptr + places, exp_avg, mask=mask)
         tl.store(exp_avg_sq_ptr + places, exp_avg_sq, mask=mask)
@@ -127,6 +136,32 @@ def _update_kernel(
             tl.store(compute_ptr + places, params.to(compute_ptr.dtype.element_ty), mask=mask)
         if ZERO_GRADS:
             tl.store(grads_ptr + places, tl.zeros([BLOCK], dtype=grads_ptr.dtype.element_ty), mask=mask)
+
+
+def norms_and_clips(grads_RD: Tensor, table_AC: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each staged slot's gradient norm and what its gradient is multiplied by, float32 [A]."""
+    num_steps, width = table_AC.shape[0], grads_RD.shape[1]
+    norms_A = torch.zeros(num_steps, dtype=torch.float32, device=grads_RD.device)  # there are no more slots than rows
+    clips_A = torch.empty_like(norms_A)
+    if num_steps == 0 or width == 0:
+        return norms_A, clips_A
+    num_partials = triton.cdiv(width, NORM_BLOCK * NORM_BLOCKS_PER_PROGRAM)
+    partials_AP = torch.empty(num_steps, num_partials, dtype=torch.float32, device=grads_RD.device)
+    with on_device_of(grads_RD):
+        _partial_norms_kernel[(num_partials, num_steps)](
+            grads_RD,
+            table_AC,
+            partials_AP,
+            width,
+            num_partials,
+            BLOCK=NORM_BLOCK,
+            BLOCKS=NORM_BLOCKS_PER_PROGRAM,
+            num_warps=8,
+        )
+        _slot_norms_kernel[(num_steps,)](
+            partials_AP, table_AC, norms_A, clips_A, num_partials, BLOCK=PARTIALS_BLOCK, num_warps=4
+        )
+    return norms_A, clips_A
 
 
 def adamw_step(
@@ -143,26 +178,10 @@ def adamw_step(
     staged = slots if isinstance(slots, StagedSlots) else stage_slots(slots, device=params_RD.device)
     table_AC, width = staged.table_AC, params_RD.shape[1]
     num_steps = table_AC.shape[0]
-    norms_A = torch.zeros(num_steps, dtype=torch.float32, device=params_RD.device)  # there are no more slots than rows
+    norms_A, clips_A = norms_and_clips(grads_RD, table_AC)
     if num_steps == 0 or width == 0:
         return norms_A[: len(staged.slots)]
-    num_partials = triton.cdiv(width, NORM_BLOCK * NORM_BLOCKS_PER_PROGRAM)
-    partials_AP = torch.empty(num_steps, num_partials, dtype=torch.float32, device=params_RD.device)
-    clips_A = torch.empty_like(norms_A)
     with on_device_of(params_RD):
-        _partial_norms_kernel[(num_partials, num_steps)](
-            grads_RD,
-            table_AC,
-            partials_AP,
-            width,
-            num_partials,
-            BLOCK=NORM_BLOCK,
-            BLOCKS=NORM_BLOCKS_PER_PROGRAM,
-            num_warps=8,
-        )
-        _slot_norms_kernel[(num_steps,)](
-            partials_AP, table_AC, norms_A, clips_A, num_partials, BLOCK=PARTIALS_BLOCK, num_warps=4
-        )
         _update_kernel[(triton.cdiv(width, UPDATE_BLOCK), num_steps)](
             params_RD,
             grads_RD,

@@ -1,0 +1,116 @@
+"""What do lighter frozen weights and optimizer states cost in quality, on real models and data?
+
+``python -m benchmarks.sweeps.format_quality --shared FOLDER``. The same small sweep (learning rates by ranks, no early
+exit) on two real models for each format and seed: the best validation loss against that of plain weights, whether the
+same trial wins or one within 1 % of it, and the rank correlation of the trials' final losses. What changes with the
+seed alone stands next to it: another seed's plain sweep. No GPU; the models are small, so their weights are few and
+their errors larger than those of models that people train.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.sweeps.bd_quality import tasks
+from cohort.engine.tune import tune
+from cohort.runs.reader import RunReader
+from cohort.tasks.loading import task_from_mapping
+
+QUESTION = "What do quantised frozen weights and 8-bit optimizer states cost in quality?"
+PLAIN: dict[str, Any] = {}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": PLAIN,
+    "fp8": {"quantization": "fp8"},
+    "int8": {"quantization": "int8"},
+    "nf4": {"quantization": "nf4"},
+    "adamw_8bit": {"training": {"optim": "adamw_8bit"}},
+}
+RATES, RANKS = (3e-4, 1e-3, 3e-3, 1e-2), (4, 16)
+
+
+def final_losses(task: dict[str, Any], variant: dict[str, Any], *, seed: int, steps: int) -> list[float]:
+    """Return the validation loss of every trial at its end, in the order of the grid."""
+    every = {
+        **task,
+        **{key: value for key, value in variant.items() if key != "training"},
+        "dataset": {**task["dataset"], "validation": 0.2, "on_long_rows": "truncate", "max_train_samples": 1200},
+        "training": {"max_steps": steps, "batch_size": 4, "seed": seed, **variant.get("training", {})},
+        "search": {"sampler": "grid", "space": {"learning_rate": list(RATES), "r": list(RANKS)}},
+        "evaluation": {"max_examples": 64, "every_fraction": 0.5, "finalists": 0, "max_cost_fraction": 10.0},
+        "early_exit": "none",
+        "num_gpus": 0,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        tune(task_from_mapping(every, base_directory=Path.cwd()), Path(folder) / "run")
+        with RunReader.open(Path(folder) / "run" / "run.db") as reader:
+            return [reader.log.evaluations(trial.trial_id)[-1].validation_loss for trial in reader.trials()]
+
+
+def compare(found: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
+    """Return how a sweep's losses differ from those of plain weights with the same seed."""
+    best, best_plain = min(found), min(plain)
+    winner = list(found).index(best)
+    return {
+        "best": best,
+        "best_over_plain": best / best_plain,
+        # what the plain sweep knows of the trial that wins here
+        "winner_over_best": plain[winner] / best_plain,
+        "same_winner": float(plain[winner] == best_plain),
+        "rank_correlation": float(spearmanr(found, plain).statistic),
+        "largest_difference": max(abs(a / b - 1) for a, b in zip(found, plain, strict=True)),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, required=True, help="folder with models/ and data/")
+    parser.add_argument("--variants", nargs="+", choices=sorted(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--tiny", action="store_true", help="two steps of one seed, to try the script")
+    parser.add_argument("--out", type=Path, default=RESULTS / "format_quality.json")
+    options = parser.parse_args(arguments)
+    steps, seeds = (2, [0]) if options.tiny else (options.steps, options.seeds)
+    rows: list[dict[str, Any]] = []
+    for name, task in tasks(options.shared).items():
+        plain = {seed: final_losses(task, PLAIN, seed=seed, steps=steps) for seed in seeds}
+        for seed in seeds[1:]:
+            rows.append(
+                {"task": name, "variant": "another seed", "seed": seed, **compare(plain[seed], plain[seeds[0]])}
+            )
+        for variant in (each for each in options.variants if each != "plain"):
+            for seed in seeds:
+                found = final_losses(task, VARIANTS[variant], seed=seed, steps=steps)
+                rows.append({"task": name, "variant": variant, "seed": seed, **compare(found, plain[seed])})
+            print_table(rows, columns=list(rows[0]))
+            write_result(
+                options.out,
+                question=QUESTION,
+                headline=headline(rows),
+                rows=rows,
+                notes={"steps": steps, "rates": RATES, "ranks": RANKS},
+            )
+
+
+def headline(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Means over tasks and seeds."""
+    found: dict[str, float] = {}
+    for variant in dict.fromkeys(row["variant"] for row in rows):
+        own = [row for row in rows if row["variant"] == variant]
+        word = variant.replace(" ", "_")
+        found[f"{word}_best_over_plain"] = statistics.mean(row["best_over_plain"] for row in own)
+        found[f"{word}_rank_correlation"] = statistics.mean(row["rank_correlation"] for row in own)
+        found[f"{word}_winner_over_best"] = statistics.mean(row["winner_over_best"] for row in own)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""AdamW with 8-bit moments on the GPU: the norms of AdamW's own launches, and an update that reads and writes codes.
+
+Shapes:  R rows of the bank · D entries of a rank row · A rows that step · blocks of 256 entries of a row
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# a jitted function has no Python types: its operands are pointers and tiles
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from cohort.kernels.adamw.slot_update import Column, SlotUpdate, StagedSlots, stage_slots
+from cohort.kernels.adamw.triton import norms_and_clips, stepped
+from cohort.kernels.adamw_8bit.reference import BLOCK
+from cohort.kernels.backend import on_device_of
+from cohort.kernels.dynamic_map import dynamic_map
+
+__all__ = ["adamw_8bit_step"]
+
+BANK_ROW = tl.constexpr(Column.BANK_ROW)
+SLOT = tl.constexpr(Column.SLOT)
+COUNT = tl.constexpr(Column.COUNT)
+# blocks of a program: 1,024 entries by 4 warps, as AdamW's update
+BLOCKS_PER_PROGRAM = 4
+
+
+@triton.jit
+def _nearest(x, middles_ptr):
+    """Return how many of 255 ascending middles lie below x: the code of the nearest value, in eight steps."""
+    code = tl.zeros_like(x).to(tl.int32)
+    for step in tl.static_range(8):
+        candidate = code + (128 >> step)
+        code = tl.where(x > tl.load(middles_ptr + candidate - 1), candidate, code)
+    return code
+
+
+@triton.jit
+def _update_kernel(
+    params_ptr,
+    grads_ptr,
+    mean_codes_ptr,
+    mean_scales_ptr,
+    square_codes_ptr,
+    square_scales_ptr,
+    compute_ptr,
+    scaled_ptr,
+    table_ptr,
+    clips_ptr,
+    maps_ptr,
+    width,
+    num_blocks,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    HAS_COMPUTE: tl.constexpr,
+    HAS_SCALED: tl.constexpr,
+    ZERO_GRADS: tl.constexpr,
+):
+    settings = table_ptr + tl.program_id(1) * COUNT
+    bank_row = tl.load(settings + BANK_ROW).to(tl.int64)
+    if bank_row >= 0:
+        blocks = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+        columns = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+        mask = columns < width
+        there = blocks < num_blocks
+        places, scale_places = bank_row * width + columns, bank_row * num_blocks + blocks
+        params = tl.load(params_ptr + places, mask=mask, other=0.0)
+        grads = tl.load(grads_ptr + places, mask=mask, other=0.0).to(tl.float32)
+        mean_codes = tl.load(mean_codes_ptr + places, mask=mask, other=0).to(tl.int32)
+        square_codes = tl.load(square_codes_ptr + places, mask=mask, other=0).to(tl.int32)
+        mean_scales = tl.load(mean_scales_ptr + scale_places, mask=there, other=0.0)
+        square_scales = tl.load(square_scales_ptr + scale_places, mask=there, other=0.0)
+        # values of the signed map, their middles, values of the unsigned map, their middles: 256 places each
+        mean = tl.load(maps_ptr + mean_codes) * mean_scales[:, None]
+        square = tl.load(maps_ptr + 512 + square_codes) * square_scales[:, None]
+        grads *= tl.load(clips_ptr + tl.load(settings + SLOT).to(tl.int32))
+        params, mean, square = stepped(params, grads, mean, square, settings, scaled_ptr, columns, mask, HAS_SCALED)
+        tl.store(params_ptr + places, params, mask=mask)
+        mean, square = tl.where(mask, mean, 0.0), tl.where(mask, square, 0.0)
+        mean_scales, square_scales = tl.max(tl.abs(mean), axis=1), tl.max(square, axis=1)
+        tl.store(mean_scales_ptr + scale_places, mean_scales, mask=there)
+        tl.store(square_scales_ptr + scale_places, square_scales, mask=there)
+        over = tl.div_rn(mean, tl.where(mean_scales != 0.0, mean_scales, 1.0)[:, None])
+        tl.store(mean_codes_ptr + places, _nearest(over, maps_ptr + 256).to(tl.uint8), mask=mask)
+        over = tl.div_rn(square, tl.where(square_scales != 0.0, square_scales, 1.0)[:, None])
+        codes = _nearest(over, maps_ptr + 768)
+        # what is above zero stays above zero: its root will be divided by
+        codes = tl.where((over > 0.0) & (codes == 0), 1, codes)
+        tl.store(square_codes_ptr + places, codes.to(tl.uint8), mask=mask)
+        if HAS_COMPUTE:
+            tl.store(compute_ptr + places, params.to(compute_ptr.dtype.element_ty), mask=mask)
+        if ZERO_GRADS:
+            tl.store(grads_ptr + places, tl.zeros([BLOCKS, BLOCK], dtype=grads_ptr.dtype.element_ty), mask=mask)
+
+
+@functools.lru_cache(maxsize=16)
+def _maps(device: torch.device) -> Tensor:
+    """Return values and middles of both maps, float32 [1024]."""
+    tables = []
+    for signed in (True, False):
+        values = dynamic_map(signed=signed)
+        tables += [values, torch.nn.functional.pad((values[:-1] + values[1:]) / 2.0, (0, 1))]
+    return torch.cat(tables).to(device)
+
+
+def adamw_8bit_step(
+    params_RD: Tensor,
+    *,
+    grads_RD: Tensor,
+    exp_avg: tuple[Tensor, Tensor],
+    exp_avg_sq: tuple[Tensor, Tensor],
+    slots: Sequence[SlotUpdate] | StagedSlots,
+    compute_RD: Tensor | None,
+    scaled_D: Tensor | None,
+    zero_grads: bool,
+) -> Tensor:
+    staged = slots if isinstance(slots, StagedSlots) else stage_slots(slots, device=params_RD.device)
+    table_AC, width = staged.table_AC, params_RD.shape[1]
+    num_steps, num_blocks = table_AC.shape[0], -(-width // BLOCK)
+    norms_A, clips_A = norms_and_clips(grads_RD, table_AC)
+    if num_steps == 0 or width == 0:
+        return norms_A[: len(staged.slots)]
+    with on_device_of(params_RD):
+        _update_kernel[(triton.cdiv(num_blocks, BLOCKS_PER_PROGRAM), num_steps)](
+            params_RD,
+            grads_RD,
+            *exp_avg,
+            *exp_avg_sq,
+            params_RD if compute_RD is None else compute_RD,
+            table_AC if scaled_D is None else scaled_D,
+            table_AC,
+            clips_A,
+            _maps(params_RD.device),
+            width,
+            num_blocks,
+            BLOCK=BLOCK,
+            BLOCKS=BLOCKS_PER_PROGRAM,
+            HAS_COMPUTE=compute_RD is not None,
+            HAS_SCALED=scaled_D is not None,
+            ZERO_GRADS=zero_grads,
+            num_warps=4,
+        )
+    return norms_A[: len(staged.slots)]
