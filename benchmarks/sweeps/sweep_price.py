@@ -188,8 +188,8 @@ def _row(
         row["price_vs_batch8"] = times.seconds / peft[8]["seconds"]
         row["price_all_in"] = (times.seconds + times.state_seconds) / one
         row["price_full_data"] = (times.seconds * growth + times.state_seconds) / (one * growth)
-        if shape in TABLE_MS:
-            row["price_against_table"] = times.seconds / (num_rows * TABLE_MS[shape] / 1e3)
+    if shape in TABLE_MS:
+        row["price_against_table"] = times.seconds / (num_rows * TABLE_MS[shape] / 1e3)
     return row
 
 

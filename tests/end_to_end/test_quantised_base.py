@@ -66,6 +66,22 @@ def leaves_the_base_model_as_it_was(folder: Path, run: Path) -> None:
     torch.testing.assert_close(theirs, in_one, rtol=0, atol=1e-4)
 
 
+def test_a_sweep_with_8_bit_states_goes_on_bit_for_bit(folder: Path, tmp_path: Path) -> None:
+    task = tiny_task(folder, **{**SHORT, "training": {"max_steps": 4, "optim": "adamw_8bit"}})
+    tune(task, tmp_path / "whole", options=OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        tune(task, tmp_path / "stopped", options=OPTIONS, watcher=Interrupting(5), clock=TickingClock())
+    resume(tmp_path / "stopped", options=OPTIONS)
+    assert outcome_of(tmp_path / "stopped") == outcome_of(tmp_path / "whole")
+
+
+def test_a_session_keeps_the_states_that_it_began_with(folder: Path, tmp_path: Path) -> None:
+    session = SharedSession()
+    session.submit(tiny_task(folder, **SHORT), tmp_path / "a", name="a")
+    with pytest.raises(InputError, match=r"training.optim: found adamw_8bit; the session's tasks have adamw, lion"):
+        session.submit(tiny_task(folder, **{**SHORT, "training": {"optim": "adamw_8bit"}}), tmp_path / "b", name="b")
+
+
 def test_a_session_has_one_format(folder: Path, tmp_path: Path) -> None:
     session = SharedSession()
     session.submit(tiny_task(folder, quantization="fp8", **SHORT), tmp_path / "a", name="a")

@@ -42,10 +42,16 @@ class Moment:
     Attributes:
         name: Its name in states and in checkpoint files.
         dtype: None for that of the master weights.
+        entries_per_value: Consecutive entries of a rank row that share one value; 1 for a value of each.
     """
 
     name: str
     dtype: torch.dtype | None = None
+    entries_per_value: int = 1
+
+    def num_columns(self, width: int) -> int:
+        """Return its values in a rank row of ``width`` entries."""
+        return -(-width // self.entries_per_value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +99,10 @@ class AdapterBank:
         self.weights_RD = torch.zeros(shape, dtype=dtype, device=device)
         self.grads_RD = torch.zeros(shape, dtype=dtype, device=device)
         self.moments_RD = {
-            moment.name: torch.zeros(shape, dtype=moment.dtype or dtype, device=device) for moment in moments
+            moment.name: torch.zeros(
+                (self.num_rank_rows, moment.num_columns(layout.width)), dtype=moment.dtype or dtype, device=device
+            )
+            for moment in moments
         }
         self.compute_RD = (
             self.weights_RD

@@ -21,7 +21,7 @@ from cohort.engine.train.open_run import OpenRun, RunOptions
 from cohort.engine.train.progress import ProgressWatcher, RunProgress
 from cohort.machine.machine import free_memory_bytes
 from cohort.machine.thread_count import settle_thread_count
-from cohort.memory.sizes import SizeRequest
+from cohort.memory.sizes import SizeRequest, task_optimizer
 from cohort.prepare.preparation import LoadedBackbone, Preparation, prepare
 from cohort.prepare.trials import objective_metric
 from cohort.runs.directory import RunDirectory
@@ -175,4 +175,5 @@ def open_state_store(
         memory_budget_bytes=host // num_tasks,
         device_budget_bytes=preparation.sizes.device_state_bytes // num_tasks,
         spares_on_host=preparation.machine.device.type == "cpu",
+        optimizer=task_optimizer(preparation.task),
     )

@@ -27,6 +27,7 @@ from cohort.prepare.preparation import LoadedBackbone, Preparation
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import PassFacts
 from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result
+from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task import Task
 from cohort.tasks.task_file import TaskFile
 
@@ -234,6 +235,16 @@ class SharedSession:
                     found="a memory section that differs from that of the session's tasks",
                     allowed="the same: all tasks train in the same passes, within one limit",
                     hint="Write the same section, or tune this task in a session of its own.",
+                )
+            )
+        theirs, own = possible_optimizers(first.task), possible_optimizers(task)
+        if own != theirs:
+            problems.append(
+                Problem(
+                    where=task.where("training.optim"),
+                    found=f"{', '.join(own)}; the session's tasks have {', '.join(theirs)}",
+                    allowed="the same where one of them is adamw_8bit, whose states differ: all tasks share a bank",
+                    hint="Write the same optim, or tune this task in a session of its own.",
                 )
             )
         # the bank was made for the tasks that were there first, and is not made larger while they train

@@ -57,6 +57,7 @@ _INTERNAL = (
 )
 
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla")
+_ADAMW_8BIT = ("adamw_8bit", "adamw_bnb_8bit")
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
 _REASONS = {
     "packing": "blocks of max_length tokens would count as examples; rows are packed for speed in any case",
@@ -261,9 +262,11 @@ def _training(sft: ConfigFields) -> dict[str, Any]:
     optim = _word(sft.get("optim"))
     if optim == "sgd":
         found["optim"] = "sgd"
+    elif optim in _ADAMW_8BIT:
+        found["optim"] = "adamw_8bit"
     elif optim not in _ADAMW:
         hint = f"Write optim={_ADAMW[0]!r}, or training.optim of a task file: lion or muon."
-        sft.refuse("optim", allowed=f"sgd, {', '.join(_ADAMW)}: optimizers in float32", hint=hint)
+        sft.refuse("optim", allowed=f"sgd, {', '.join((*_ADAMW, *_ADAMW_8BIT))}", hint=hint)
     schedule = _word(sft.get("lr_scheduler_type"))
     if schedule not in _SCHEDULES:
         sft.refuse("lr_scheduler_type", allowed=", ".join(_SCHEDULES), hint="Write lr_scheduler_type='cosine'.")

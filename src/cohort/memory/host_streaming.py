@@ -19,7 +19,7 @@ from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine, host_memory_bytes
-from cohort.memory.sizes import estimate_passes, rank_row_bytes
+from cohort.memory.sizes import estimate_passes, rank_row_bytes, task_optimizer
 from cohort.models import counts
 from cohort.models.checkpoint_layout import checkpoint_layout
 from cohort.models.config import DecoderConfig
@@ -128,7 +128,7 @@ def choose_streamed_layers(
     free = machine.memory_bytes if task.memory.limit is None else min(machine.memory_bytes, task.memory.limit)
     room = free * (1 - task.memory.margin)
     ranks = [aligned_rank(spec.adapter.r) for spec in specs]
-    row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
+    row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task))
     needs = estimate_passes(config, dtype=getattr(torch, machine.dtype), device=machine.device)
     of_a_pass = needs.pass_bytes
     if task.memory.gradient_checkpointing != GradientCheckpointing.NEVER.value and needs.recomputed_bytes is not None:

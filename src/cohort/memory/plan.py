@@ -33,6 +33,7 @@ from cohort.memory.sizes import (
     Sizes,
     estimate_passes,
     rank_row_bytes,
+    task_optimizer,
 )
 from cohort.models.decoder import Decoder
 from cohort.parallel.peer_source import has_parts
@@ -157,7 +158,9 @@ def plan_memory(
         return MemoryPlan(machine=machine, needs=None, profile=None, limit_bytes=None, base_bytes=_taken(decoder))
     lengths = rows.lengths
     ranks = [spec.adapter.num_rows for spec in specs]
-    state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16")
+    state_bytes = aligned_rank(max(ranks)) * rank_row_bytes(
+        layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task)
+    )
     profile = key = None
     # where not even the state fits, choosing sizes refuses the task with a hint, and nothing could be measured
     if task.memory.profile and state_bytes < machine.memory_bytes:

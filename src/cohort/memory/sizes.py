@@ -28,10 +28,11 @@ from cohort.models.counts import activation_bytes_per_token, recomputed_bytes_pe
 from cohort.runs.facts import SizeFacts
 from cohort.scheduling.admission import Capacity
 from cohort.scheduling.pass_sizes import MemoryNeeds, PassSizes, choose_pass_sizes, row_too_long
+from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.executor import ExecutorSettings
 from cohort.training.gradient_checkpointing import LEAST_SPLIT_TOKENS
-from cohort.training.optimizers import DEFAULT_OPTIMIZER
+from cohort.training.optimizers import DEFAULT_OPTIMIZER, optimizer_for
 from cohort.training.optimizers.optimizer import Optimizer, moment_bytes
 from cohort.training.trial import TrialSpec
 
@@ -45,6 +46,7 @@ __all__ = [
     "rank_row_bytes",
     "recomputed_note",
     "size_facts",
+    "task_optimizer",
     "too_large",
 ]
 
@@ -103,9 +105,14 @@ class SizeRequest:
 
 
 def rank_row_bytes(layout: AdapterLayout, *, has_compute_copy: bool, optimizer: Optimizer = DEFAULT_OPTIMIZER) -> int:
-    """Return the bytes one rank row takes in the bank: weight, gradient and moments in float32, and a bf16 copy."""
-    moments = moment_bytes(optimizer, weights_dtype=torch.float32)
-    return layout.width * (2 * torch.float32.itemsize + moments + (torch.bfloat16.itemsize if has_compute_copy else 0))
+    """Return the bytes one rank row takes in the bank: weight and gradient in float32, moments, and a bf16 copy."""
+    moments = moment_bytes(optimizer, width=layout.width, weights_dtype=torch.float32)
+    return layout.width * (2 * torch.float32.itemsize + (torch.bfloat16.itemsize if has_compute_copy else 0)) + moments
+
+
+def task_optimizer(task: TaskFile) -> Optimizer:
+    """Return what steps the trials of a task; it names the moments that their states have."""
+    return optimizer_for(possible_optimizers(task))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +128,7 @@ class SizeInputs:
         needs: What passes take; None on a CPU without a limit.
         request: Sizes to use where memory allows it.
         gradient_checkpointing: When passes are recomputed.
+        optimizer: The trials'; its moments are a part of the bank.
     """
 
     specs: Sequence[TrialSpec]
@@ -131,6 +139,7 @@ class SizeInputs:
     needs: MemoryNeeds | None = None
     request: SizeRequest = SizeRequest()
     gradient_checkpointing: GradientCheckpointing = GradientCheckpointing.AUTO
+    optimizer: Optimizer = DEFAULT_OPTIMIZER
 
     @classmethod
     def of(
@@ -157,6 +166,7 @@ class SizeInputs:
             needs=needs,
             request=request or SizeRequest(),
             gradient_checkpointing=GradientCheckpointing(task.memory.gradient_checkpointing),
+            optimizer=task_optimizer(task),
         )
 
     @property
@@ -178,7 +188,8 @@ class SizeInputs:
     @property
     def row_bytes(self) -> int:
         """Bytes of one rank row in the bank."""
-        return rank_row_bytes(self.layout, has_compute_copy=self.machine.dtype == "bfloat16")
+        has_copy = self.machine.dtype == "bfloat16"
+        return rank_row_bytes(self.layout, has_compute_copy=has_copy, optimizer=self.optimizer)
 
     @property
     def mask_bytes(self) -> int:

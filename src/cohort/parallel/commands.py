@@ -48,6 +48,7 @@ class RankSetup:
         dtype: In what the frozen model computes, by torch's name.
         quantization: How the weights of its linears are kept.
         room_bytes: What it may take of its GPU; None for all of it.
+        optimizers: Those that trials may have, by name.
         target_linears: ``(in_features, out_features)`` of the adapted linears by full module path.
         settings: The executor's.
         memory_limit_bytes: As an executor's.
@@ -67,6 +68,7 @@ class RankSetup:
     threads: int
     quantization: str = "none"
     room_bytes: int | None = None
+    optimizers: tuple[str, ...] = ("adamw",)
     weights: RankWeights = ALL_RESIDENT
 
 

@@ -23,6 +23,7 @@ from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.step_window import StepWindow
 from cohort.parallel.transport import Channel
+from cohort.training.optimizers import optimizer_for
 
 __all__ = ["build_rank", "main", "serve"]
 
@@ -54,6 +55,7 @@ def build_rank(setup: RankSetup) -> Rank:
         device=device,
         compute_dtype=decoder.dtype,
         memory_limit_bytes=setup.memory_limit_bytes,
+        optimizer=optimizer_for(setup.optimizers),
     )
     return Rank(executor=executor, rows={0: setup.train_rows})
 

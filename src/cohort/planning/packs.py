@@ -14,7 +14,7 @@ from typing import Any
 from cohort.adapters.bank import aligned_rank
 from cohort.engine.estimate.task_costs import TaskCosts, cost_key
 from cohort.machine.measurements import read_costs
-from cohort.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes
+from cohort.memory.sizes import LOSS_HEAD_BYTES, rank_row_bytes, task_optimizer
 from cohort.planning.planning import NamedTask, TaskPlan, where_and_when
 from cohort.prepare.inputs import read_inputs
 from cohort.scheduling.cost.model import CostModel
@@ -67,7 +67,7 @@ def _plan(task: NamedTask, planned: TaskPlan, *, most_gpus: int) -> TaskPacks:
     # packs take a power of two of GPUs (PLoRA 5)
     degrees = [2**k for k in range(num_gpus.bit_length()) if 2**k <= min(num_gpus, max(1, most_gpus))]
     costs = {degree: sketch.step_cost(degree, tokens_per_pass=None) for degree in degrees}
-    row_bytes = rank_row_bytes(sketch.layout, has_compute_copy=hardware.is_gpu)
+    row_bytes = rank_row_bytes(sketch.layout, has_compute_copy=hardware.is_gpu, optimizer=task_optimizer(task.file))
     taken, share = LOSS_HEAD_BYTES if hardware.is_gpu else 0, 1 - task.file.memory.margin
     problem = PackingProblem(
         trials=tuple(

@@ -10,10 +10,10 @@ from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
 from cohort.tasks.hyperparameters import SECTION_OF
+from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
-from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range, Value
 
-__all__ = ["adapter_spec", "largest_adapter", "module_filter", "possible_values", "variant_problems"]
+__all__ = ["adapter_spec", "largest_adapter", "module_filter", "variant_problems"]
 
 
 def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
@@ -52,24 +52,6 @@ def module_filter(task: TaskFile) -> ModuleFilter:
         layers_to_transform=lora.layers_to_transform,
         layers_pattern=lora.layers_pattern,
     )
-
-
-def possible_values(task: TaskFile, name: str) -> tuple[Value, ...]:
-    """Return what a hyperparameter may be in some trial of the task: of a range its bounds."""
-    return tuple(_values(task.search_space().parameters[name]))
-
-
-def _values(parameter: Parameter) -> Iterator[Value]:
-    if isinstance(parameter, Conditional):
-        yield from _values(parameter.parameter)
-        if parameter.otherwise is not None and not isinstance(parameter.otherwise, MultipleOf):
-            yield parameter.otherwise
-    elif isinstance(parameter, Choice):
-        yield from (value for value in parameter.values if not isinstance(value, MultipleOf))
-    elif isinstance(parameter, Range):
-        yield from (parameter.min, parameter.max)
-    elif isinstance(parameter, Constant):
-        yield parameter.value
 
 
 def largest_adapter(task: TaskFile, adapter: AdapterSpec, *, r: int) -> AdapterSpec:

@@ -16,7 +16,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
 from cohort.memory.host_streaming import available_host_bytes
 from cohort.memory.plan import MemoryPlan, plan_memory
-from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
+from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts, task_optimizer
 from cohort.memory.weight_placement import choose_placement
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
@@ -38,6 +38,7 @@ from cohort.prepare.reference import Reference
 from cohort.prepare.trials import evaluation_note, plan_evaluation, recorded_evaluation
 from cohort.prepare.warnings import task_warnings
 from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
+from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec
@@ -182,6 +183,7 @@ class Preparation:
                 device=self.machine.device,
                 compute_dtype=self.decoder.dtype,
                 memory_limit_bytes=self.memory.limit_bytes,
+                optimizer=task_optimizer(self.task),
             )
             executor = ReplicaExecutor(local, others) if others else local
             started.pop_all()
@@ -195,6 +197,7 @@ class Preparation:
             dtype=self.machine.dtype,
             quantization=self.machine.quantization,
             room_bytes=self.memory.limit_bytes,
+            optimizers=possible_optimizers(self.task),
             target_linears=self.inputs.layout.linears,
             settings=self.sizes.executor,
             memory_limit_bytes=self.memory.limit_bytes,

@@ -67,7 +67,7 @@ class TrainingKeys:
     max_grad_norm: float = number(1.0, "norm the gradient is clipped to; 0: no clipping")
     seed: int = whole(0, "seed of the task and of its trials", minimum=0, most=2**63 - 1)
     learning_rate: float = number(2e-4, "peak learning rate", minimum=None)
-    optim: str = choice("adamw", "the optimizer", options=("adamw", "lion", "muon", "sgd"))
+    optim: str = choice("adamw", "the optimizer", options=("adamw", "adamw_8bit", "lion", "muon", "sgd"))
     loraplus_lr_ratio: float = number(1.0, "LoRA+: learning rate of B as a multiple of that of A", minimum=None)
     batch_size: int = whole(8, "examples per optimizer step of one adapter")
 

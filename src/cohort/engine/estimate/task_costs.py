@@ -35,6 +35,7 @@ from cohort.memory.sizes import (
     Sizes,
     choose_sizes,
     rank_row_bytes,
+    task_optimizer,
 )
 from cohort.models.counts import activation_bytes_per_token, count_model, recomputed_bytes_per_token
 from cohort.prepare.inputs import TaskInputs
@@ -261,7 +262,9 @@ class TaskCosts:
 
     def memory_bytes(self, num_gpus: int, sizes: Sizes) -> float:
         """Return what each device holds at most: its share of the base model, the bank, one pass and the loss head."""
-        row_bytes = rank_row_bytes(self.layout, has_compute_copy=self.hardware.is_gpu)
+        row_bytes = rank_row_bytes(
+            self.layout, has_compute_copy=self.hardware.is_gpu, optimizer=task_optimizer(self.task)
+        )
         # an upper bound: what several GPUs would spare of adapters and passes is not counted
         memory = self._device_weight_bytes(num_gpus) + sizes.executor.num_rank_rows * row_bytes
         tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens

@@ -12,6 +12,7 @@ from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus
 from cohort.runs.requests.trial_requests import RequestKind, TrialRequest
 from cohort.scheduling.admission import Capacity, Request, find_inadmissible
+from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.trial_values import added_parameters, default_values
 from cohort.tuning.decisions import Reason
@@ -67,6 +68,7 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
         *_too_large(parameters, facts=facts),
         *_more_than_rows(parameters, facts=facts),
         *_without_blocks(parameters, task=task, facts=facts),
+        *_without_states(parameters, task=task),
     ]
     if trial is not None and request.warm_start:
         problems += _cold(trial, parameters, shared=facts.task.training or {})
@@ -78,6 +80,21 @@ def check_request(request: TrialRequest, *, reader: RunReader, task: TaskFile) -
     if problems:
         raise InputError(problems)
     return CheckedRequest(trial=trial, parameters=parameters)
+
+
+def _without_states(parameters: Mapping[str, Value], *, task: TaskFile) -> list[Problem]:
+    """Return why a run cannot step a trial: it keeps the states of the optimizers that it began with."""
+    allowed, optim = possible_optimizers(task), str(parameters.get("optim", "adamw"))
+    if optim in allowed:
+        return []
+    return [
+        Problem(
+            where="--optim",
+            found=optim,
+            allowed=f"{', '.join(allowed)}: a run has room for the states of these",
+            hint="Choose one of them, or start a run with this optim.",
+        )
+    ]
 
 
 def recorded_value(value: object) -> Value:

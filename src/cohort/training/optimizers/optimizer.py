@@ -36,6 +36,6 @@ class Optimizer(Protocol):
         ...
 
 
-def moment_bytes(optimizer: Optimizer, *, weights_dtype: torch.dtype) -> int:
-    """Return the bytes that ``optimizer`` keeps per parameter."""
-    return sum((moment.dtype or weights_dtype).itemsize for moment in optimizer.moments)
+def moment_bytes(optimizer: Optimizer, *, width: int, weights_dtype: torch.dtype) -> int:
+    """Return the bytes that ``optimizer`` keeps for a rank row of ``width`` entries."""
+    return sum(moment.num_columns(width) * (moment.dtype or weights_dtype).itemsize for moment in optimizer.moments)
