@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from peft import LoraConfig
+from peft.tuners.lora.config import BdLoraConfig
 
 from cohort.core.errors import InputError
 from cohort.integrations.trl import TrlKeys, trl_keys
@@ -112,6 +113,18 @@ def test_what_both_know_is_mapped() -> None:
         },
         "num_gpus": 0,
         "report_to": ["tensorboard"],
+    }
+
+
+def test_blocks_are_mapped_with_lists_that_name_nothing() -> None:
+    lora = LoraConfig(
+        r=8, target_modules=["q_proj"], use_bdlora=BdLoraConfig(nblocks=2, target_modules_bd_b=["q_proj"])
+    )
+    assert keys(lora=lora).sections["lora"]["use_bdlora"] == {
+        "nblocks": 2,
+        "target_modules_bd_a": None,
+        "target_modules_bd_b": ["q_proj"],
+        "match_strict": True,
     }
 
 

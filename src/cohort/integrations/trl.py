@@ -32,7 +32,7 @@ _MAPPED_SFT = """
 """
 _MAPPED_LORA = """
     r lora_alpha lora_dropout use_rslora target_modules task_type peft_type base_model_name_or_path init_lora_weights
-    use_dora
+    use_dora use_bdlora
     rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern
 """
 # how work is done, shown, stored or split over machines: Cohort decides it itself, and it leaves an adapter as it is
@@ -313,6 +313,9 @@ def _lora(lora: ConfigFields) -> dict[str, Any]:
         lora.refuse("target_modules", allowed=allowed, hint=hint)
     if lora.get("use_dora"):
         section["use_dora"] = True
+    if (blocks := lora.get("use_bdlora")) is not None:
+        # a list that is None names no linear, as in PEFT; left out it would be Cohort's default
+        section["use_bdlora"] = dict(blocks if isinstance(blocks, Mapping) else vars(blocks))
     start = lora.get("init_lora_weights")
     start = str(start).lower() if start is not None else "true"
     if not re.fullmatch(INITIALISATIONS, start):

@@ -133,17 +133,18 @@ def _process(rank: int, size: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_processes_that_talk_through_gloo_give_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [2, 4])
+def test_processes_that_talk_through_gloo_give_the_same(tmp_path: Path, size: int) -> None:
     save_divided_qwen2(tmp_path / "model")
     context = mp.get_context("fork")
-    processes = [context.Process(target=_process, args=(rank, 2, str(tmp_path))) for rank in range(2)]
+    processes = [context.Process(target=_process, args=(rank, size, str(tmp_path))) for rank in range(size)]
     for process in processes:
         process.start()
     expected = expected_of(tmp_path / "model")[0]
     for process in processes:
         process.join(timeout=120)
         assert process.exitcode == 0
-    for rank in range(2):
+    for rank in range(size):
         losses, counts = torch.load(tmp_path / f"{rank}.pt")
         torch.testing.assert_close(losses, expected, rtol=0, atol=1e-10)
         assert counts == {"all_reduce": 4}
