@@ -31,7 +31,7 @@ def measure(options: argparse.Namespace) -> Part:
         raise SystemExit("scaling is measured on two GPUs or more")
     shape = "tiny" if options.tiny else "8b"
     num_layers = options.num_layers or (4 if options.tiny else 32)
-    ours = argparse.Namespace(shape=shape, trials=2 if options.tiny else 16, batch_size=2)
+    ours = argparse.Namespace(shape=shape, trials=4 if options.tiny else 16, batch_size=2)
     steps = 2 if options.tiny else 12
     found: dict[str, Any] = {"same_bits": []}
     rows: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ def measure(options: argparse.Namespace) -> Part:
                 for count in (1, num_ranks) if strategy == "replicas" else (num_ranks,):
                     specs = replicas.specs_of(ours, count=ours.trials * count)
                     for spec in specs:
-                        executor.load(spec, rank=spec.trial_id % count)
+                        executor.load(spec, rank=spec.trial_id // len(replicas.RANKS) % count)
                     row = {"strategy": strategy, "gpus": count, **replicas.timed(executor, steps)}
                     row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
                     rows.append({**row, "load_seconds": load_seconds})
