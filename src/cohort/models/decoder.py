@@ -46,7 +46,7 @@ class Decoder:
     """A frozen decoder-only transformer.
 
     Attributes:
-        head: Product to vocabulary logits; shares the token table's storage where the checkpoint ties them.
+        part: The layers of the model that it has, by number; all but in a stage of a pipeline.
         linears: ``(in_features, out_features)`` of each adaptable linear by full module path, in order of use.
         num_bytes: Bytes of all weights, shared storage counted once; spare columns (below 1 %) are not counted. With a
             ring, its buffers and the streamed layers in its source are counted, wherever that is.
@@ -62,23 +62,28 @@ class Decoder:
         products: Mapping[str, FrozenProduct],
         ring: WeightRing | None = None,
         region: TensorRegion | None = None,
+        part: range | None = None,
     ) -> None:
         """Build from what :func:`~cohort.models.weights.freeze_weights` gives.
 
         Args:
             tensors: The token table ``embed`` and the norms, by their names in the checkpoint's layout.
             products: The ``head`` and, as ``layers.N.qkv``, the linears of the layers. Their format is their own.
+            ring: Fetches the layers that are not resident.
             region: Joins the shards of several ranks around attention and MLP; ``config`` and products are a rank's.
+            part: Layers of a stage of a pipeline, which has the token table only where they begin and the final norm
+                and the head only where they end; None for all.
         """
         self.config, self.ring = config, ring
-        self._table_VD = tensors["embed"]
+        self.part = range(config.num_layers) if part is None else part
+        self._table_VD = tensors.get("embed")
         self.layers = tuple(
-            DecoderLayer(config, layer, tensors=tensors, products=products, region=region)
-            for layer in range(config.num_layers)
+            DecoderLayer(config, layer, tensors=tensors, products=products, region=region) for layer in self.part
         )
-        self._norm_D = _norm_weight(tensors["norm"], config)
-        self.head = products["head"]
-        self.dtype, self.device = self._table_VD.dtype, self._table_VD.device
+        self._norm_D = _norm_weight(tensors["norm"], config) if "norm" in tensors else None
+        self._head = products.get("head")
+        first = next(iter(tensors.values()))
+        self.dtype, self.device = first.dtype, first.device
         # rounded to the stream's dtype before it multiplies, as the families' own code does
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         self.is_recorded = False
@@ -86,7 +91,7 @@ class Decoder:
             product.num_bytes
             for name, product in products.items()
             # a tied head is the token table
-            if name != "head" or not config.tie_word_embeddings
+            if name != "head" or not config.tie_word_embeddings or "embed" not in tensors
         )
         self.num_bytes += 0 if ring is None else ring.num_bytes
         self._rotary = RotaryTable(config.rotary, dtype=self.dtype, device=self.device)
@@ -103,7 +108,7 @@ class Decoder:
         Raises:
             KeyError: the decoder has no such linear.
         """
-        for index, layer in enumerate(self.layers):
+        for index, layer in zip(self.part, self.layers, strict=True):
             for linear in layer.linears:
                 if (columns := linear.columns_of(name)) is not None:
                     if self.ring is not None and index in self.ring:
@@ -111,7 +116,14 @@ class Decoder:
                     return dense_rows(linear.frozen, columns, device=self.device)
         raise KeyError(name)
 
+    @property
+    def head(self) -> FrozenProduct:
+        """Product to vocabulary logits; shares the token table's storage where the checkpoint ties them."""
+        assert self._head is not None, "the last stage has the head"
+        return self._head
+
     def embed(self, tokens_T: Tensor) -> Tensor:
+        assert self._table_VD is not None, "the first stage has the token table"
         rows_TD = F.embedding(tokens_T, self._table_VD)
         return rows_TD if self._embedding_scale == 1.0 else rows_TD * self._embedding_scale
 
@@ -147,11 +159,33 @@ class Decoder:
         residual_TD = self.embed(tokens_T)
         if lora is not None and torch.is_grad_enabled():
             residual_TD.requires_grad_()
+        residual_TD, delta_TD = self.run_layers(
+            residual_TD,
+            positions_T=positions_T,
+            attention=attention,
+            lora=lora,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+        return self.final_norm(residual_TD, delta_TD)
+
+    def run_layers(
+        self,
+        residual_TD: Tensor,
+        *,
+        positions_T: Tensor,
+        attention: AttentionContext,
+        lora: LoraContext | None,
+        gradient_checkpointing: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the residual stream behind the layers, and what the next norm adds to it; None behind no layer.
+
+        The other arguments are those of :meth:`forward`.
+        """
         cos_TE, sin_TE = self._rotary.lookup(positions_T, num_positions=attention.num_positions)
         shared = _SharedByLayers(cos_TE=cos_TE, sin_TE=sin_TE, attention=attention, lora=lora)
         delta_TD: Tensor | None = None
         gradient_checkpointing = gradient_checkpointing and torch.is_grad_enabled()
-        for index, layer in enumerate(self.layers):
+        for index, layer in zip(self.part, self.layers, strict=True):
             run = layer.recomputed if gradient_checkpointing else layer
             if self.ring is None or index not in self.ring:
                 residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
@@ -159,6 +193,10 @@ class Decoder:
             residual_TD, delta_TD = enter_layer(self.ring, index, residual_TD, delta_TD)
             residual_TD, delta_TD = run(residual_TD, delta_TD, shared)
             residual_TD, delta_TD = leave_layer(self.ring, index, residual_TD, delta_TD)
+        return residual_TD, delta_TD
+
+    def final_norm(self, residual_TD: Tensor, delta_TD: Tensor | None) -> Tensor:
+        assert self._norm_D is not None, "the last stage has the final norm"
         return _add_and_norm(residual_TD, delta_TD, weight_D=self._norm_D, eps=self.config.rms_norm_eps)[0]
 
 

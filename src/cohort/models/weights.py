@@ -85,6 +85,7 @@ def load_decoder(
     cache_directory: Path | None = None,
     room_bytes: int | None = None,
     streaming: LayerStreaming | None = None,
+    part: range | None = None,
 ) -> Decoder:
     """Load the model ``name_or_path`` (a local directory or a hub id) for computing in ``dtype`` on ``device``.
 
@@ -93,6 +94,7 @@ def load_decoder(
         cache_directory: Where quantised weights are kept for the next load; None quantises them each time.
         room_bytes: What the model may take of a GPU; None for all of it. No number depends on it.
         streaming: The layers that are not to be resident, and where their weights are kept; None for no layer.
+        part: The layers of a stage of a pipeline: the rest of the model is not read. None for all.
 
     Raises:
         UnsupportedModelError: another architecture.
@@ -108,6 +110,8 @@ def load_decoder(
         raise InputError(problem)
     layout = checkpoint_layout(config)
     stored = _match(layout, read_headers(folder), config=config, folder=folder, weight_format=kept)
+    if part is not None:
+        layout = tuple(fused for fused in layout if _is_of_part(fused.name, part, config=config))
     if kept.quantisation is None:
         read: Iterator[tuple[FusedTensor, FusedContent]] = read_fused(layout, stored, dtype=chosen, device=device)
     else:
@@ -118,7 +122,18 @@ def load_decoder(
         read = read_quantised(layout, stored, dtype=chosen, device=device, quantisation=kept.quantisation, cache=cache)
     tensors, products = freeze_weights(read, weight_format=kept, room_bytes=room_bytes, streaming=streaming)
     ring = None if streaming is None else streaming.ring()
-    return Decoder(config, tensors=tensors, products=products, ring=ring)
+    return Decoder(config, tensors=tensors, products=products, ring=ring, part=part)
+
+
+def _is_of_part(name: str, part: range, *, config: DecoderConfig) -> bool:
+    """Return whether a stage with the layers ``part`` has a fused tensor."""
+    is_last = part.stop == config.num_layers
+    if name.startswith("layers."):
+        return int(name.split(".")[1]) in part
+    if name == "embed":
+        # a tied head is the token table
+        return part.start == 0 or (is_last and config.tie_word_embeddings)
+    return is_last
 
 
 def _format_for(name: str, *, dtype: torch.dtype, device: torch.device) -> WeightFormat:
@@ -207,8 +222,8 @@ def freeze_weights(
                 pieces = [quantisation.quantise(piece) for piece in rows]
             else:
                 pieces = content
-            # the token table comes first, in the dtype that the model computes in
-            products[name] = quantisation.assemble(pieces, bias, tensors["embed"].dtype)
+            # the token table or a norm comes first, in the dtype that the model computes in
+            products[name] = quantisation.assemble(pieces, bias, next(iter(tensors.values())).dtype)
         if streaming is not None:
             unfinished[name] = products[name]
             if len(unfinished) == LINEARS_PER_LAYER:
@@ -217,8 +232,9 @@ def freeze_weights(
     # where layers are streamed there is no room to keep more than their weights
     if quantisation is not None and quantisation.finish is not None and streaming is None:
         quantisation.finish(products.values(), room_bytes)
-    # a tied head shares the token table's memory
-    products["head"] = PLAIN.freeze(tensors.pop("head", tensors["embed"]), None)
+    # a tied head shares the token table's memory; a stage without the final norm has none
+    if "norm" in tensors:
+        products["head"] = PLAIN.freeze(tensors.pop("head") if "head" in tensors else tensors["embed"], None)
     return tensors, products
 
 

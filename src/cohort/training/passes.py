@@ -29,7 +29,7 @@ from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_slots, group_terms
 from cohort.training.token_losses import token_losses, token_weights
 
-__all__ = ["Passes", "StagedPass", "pass_size"]
+__all__ = ["Passes", "StagedPass", "pass_size", "terms_and_weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class Passes:
         with self._memory.observe(PassKind.TRAIN, size) as observed:
             losses_T = token_losses(self._decoder, batch, lora, gradient_checkpointing=recomputed)
             observed.forward_done()
-            terms_G, weights_T = _terms_and_weights(losses_T.detach(), batch, entries, steps)
+            terms_G, weights_T = terms_and_weights(losses_T.detach(), batch, entries, steps)
             losses_T.backward(weights_T)
         return terms_G
 
@@ -153,7 +153,7 @@ class Passes:
             return token_losses(self._decoder, batch, lora)
 
 
-def _terms_and_weights(
+def terms_and_weights(
     losses_T: Tensor, batch: PackedBatch, entries: Sequence[SlotSample], steps: Mapping[int, StepTerms]
 ) -> tuple[Tensor, Tensor]:
     """Return the term of each group [G], and the weight that each token's loss has in the sum of all slots' losses [T].

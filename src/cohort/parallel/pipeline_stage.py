@@ -1,0 +1,265 @@
+"""One stage of a LoRA pipeline: some layers of the model, the factors of every adapter there, and its optimizer steps.
+
+Micro-batches of many adapters pass the stages one behind the other; no stage waits for an adapter's optimizer step,
+since the schedule keeps an adapter's batches as far apart as there are stages (the bubble lemma). Between two stages
+travels one tensor a micro-batch and direction: the sum of the residual stream and what the next norm would add to it.
+
+Clipping couples the stages: a step needs the norm over all of them. Backward messages carry the running sums of squares
+of the adapters whose batch ends in their micro-batch, from the last stage to the first, which then knows the norm and
+steps. The forward message of the micro-batch S later carries it down, and each stage steps before that pass. So a step
+costs no message of its own. mLoRA (3.2) and LoRAFusion (4.2) step each stage by itself and clip nothing.
+
+Shapes:  T rows of a micro-batch · D hidden width · N slots of the bank
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterBank
+from cohort.data.packing import PackedBatch, SlotSample, pack
+from cohort.kernels.adamw.reference import NORM_EPS
+from cohort.kernels.cross_entropy import linear_cross_entropy
+from cohort.models.attention import PackedAttention
+from cohort.models.decoder import Decoder
+from cohort.scheduling.pipeline.stage_order import Direction, stage_order
+from cohort.training.group_terms import StepTerms
+from cohort.training.optimizers.optimizer import Optimizer
+from cohort.training.passes import terms_and_weights
+from cohort.training.step_samples import Resident
+
+__all__ = ["PipelineMicroBatch", "PipelineStage", "StageLinks", "is_separated"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineMicroBatch:
+    """What passes the pipeline together; the same on every stage.
+
+    Attributes:
+        entries: Samples sorted by slot; none in a no-op.
+        terms: What the losses of each slot's whole batch need.
+        ends: Slots whose batch is complete with it: they step.
+    """
+
+    entries: tuple[SlotSample, ...] = ()
+    terms: Mapping[int, StepTerms] = field(default_factory=dict)
+    ends: tuple[int, ...] = ()
+
+
+class StageLinks(Protocol):
+    """Messages between neighbouring stages. Sends do not wait; receives wait for their message.
+
+    ``number`` is that of the micro-batch; both ends know the shapes.
+    """
+
+    def send(self, message: Tensor, *, to: int, number: int, direction: Direction) -> None: ...
+    def receive(self, into: Tensor, *, sender: int, number: int, direction: Direction) -> Tensor: ...
+    def flush(self) -> None:
+        """Wait until everything that was sent has left."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _InFlight:
+    """A micro-batch between its forward and its backward pass on a stage."""
+
+    entered_TD: Tensor | None
+    output: Tensor
+    weights: Tensor | None
+
+
+class PipelineStage:
+    """Runs the passes and optimizer steps of one stage, in its static order.
+
+    Attributes:
+        terms: On the last stage, the terms of the groups of each micro-batch of the last window, in its order.
+        norms: By slot, the norms of the gradients of the steps of the last window, before clipping.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        bank: AdapterBank,
+        *,
+        stage: int,
+        num_stages: int,
+        links: StageLinks,
+        optimizer: Optimizer,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        """Join a decoder of some layers with the bank of their linears; slots are numbered alike on all stages."""
+        self._decoder, self._bank, self._links, self._optimizer = decoder, bank, links, optimizer
+        self._stage, self._num_stages = stage, num_stages
+        self._recomputes = gradient_checkpointing
+        self._residents: dict[int, Resident] = {}
+        self._fresh: set[int] = set()
+        self.terms: list[Tensor] = []
+        self.norms: dict[int, list[float]] = {}
+
+    def load(self, resident: Resident) -> None:
+        """Take in a trial that is in the stage's bank."""
+        self._residents[resident.slot] = resident
+        self._fresh.add(resident.slot)
+
+    def run_window(self, micro_batches: Sequence[PipelineMicroBatch]) -> None:
+        """Pass all micro-batches and take all steps that end in them; nothing is in flight afterwards.
+
+        Raises:
+            ValueError: a slot's next batch begins before all stages can have stepped.
+        """
+        if not is_separated(micro_batches, num_stages=self._num_stages):
+            raise ValueError(f"two batches of one slot stand less than {self._num_stages} micro-batches apart")
+        self.terms, self.norms = [], {}
+        in_flight: dict[int, _InFlight | None] = {}
+        known_N: dict[int, Tensor] = {}
+        count = len(micro_batches)
+        for each in stage_order(count, stage=self._stage, num_stages=self._num_stages):
+            number = each.micro_batch
+            if each.direction is Direction.FORWARD:
+                self._take_norms(number, micro_batches, known_N)
+                in_flight[number] = self._forward(number, micro_batches[number])
+            else:
+                squares_N = self._backward(number, micro_batches[number], in_flight.pop(number))
+                if self._stage == 0:
+                    known_N[number] = squares_N.sqrt()
+                    self._step(micro_batches[number].ends, known_N[number])
+        # the norms of the last batches, which no forward pass of this window follows
+        for number in range(count, count + self._num_stages):
+            self._take_norms(number, micro_batches, known_N)
+        self._links.flush()
+
+    def _take_norms(self, number: int, micro_batches: Sequence[PipelineMicroBatch], known_N: dict[int, Tensor]) -> None:
+        """Step what ended S micro-batches before, on stages that do not know the norms yet, and pass them on."""
+        ended = number - self._num_stages
+        if ended < 0 or ended >= len(micro_batches) or not (ends := micro_batches[ended].ends):
+            return
+        if self._stage > 0:
+            into_N = torch.empty(self._bank.num_slots, dtype=torch.float64)
+            norms_N = self._links.receive(
+                into_N, sender=self._stage - 1, number=-1 - number, direction=Direction.FORWARD
+            )
+            self._step(ends, norms_N)
+        else:
+            norms_N = known_N.pop(ended)
+        if self._stage < self._num_stages - 1:
+            self._links.send(norms_N, to=self._stage + 1, number=-1 - number, direction=Direction.FORWARD)
+
+    def _forward(self, number: int, micro_batch: PipelineMicroBatch) -> _InFlight | None:
+        if not micro_batch.entries:
+            return None
+        decoder, bank = self._decoder, self._bank
+        batch = pack(micro_batch.entries, num_slots=bank.num_slots, device=bank.weights_RD.device)
+        present = {entry.slot for entry in micro_batch.entries}
+        fresh = frozenset(present & self._fresh) if bank.writes_gradients else frozenset[int]()
+        self._fresh -= present
+        lora = bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh)
+        entered_TD = None
+        if self._stage == 0:
+            residual_TD = decoder.embed(batch.tokens_T).requires_grad_()
+        else:
+            into_TD = torch.empty(
+                batch.num_rows, decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device
+            )
+            entered_TD = self._links.receive(
+                into_TD, sender=self._stage - 1, number=number, direction=Direction.FORWARD
+            ).requires_grad_()
+            residual_TD = entered_TD
+        residual_TD, delta_TD = decoder.run_layers(
+            residual_TD,
+            positions_T=batch.positions_T,
+            attention=PackedAttention(batch.sequence_offsets),
+            lora=lora,
+            gradient_checkpointing=self._recomputes,
+        )
+        if self._stage == self._num_stages - 1:
+            return self._losses(batch, micro_batch, decoder.final_norm(residual_TD, delta_TD), entered_TD)
+        boundary_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
+        self._links.send(boundary_TD.detach(), to=self._stage + 1, number=number, direction=Direction.FORWARD)
+        return _InFlight(entered_TD=entered_TD, output=boundary_TD, weights=None)
+
+    def _losses(
+        self, batch: PackedBatch, micro_batch: PipelineMicroBatch, hidden_TD: Tensor, entered_TD: Tensor | None
+    ) -> _InFlight:
+        losses_T = linear_cross_entropy(
+            hidden_TD,
+            head=self._decoder.head,
+            targets_T=batch.targets_T,
+            trained_rows_M=batch.trained_rows_M,
+            logit_cap=self._decoder.config.logit_cap,
+        )
+        terms_G, weights_T = terms_and_weights(losses_T.detach(), batch, micro_batch.entries, micro_batch.terms)
+        self.terms.append(terms_G)
+        return _InFlight(entered_TD=entered_TD, output=losses_T, weights=weights_T)
+
+    def _backward(self, number: int, micro_batch: PipelineMicroBatch, held: _InFlight | None) -> Tensor:
+        """Run a backward pass; return the sums of squares [N] so far of the slots whose batch ends with it."""
+        is_last = self._stage == self._num_stages - 1
+        squares_N = torch.zeros(self._bank.num_slots, dtype=torch.float64)
+        if held is not None:
+            grads = held.weights
+            if not is_last:
+                grads = self._links.receive(
+                    torch.empty_like(held.output),
+                    sender=self._stage + 1,
+                    number=number,
+                    direction=Direction.BACKWARD,
+                )
+            held.output.backward(grads)
+        if micro_batch.ends:
+            if not is_last:
+                squares_N = self._links.receive(
+                    squares_N, sender=self._stage + 1, number=-1 - number, direction=Direction.BACKWARD
+                )
+            self._bank.before_update(micro_batch.ends)
+            for slot in micro_batch.ends:
+                own = self._bank.grads_RD[self._bank.rank_rows(slot)]
+                squares_N[slot] += own.double().square().sum().cpu()
+        if self._stage > 0:
+            if held is not None:
+                assert held.entered_TD is not None, "stages behind the first are entered"
+                assert held.entered_TD.grad is not None, "the stream has a gradient"
+                self._links.send(held.entered_TD.grad, to=self._stage - 1, number=number, direction=Direction.BACKWARD)
+            if micro_batch.ends:
+                self._links.send(squares_N, to=self._stage - 1, number=-1 - number, direction=Direction.BACKWARD)
+        return squares_N
+
+    def _step(self, slots: Sequence[int], norms_N: Tensor) -> None:
+        """Clip and step the factors of ``slots`` on this stage."""
+        if not slots:
+            return
+        residents = []
+        for slot in slots:
+            resident, grads_RD = self._residents[slot], self._bank.grads_RD[self._bank.rank_rows(slot)]
+            norm = norms_N[slot].to(grads_RD.dtype)
+            self.norms.setdefault(slot, []).append(float(norm))
+            # as the optimizer's own clipping; 0 is none
+            if resident.spec.max_grad_norm:
+                grads_RD.mul_(torch.clamp(resident.spec.max_grad_norm / (norm + NORM_EPS), max=1.0).to(grads_RD.device))
+            residents.append(replace(resident, spec=replace(resident.spec, max_grad_norm=0.0)))
+        self._optimizer.update(self._bank, residents)
+        self._bank.after_update(slots)
+        for slot in slots:
+            self._residents[slot].step += 1
+            self._fresh.add(slot)
+
+
+def is_separated(micro_batches: Sequence[PipelineMicroBatch], *, num_stages: int) -> bool:
+    """Return whether a slot's batches are as far apart as the pipeline is long: forward passes see every step."""
+    ended: dict[int, int] = {}
+    began: dict[int, float] = {}
+    for number, micro_batch in enumerate(micro_batches):
+        for slot in {entry.slot for entry in micro_batch.entries}:
+            if slot not in began:
+                began[slot] = number
+                if number < ended.get(slot, -math.inf) + num_stages:
+                    return False
+        for slot in micro_batch.ends:
+            ended[slot] = number
+            began.pop(slot, None)
+    return True

@@ -1,0 +1,61 @@
+"""From a schedule of micro-batches to what the stages of a pipeline pass: tokens, and who steps when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cohort.parallel.pipeline_stage import PipelineMicroBatch
+from cohort.scheduling.microbatch.records import AdapterBatches, MicroBatch
+from cohort.training.group_terms import StepTerms
+from cohort.training.step_samples import Resident, samples_of
+
+__all__ = ["batches_of", "pipeline_window"]
+
+
+def batches_of(resident: Resident, *, num_steps: int) -> AdapterBatches:
+    """Return the lengths of a trial's next steps, for the scheduler; adapters are numbered by slot.
+
+    Raises:
+        ValueError: the trial's objective compares samples: they must share a micro-batch, which is not supported.
+    """
+    if resident.spec.objective.group_size > 1:
+        raise ValueError("samples that are compared must share a micro-batch: a pipeline does not support them")
+    lengths = tuple(
+        tuple(len(entry.sample.tokens) for entry in samples_of(resident, step=resident.step + ahead))
+        for ahead in range(num_steps)
+    )
+    return AdapterBatches(adapter=resident.slot, lengths=lengths)
+
+
+def pipeline_window(
+    schedule: Sequence[MicroBatch], residents: Mapping[int, Resident]
+) -> tuple[PipelineMicroBatch, ...]:
+    """Return the micro-batches of a schedule with their samples.
+
+    Args:
+        schedule: Adapters are slots; batch 0 is the next step of each.
+        residents: By slot.
+    """
+    last: dict[tuple[int, int], int] = {}
+    for number, micro_batch in enumerate(schedule):
+        for sample in micro_batch.samples:
+            last[sample.adapter, sample.batch] = number
+    samples = {(slot, batch): samples_of(residents[slot], step=residents[slot].step + batch) for slot, batch in last}
+    terms = {}
+    for (slot, batch), entries in samples.items():
+        objective, own = residents[slot].spec.objective, [entry.sample for entry in entries]
+        terms[slot, batch] = StepTerms(
+            objective=objective, divisor=objective.divisor(own), values=objective.step_values(own)
+        )
+    window = []
+    for number, micro_batch in enumerate(schedule):
+        # within a slot in the trial's own order, so that gradients are summed as in one pass
+        ordered = sorted(micro_batch.samples)
+        window.append(
+            PipelineMicroBatch(
+                entries=tuple(samples[sample.adapter, sample.batch][sample.place] for sample in ordered),
+                terms={sample.adapter: terms[sample.adapter, sample.batch] for sample in ordered},
+                ends=tuple(sorted(slot for (slot, batch), end in last.items() if end == number)),
+            )
+        )
+    return tuple(window)
