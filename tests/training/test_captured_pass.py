@@ -8,68 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.training.captured_pass import (
-    TOLERATED_COST,
-    CapturedPasses,
-    PassShape,
-    StagedReplay,
-    _CapturedPass,
-    rounded_up,
-)
+from cohort.training.captured_pass import CapturedPasses, StagedReplay, _CapturedPass
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec
 from tests.training.small_models import random_rows, save_llama
 
 ROWS = random_rows(40, seed=3)
-
-
-def shapes(count: int = 400) -> list[PassShape]:
-    rng = np.random.default_rng(0)
-    found = []
-    for _ in range(count):
-        rows = int(rng.integers(2, 5000))
-        found.append(
-            PassShape(
-                num_rows=rows,
-                num_sequences=int(rng.integers(1, 40)),
-                length=int(rng.integers(1, rows + 1)),
-                num_trained=int(rng.integers(1, rows + 1)),
-            )
-        )
-    return found
-
-
-def test_a_rounded_shape_holds_what_it_is_for_and_is_its_own_rounding() -> None:
-    for need in shapes():
-        own = rounded_up(need)
-        assert own.holds(need)
-        assert rounded_up(own) == own
-        assert own.num_trained <= own.num_rows
-
-
-def test_few_shapes_serve_the_steps_of_a_pack() -> None:
-    """15 trials at batch 1 on rows of GSM8K's spread: a handful of graphs, at most an eighth too large."""
-    rng = np.random.default_rng(1)
-    recorded: list[PassShape] = []
-    for _ in range(500):
-        lengths = np.clip(rng.lognormal(5.0, 0.35, size=15).astype(int), 60, 440)
-        need = PassShape(
-            num_rows=int(lengths.sum()) + 1,
-            num_sequences=15,
-            length=int(lengths.max()),
-            num_trained=int(lengths.sum() * 0.61),
-        )
-        own = rounded_up(need)
-        assert own.num_rows <= 1.125 * need.num_rows + 64
-        if not any(shape.holds(need) and shape.cost <= TOLERATED_COST * own.cost for shape in recorded):
-            recorded.append(own)
-    assert len(recorded) <= 25
 
 
 def test_what_is_given_up_is_freed_though_a_staged_pass_names_it() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from cohort.training.checkpoint import file_parts
 __all__ = ["StateWriter"]
 
 MOST_THREADS = 4
+BUFFER_BYTES = 16 << 20
 
 
 class StateWriter:
@@ -31,7 +32,8 @@ class StateWriter:
         """Start no thread before there is something to write."""
         self._threads: ThreadPoolExecutor | None = None
         self._running: dict[Path, Future[str]] = {}
-        self._buffers = threading.local()
+        # what a thread uses for one file after the other
+        self._kept = threading.local()
 
     def is_writing(self, path: Path) -> bool:
         """Whether ``path`` was started and its end not yet waited for."""
@@ -76,41 +78,47 @@ class StateWriter:
                 digest.update(part)
                 yield part
 
-        write_parts(path, hashed(file_parts(self._on_host(tensors, ready), step=step)))
+        write_parts(path, hashed(file_parts(tensors, step=step, read=self._reader(ready))))
         return digest.hexdigest()
 
-    def _on_host(
-        self, tensors: dict[str, Tensor], ready: Mapping[torch.device, torch.cuda.Event]
-    ) -> Mapping[str, Tensor]:
+    def _reader(
+        self, ready: Mapping[torch.device, torch.cuda.Event]
+    ) -> Callable[[Tensor], Iterator[memoryview]] | None:
+        """Return what reads tensors of GPUs through a small buffer; None where all are on the host."""
         if not ready:
-            return tensors
-        buffer = self._buffer(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
-        copies, end = {}, 0
-        for name, tensor in tensors.items():
-            begin, end = end, end + tensor.numel() * tensor.element_size()
-            copies[name] = buffer[begin:end].view(tensor.dtype).view(tensor.shape)
+            return None
         for device, event in ready.items():
-            stream = torch.cuda.Stream(device)
-            stream.wait_event(event)
-            with torch.cuda.stream(stream):
-                for name, tensor in tensors.items():
-                    if tensor.device == device:
-                        copies[name].copy_(tensor, non_blocking=True)
-            stream.synchronize()
-        for name, tensor in tensors.items():
-            if not tensor.is_cuda:
-                copies[name].copy_(tensor)
-        return copies
+            self._stream(device).wait_event(event)
 
-    def _buffer(self, num_bytes: int) -> Tensor:
-        """Return host memory of this thread, used again for its next file: fresh memory costs more than the copy."""
-        kept: Tensor | None = getattr(self._buffers, "kept", None)
-        if kept is None or kept.numel() < num_bytes:
-            self._buffers.kept = None
+        def read(tensor: Tensor) -> Iterator[memoryview]:
+            buffer = self._buffer()
+            for part in tensor.reshape(-1).view(torch.uint8).split(len(buffer)):
+                copy = buffer[: len(part)]
+                if part.is_cuda:
+                    stream = self._stream(part.device)
+                    with torch.cuda.stream(stream):
+                        copy.copy_(part, non_blocking=True)
+                    stream.synchronize()
+                else:
+                    copy.copy_(part)
+                yield copy.numpy().data
+
+        return read
+
+    def _stream(self, device: torch.device) -> torch.cuda.Stream:
+        """Return this thread's stream: of high priority, as those of low priority may be recorded by a graph."""
+        streams: dict[torch.device, torch.cuda.Stream] = self._kept.__dict__.setdefault("streams", {})
+        if device not in streams:
+            streams[device] = torch.cuda.Stream(device, priority=-1)
+        return streams[device]
+
+    def _buffer(self) -> Tensor:
+        """Return this thread's host memory: fresh memory for each state would cost more than the copy."""
+        if not hasattr(self._kept, "buffer"):
             try:
-                kept = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+                self._kept.buffer = torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=True)
             except RuntimeError:
                 # no room for pinned memory: the copy takes longer, and nothing else changes
-                kept = torch.empty(num_bytes, dtype=torch.uint8)
-            self._buffers.kept = kept
-        return kept
+                self._kept.buffer = torch.empty(BUFFER_BYTES, dtype=torch.uint8)
+        buffer: Tensor = self._kept.buffer
+        return buffer

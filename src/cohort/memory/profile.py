@@ -90,7 +90,7 @@ class MemoryProfile:
         return max(train, self.model.predict(PassKind.EVALUATE, self.worst(tokens)))
 
     def graph_bytes(self, tokens: int) -> float:
-        """Return what recorded passes of at most ``tokens`` hold: their attention is padded."""
+        """Return what recorded passes of at most ``tokens`` hold: their attention may be padded."""
         return GRAPH_FACTOR * self.pass_bytes(tokens) if self.decoder.device.type == "cuda" else 0.0
 
     def needs(self, *, margin_share: float) -> MemoryNeeds:

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.attention import AttentionTiles, packed_attention
+from cohort.kernels.attention import AttentionTiles, RecordedTiles, packed_attention
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.packed_linear import PaddedRows
 from cohort.kernels.staging import stage_together
 from cohort.models.config import AttentionRule
 
-__all__ = ["AttentionContext", "Bucket", "PackedAttention", "causal_attention", "masked_attention"]
+__all__ = ["AttentionContext", "Bucket", "PackedAttention", "RecordedAttention", "causal_attention", "masked_attention"]
 
 # Sequences are padded to their own length's next multiple: 16 rows keep every bucket aligned to cache lines on the CPU.
 # On a GPU 256 keeps launches few: forward + backward of 8,704 rows in sequences of 512 to 1,024 (32 query, 8 key-value
@@ -128,6 +128,23 @@ class PackedAttention:
                 raise ShapeError(f"the stream has {num_rows} rows but its sequences end at {self._offsets[-1]}")
             self._layouts[key] = _Layout.build(self._offsets, num_rows=num_rows, device=device)
         return self._layouts[key]
+
+
+class RecordedAttention(PackedAttention):
+    """Packed attention whose tiles a CUDA graph reads from the device; for rules that suit Triton's kernels alone."""
+
+    def __init__(self, tiles: RecordedTiles, *, num_positions: int) -> None:
+        """Attend by ``tiles``; ``num_positions`` bounds the length of a sequence."""
+        super().__init__((0,))
+        self._recorded, self._num_positions = tiles, num_positions
+
+    @property
+    def num_positions(self) -> int:
+        return self._num_positions
+
+    def _tiles_on(self, device: torch.device) -> AttentionTiles:
+        del device
+        return self._recorded
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,11 @@ class DecoderConfig:
         return AttentionRule(window=self.windows[layer], scale=self.attention_scale, cap=self.attention_cap)
 
     @property
+    def pads_attention(self) -> bool:
+        """Whether no ragged kernel computes its attention, so that a recorded pass pads the sequences."""
+        return self.attention_scale is not None or self.attention_cap is not None
+
+    @property
     def slow_paths(self) -> tuple[str, ...]:
         """What this model computes in plain torch on a GPU as well, because no kernel covers it."""
         found = []

@@ -5,82 +5,37 @@ A pass over an 8B model is some 2,500 launches, about 0.2 s of the host's time, 
 ranks, scales) from tensors that are filled before each replay. What a launch must know beforehand (rows of the stream,
 sequences and their greatest length, trained rows) is rounded up, so that few graphs serve all steps.
 
+Where Triton's kernels suit every layer, attention runs over the stream itself, as in a pass that is launched kernel by
+kernel: its tiles are one more tensor. Other rules (soft-capped scores) pad their sequences.
+
 Shapes:  T rows of the stream · M trained rows · S sequences · L greatest length of one · P padded rows (S + 1) L
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
 from cohort.data.packing import UNTRAINED, HostStream, PackedBatch, SlotSample, lay_out
+from cohort.kernels.attention import RecordedTiles
 from cohort.kernels.packed_linear import LaunchTables, SlotTable
 from cohort.kernels.segments import SegmentTable
+from cohort.models.attention import AttentionContext, RecordedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
 from cohort.training.device_memory import is_out_of_memory, release_cached
+from cohort.training.recorded_shapes import PassShape, RecordingPolicy
 from cohort.training.token_losses import token_losses
 
-__all__ = ["CapturedPasses", "PassShape", "StagedReplay", "rounded_up"]
-
-# a shape is captured at this occurrence; before, its passes are launched one by one
-CAPTURE_AT = 2
-# a pass uses a larger graph if that costs at most this many times as much as a graph of its own
-TOLERATED_COST = 1.12
-# the cost of a padded attention row in rows of the stream: its share of a layer's work
-PADDED_ROW_COST = 0.05
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class PassShape:
-    """The sizes that the launches of a pass must know beforehand.
-
-    Attributes:
-        num_rows: T, more than the samples have: the last row is always filler.
-        num_sequences: S.
-        length: L.
-        num_trained: M.
-    """
-
-    num_rows: int
-    num_sequences: int
-    length: int
-    num_trained: int
-
-    @property
-    def cost(self) -> float:
-        """Approximate work, in rows of the stream."""
-        return self.num_rows + PADDED_ROW_COST * (self.num_sequences + 1) * self.length
-
-    def holds(self, need: PassShape) -> bool:
-        return (
-            self.num_rows >= need.num_rows
-            and self.num_sequences >= need.num_sequences
-            and self.length >= need.length
-            and self.num_trained >= need.num_trained
-        )
-
-
-def rounded_up(need: PassShape) -> PassShape:
-    """Return the shape a graph is recorded in for ``need``: coarse enough that few graphs serve many passes."""
-    step = 64 if need.num_rows <= 512 else 128 if need.num_rows <= 2048 else 256
-    num_rows = -(-need.num_rows // step) * step
-    eighth = max(num_rows // 8, 1)
-    length_step = 64 if need.length <= 256 else 128 if need.length <= 1024 else 512
-    return PassShape(
-        num_rows=num_rows,
-        num_sequences=-(-need.num_sequences // 8) * 8 if need.num_sequences > 4 else 4,
-        length=-(-need.length // length_step) * length_step,
-        num_trained=min(num_rows, -(-need.num_trained // eighth) * eighth),
-    )
+__all__ = ["CapturedPasses", "StagedReplay"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,9 +61,10 @@ class CapturedPasses:
     def __init__(self, decoder: Decoder, bank: AdapterBank, *, most_rows: int) -> None:
         """Record passes of at most ``most_rows`` rows of ``decoder`` with ``bank``, which must not move."""
         self._decoder, self._bank, self._most_rows = decoder, bank, most_rows
-        # the widest resident rank decides which kernels are launched, so each has graphs of its own
+        # by whether they train and the widest rank they were recorded for: narrower packs may use them, too
         self._graphs: dict[tuple[bool, int], list[_CapturedPass]] = {}
-        self._seen: Counter[tuple[bool, int, PassShape]] = Counter()
+        self._policy: RecordingPolicy | None = None
+        self._has_launched = False
         self._pool: Any | None = None
         self.capture_seconds = 0.0
         self.num_replays = 0
@@ -184,33 +140,45 @@ class CapturedPasses:
         return graph.stage(stream, slots=slots, divisors=divisors, fresh_slots=fresh_slots)
 
     def _graph(self, need: PassShape, *, trains: bool, slots: SlotTable, widest: int) -> _CapturedPass | None:
-        own = rounded_up(need)
-        recorded = self._graphs.setdefault((trains, widest), [])
-        fitting = [graph for graph in recorded if graph.shape.holds(need)]
-        best = min(fitting, key=lambda graph: graph.shape.cost, default=None)
-        if best is not None and best.shape.cost <= TOLERATED_COST * own.cost:
-            return best
-        self._seen[trains, widest, own] += 1
-        if self._seen[trains, widest, own] < CAPTURE_AT:
+        # the first training pass is launched: it settles what no graph may change, such as where weights are
+        if not self._has_launched:
+            self._has_launched = trains
             return None
+        if self._policy is None:
+            self._policy = RecordingPolicy(self._decoder.config)
+        recorded = {
+            graph.shape: graph
+            for (of_training, rank), graphs in sorted(self._graphs.items(), reverse=True)
+            if of_training == trains and rank >= widest
+            for graph in graphs
+        }
+        use, record = self._policy.choose(need, recorded=list(recorded), trains=trains)
+        if record is not None and record.num_rows <= self._most_rows:
+            graph = self._record(record, trains=trains, slots=slots)
+            if graph is not None:
+                self._graphs.setdefault((trains, widest), []).append(graph)
+                return graph
+        return None if use is None else recorded[use]
+
+    def _record(self, shape: PassShape, *, trains: bool, slots: SlotTable) -> _CapturedPass | None:
+        """Return a new graph; None where there is no memory for it."""
         begun = time.perf_counter()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        graph = None
         try:
             graph = _CapturedPass(
-                own, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains, pool=self._pool
+                shape, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains, pool=self._pool
             )
         except RuntimeError as error:
             # a recording that runs out of memory may also end as an error of the recording itself
             if not is_out_of_memory(error) and "captur" not in str(error).lower():
                 raise
+            graph = None
         if graph is None:
             # larger passes are launched one by one from now on; recorded graphs stay
-            self._most_rows = min(self._most_rows, need.num_rows)
+            self._most_rows = min(self._most_rows, shape.num_rows - 1)
             release_cached(self._bank.weights_RD.device)
-            return best
-        recorded.append(graph)
+            return None
         torch.cuda.synchronize()
         self.capture_seconds += time.perf_counter() - begun
         return graph
@@ -226,12 +194,16 @@ class _CapturedPass:
         self.filling = 0
         self._trains = trains
         device = bank.weights_RD.device
-        num_rows, num_padded = shape.num_rows, (shape.num_sequences + 1) * shape.length
-        sizes = (num_rows, num_rows, num_rows, shape.num_trained, num_padded, num_rows, -(-num_rows // 2))
+        num_rows = shape.num_rows
+        self._pads = decoder.config.pads_attention
+        self._num_tiles = RecordedTiles.capacity(num_rows=num_rows, num_sequences=shape.num_sequences)
+        num_padded = (shape.num_sequences + 1) * shape.length
+        of_attention = (num_padded, num_rows) if self._pads else (-(-3 * self._num_tiles // 2), 0)
+        sizes = (num_rows, num_rows, num_rows, shape.num_trained, *of_attention, -(-num_rows // 2))
         self._host = torch.zeros(sum(sizes), dtype=torch.int64).pin_memory()
         self._staged = torch.zeros(sum(sizes), dtype=torch.int64, device=device)
         self._host_parts = [part.numpy() for part in self._host.split(sizes)]
-        tokens_T, positions_T, targets_T, rows_M, rows_P, places_T, weights = self._staged.split(sizes)
+        tokens_T, positions_T, targets_T, rows_M, *of_attention_parts, weights = self._staged.split(sizes)
         self._weights_T = weights.view(torch.float32)[:num_rows]
         nothing = SegmentTable(num_rows=num_rows, offsets=(0,) * (slots.num_slots + 1), samples=())
         self._tables = LaunchTables(nothing, slots, device=device, fixed_launch=True)
@@ -244,15 +216,20 @@ class _CapturedPass:
             trained_rows_M=rows_M,
             row_keys_T=None,
         )
-        self._attention = FixedAttention(
-            num_sequences=shape.num_sequences, length=shape.length, rows_P=rows_P, places_T=places_T
-        )
+        self._attention = self._attend_by(*of_attention_parts)
         self._lora = replace(bank.context(nothing), tables=self._tables)
         self._fill(_empty_stream(num_rows, num_slots=slots.num_slots), divisors={})
         self._copied = torch.cuda.Event()
         self._send()
         decoder.is_recorded = True
         self._graph, self._losses_T = self._capture(decoder, pool=pool)
+
+    def _attend_by(self, first: Tensor, second: Tensor) -> AttentionContext:
+        shape = self.shape
+        if self._pads:
+            return FixedAttention(num_sequences=shape.num_sequences, length=shape.length, rows_P=first, places_T=second)
+        table = first.view(torch.int32)[: 3 * self._num_tiles].view(-1, 3)
+        return RecordedAttention(RecordedTiles(table, num_rows=shape.num_rows), num_positions=shape.length)
 
     def stage(
         self, stream: HostStream, *, slots: SlotTable, divisors: Mapping[int, int] | None, fresh_slots: Collection[int]
@@ -275,22 +252,27 @@ class _CapturedPass:
         del self._losses_T
 
     def _fill(self, stream: HostStream, *, divisors: Mapping[int, int]) -> None:
-        tokens, positions, targets, rows, rows_P, places_T, weights = self._host_parts
+        tokens, positions, targets, rows, *of_attention, weights = self._host_parts
         tokens[:], positions[:], targets[:] = stream.tokens, stream.positions, stream.targets
         # the rest of the trained rows names the filler row at the end, whose loss and gradient are zero
         rows[: len(stream.trained_rows)] = stream.trained_rows
         rows[len(stream.trained_rows) :] = self.shape.num_rows - 1
-        rows_P[:], places_T[:] = fixed_attention_rows(
-            stream.sequence_offsets,
-            num_rows=self.shape.num_rows,
-            num_sequences=self.shape.num_sequences,
-            length=self.shape.length,
-        )
+        self._fill_attention(stream.sequence_offsets, *of_attention)
         weight_of_row = weights.view(np.float32)[: self.shape.num_rows]
         weight_of_row[:] = 0.0
         for slot, divisor in divisors.items():
             own = stream.segments.rows(slot)
             weight_of_row[own] = np.where(stream.targets[own] != UNTRAINED, np.float32(1.0 / divisor), np.float32(0.0))
+
+    def _fill_attention(self, offsets: tuple[int, ...], first: NDArray[np.int64], second: NDArray[np.int64]) -> None:
+        shape = self.shape
+        if self._pads:
+            first[:], second[:] = fixed_attention_rows(
+                offsets, num_rows=shape.num_rows, num_sequences=shape.num_sequences, length=shape.length
+            )
+            return
+        entries = RecordedTiles.entries(offsets, num_rows=shape.num_rows, capacity=self._num_tiles)
+        first.view(np.int32)[: entries.size] = entries.reshape(-1)
 
     def _send(self) -> None:
         self._staged.copy_(self._host, non_blocking=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -37,18 +37,23 @@ class DamagedStateError(RunStateError):
     """A state file is truncated or its content does not match its checksum."""
 
 
-def file_parts(tensors: Mapping[str, Tensor], *, step: int) -> Sequence[bytes | memoryview]:
-    """Return the parts of a state's file, one after the other, without a copy of the tensors.
+def file_parts(
+    tensors: Mapping[str, Tensor], *, step: int, read: Callable[[Tensor], Iterable[memoryview]] | None = None
+) -> Iterator[bytes | memoryview]:
+    """Yield the parts of a state's file, one after the other, without a copy of the tensors.
 
     A state of an 8B model is 400 MB, of which safetensors' own writer makes two copies while it holds the interpreter.
-    The parts are views: the tensors must not change before they are written.
+    Parts are views: each is good until the next is asked for, and the tensors must not change meanwhile.
 
     Args:
-        tensors: On the host, by name: ``weights`` alone for a best checkpoint, with the moments for a state.
+        tensors: By name: ``weights`` alone for a best checkpoint, with the moments for a state.
+        read: Yields the bytes of a contiguous tensor in parts; by default of one on the host, in one part. It is called
+            twice for each, as the checksum stands in the header.
     """
+    read = read or _whole
     # sorted, as safetensors sorts them: equal states must be equal bytes
     contiguous = {name: tensors[name].contiguous() for name in sorted(tensors)}
-    own = {"format": _FORMAT, "step": step, "crc32": _checksum(contiguous, step)}
+    own = {"format": _FORMAT, "step": step, "crc32": _checksum(contiguous, step, read)}
     header: dict[str, object] = {"__metadata__": {_HEADER: json.dumps(own, sort_keys=True)}}
     offset = 0
     for name, tensor in contiguous.items():
@@ -62,7 +67,9 @@ def file_parts(tensors: Mapping[str, Tensor], *, step: int) -> Sequence[bytes | 
     text = json.dumps(header, separators=(",", ":")).encode()
     # the data begins at a multiple of eight
     text += b" " * (-len(text) % 8)
-    return (struct.pack("<Q", len(text)) + text, *map(_bytes_of, contiguous.values()))
+    yield struct.pack("<Q", len(text)) + text
+    for tensor in contiguous.values():
+        yield from read(tensor)
 
 
 def deserialise_state(path: Path, *, moments: Collection[str]) -> TrialState:
@@ -95,19 +102,20 @@ def _load(path: Path, *, names: tuple[str, ...]) -> tuple[dict[str, Tensor], int
     if header.get("format") != _FORMAT or any(name not in tensors for name in names):
         raise DamagedStateError(f"{path} is not a trial state of this version (format {header.get('format')!r})")
     step = int(header["step"])
-    if _checksum(tensors, step) != header["crc32"]:
+    if _checksum(tensors, step, _whole) != header["crc32"]:
         raise DamagedStateError(f"{path} does not match its checksum; use the last good checkpoint instead")
     return {name: tensors[name] for name in names}, step
 
 
-def _checksum(tensors: dict[str, Tensor], step: int) -> int:
+def _checksum(tensors: Mapping[str, Tensor], step: int, read: Callable[[Tensor], Iterable[memoryview]]) -> int:
     # whole files have a SHA-256 in the checkpoint that names them; this one is for a state that is read by itself
     found = zlib.crc32(str(step).encode())
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)
-        found = zlib.crc32(_bytes_of(tensors[name].contiguous()), found)
+        for part in read(tensors[name].contiguous()):
+            found = zlib.crc32(part, found)
     return found
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+def _whole(tensor: Tensor) -> tuple[memoryview]:
+    return (tensor.reshape(-1).view(torch.uint8).numpy().data,)

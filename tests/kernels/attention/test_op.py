@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cohort.core.errors import ShapeError
-from cohort.kernels.attention import AttentionTiles, packed_attention
+from cohort.kernels.attention import AttentionTiles, RecordedTiles, packed_attention
 from cohort.kernels.attention.reference import packed_attention_reference
 
 CASES = [
@@ -85,6 +85,28 @@ def test_a_sequence_has_the_same_bits_in_any_stream(triton_device: str) -> None:
     alone = run([x[3:23] for x in tensors], AttentionTiles((0, 20), device=triton_device), None)
     for ours, theirs in zip(together, alone, strict=True):
         assert torch.equal(ours[3:23], theirs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_recorded_tiles_give_each_sequence_the_same_bits(
+    case: tuple[tuple[int, ...], int, int, int, int | None, int], triton_device: str
+) -> None:
+    torch.manual_seed(3)
+    lengths, heads, kv_heads, width, window, filler = case
+    tensors, offsets = draw(lengths, heads, kv_heads, width, filler, device=triton_device, dtype=torch.float32)
+    num_rows = offsets[-1] + filler
+    capacity = RecordedTiles.capacity(num_rows=num_rows, num_sequences=len(lengths) + 3)
+    entries = RecordedTiles.entries(offsets, num_rows=num_rows, capacity=capacity)
+    recorded = RecordedTiles(torch.from_numpy(entries).to(triton_device), num_rows=num_rows)
+    expected = run(tensors, AttentionTiles(offsets, device=triton_device), window)
+    for ours, theirs in zip(run(tensors, recorded, window), expected, strict=True):
+        assert torch.equal(ours[: offsets[-1]], theirs[: offsets[-1]])
+        assert ours.isfinite().all()
+
+
+def test_sequences_that_need_more_tiles_than_were_recorded_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"3 sequences that end at row 9 need 4 tiles; there are 3 for 12 rows"):
+        RecordedTiles.entries((0, 1, 5, 9), num_rows=12, capacity=3)
 
 
 def test_a_poisoned_sequence_stays_alone(triton_device: str) -> None:

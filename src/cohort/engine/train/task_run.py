@@ -20,7 +20,7 @@ from cohort.engine.train.supervisor import Supervisor, TaskTraits
 from cohort.engine.train.tracker_reporting import TrackerReporter
 from cohort.engine.train.trial_control import TrialControl
 from cohort.integrations.trackers import TrackerSettings, open_trackers
-from cohort.memory.sizes import GRAPH_TOKENS
+from cohort.memory.sizes import FLAT_TOKENS
 from cohort.models.finite_weights import non_finite_weights
 from cohort.prepare.preparation import Preparation
 from cohort.prepare.trials import PlannedTrial, plan_added_trial
@@ -80,7 +80,7 @@ class TaskRun:
             trials=first,
             kept_share=early_exit.kept_share,
             # up to here a GPU replays recorded passes, which take as long with fewer tokens
-            flat_tokens=GRAPH_TOKENS if preparation.machine.device.type == "cuda" else 0,
+            flat_tokens=FLAT_TOKENS if preparation.machine.device.type == "cuda" else 0,
             steps_in_windows=preparation.window_steps > 1,
             recomputed_passes=share.recomputed_passes,
         )

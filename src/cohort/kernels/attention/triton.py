@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cohort.kernels.attention.tiles import AttentionTiles
+from cohort.kernels.attention.tiles import TILE_ROWS, AttentionTiles
 from cohort.kernels.backend import on_device_of
 
 __all__ = ["attention_backward", "attention_forward"]
@@ -27,9 +27,9 @@ __all__ = ["attention_backward", "attention_forward"]
 # Rows of a tile, warps and pipeline stages of the three passes: the best of those tried on an H200 for sequences of 100
 # to 512 rows at head width 128 (benchmarks/kernels/attention.py --variants). They are fixed, so that a
 # sequence's bits do not depend on its neighbours.
-FORWARD = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 3}
-QUERY_GRADIENT = {"rows": 64, "columns": 64, "num_warps": 4, "num_stages": 2}
-KEY_GRADIENT = {"rows": 32, "columns": 64, "num_warps": 4, "num_stages": 3}
+FORWARD = {"rows": TILE_ROWS, "columns": 64, "num_warps": 4, "num_stages": 3}
+QUERY_GRADIENT = {"rows": TILE_ROWS, "columns": 64, "num_warps": 4, "num_stages": 2}
+KEY_GRADIENT = {"rows": 32, "columns": TILE_ROWS, "num_warps": 4, "num_stages": 3}
 DELTA_ROWS = 32
 LOG2_E = math.log2(math.e)
 
