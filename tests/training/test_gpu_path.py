@@ -73,7 +73,8 @@ def train(
         executor.bank.weights_RD[rows] = float("nan")
         executor.bank.refresh(executor.slot_of(poisoned))
     losses = [event.loss for _ in range(STEPS) for event in executor.step() if event.trial_id == 0]
-    return losses, trained_tensors(AdapterLayout(dict(decoder.linears)), specs[0].adapter, executor.weights(0))
+    subject = next(spec.adapter for spec in specs if spec.trial_id == 0)
+    return losses, trained_tensors(AdapterLayout(dict(decoder.linears)), subject, executor.weights(0))
 
 
 def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:

@@ -12,9 +12,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
-from cohort.data.cache import default_cache_directory
 from cohort.prepare.fingerprints import file_digest
 
 __all__ = ["kept_digest"]

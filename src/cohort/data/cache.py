@@ -21,7 +21,7 @@ from cohort.core.durable_files import atomic_file
 from cohort.data.report import DataReport
 from cohort.data.tokenised import TokenisedRows
 
-__all__ = ["CachedData", "default_cache_directory", "read_cache", "write_cache"]
+__all__ = ["CachedData", "read_cache", "write_cache"]
 
 _MOST_FILES = 64
 # the fields of the rows: arrays, by their name in the file, and lists of texts
@@ -47,12 +47,6 @@ class CachedData:
     all_validation: TokenisedRows
     test: TokenisedRows | None = None
     report: DataReport
-
-
-def default_cache_directory() -> Path:
-    """Return ``$COHORT_CACHE_DIR``, or ``~/.cache/cohort`` where it is not set."""
-    configured = os.environ.get("COHORT_CACHE_DIR")
-    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "cohort"
 
 
 def read_cache(directory: Path, *, key: str) -> CachedData | None:

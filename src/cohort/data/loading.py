@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, StorageFullError
 from cohort.core.units import counted
-from cohort.data.cache import CachedData, default_cache_directory, read_cache, write_cache
+from cohort.data.cache import CachedData, read_cache, write_cache
 from cohort.data.chat import require_chat_template
 from cohort.data.compared import note_format_of_others, tokenise_compared
 from cohort.data.files.formats import DataFormat, ParsedRow

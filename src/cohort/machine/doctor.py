@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.memory_records import MARGIN_SHARE
 from cohort.core.units import format_bytes
-from cohort.data.cache import default_cache_directory
 from cohort.kernels.backend import describe_backend
 from cohort.machine.kernel_choices import describe_kernels
 from cohort.machine.machine import Machine, choose_machine, cpu_name, host_memory_bytes, package_versions

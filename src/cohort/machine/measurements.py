@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_text
 from cohort.core.errors import StorageFullError
 from cohort.core.memory_records import PassKind, PassPeak, PassSize
-from cohort.data.cache import default_cache_directory
 from cohort.machine.machine import package_versions
 from cohort.models.config import DecoderConfig
 from cohort.scheduling.cost.model import StepCost, StepSample, TrialWork

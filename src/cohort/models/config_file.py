@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from cohort.kernels.gated_activation import Activation
 from cohort.models.config import DecoderConfig, RotaryConfig
 from cohort.models.families import FAMILIES, ModelFamily
 from cohort.models.stored_nf4 import config_problem
+from cohort.models.transformers_answers import answered
 
 __all__ = ["read_config"]
 
@@ -25,6 +27,8 @@ _ACTIVATIONS = {
     "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
 }
+# what is computed from the settings, next to them
+_SCALED = "scaled_rotary"
 _ROTARY_TYPES = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
@@ -131,11 +135,16 @@ def _family(raw: Mapping[str, Any], path: Path) -> ModelFamily:
 
 
 def _settings(folder: Path, path: Path) -> Any:
-    # transformers knows each family's defaults and old spellings; it takes 2 s to import, so only a load pays for it
-    from transformers import AutoConfig
+    # transformers knows each family's defaults and old spellings
+    def ask() -> Any:
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        settings = json.loads(config.to_json_string(use_diff=False))
+        return {**settings, _SCALED: _scaled_rotary(config, _rotary_settings(config)["rope_type"])}
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        return SimpleNamespace(**answered("configuration", folder, ask=ask))
     except Exception as error:  # its validation raises many types; each means that the file is wrong
         raise InputError(
             Problem(
@@ -188,17 +197,26 @@ def _rotary_settings(settings: Any) -> dict[str, Any]:
     return {**found, "rope_type": found.get("rope_type", found.get("type", "default"))}
 
 
+def _scaled_rotary(config: Any, kind: str) -> dict[str, Any] | None:
+    """Return the frequencies that transformers computes for a scaling rule; None where they are the plain ones."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    # dynamic scaling leaves them alone up to the stated context length; what is not supported is refused elsewhere
+    if kind in ("default", "dynamic") or kind not in _ROTARY_TYPES:
+        return None
+    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return {"frequencies": frequencies.tolist(), "scale": float(scale)}
+
+
 def _rotary(settings: Any, head_dim: int) -> RotaryConfig:
     rotary = _rotary_settings(settings)
     kind, scale = rotary["rope_type"], 1.0
-    if kind in ("default", "dynamic"):
+    if (scaled := getattr(settings, _SCALED)) is not None:
+        frequencies, scale = torch.tensor(scaled["frequencies"], dtype=torch.float32), scaled["scale"]
+    else:
         # dynamic scaling leaves the frequencies alone up to the stated context length and changes them beyond
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         frequencies = 1.0 / (rotary["rope_theta"] ** exponents)
-    else:
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](settings, torch.device("cpu"))
     return RotaryConfig(
         rope_type=kind,
         inverse_frequencies=tuple(frequencies.tolist()),

@@ -25,6 +25,7 @@ from cohort.models.safetensors_files import StoredTensor, TensorFiles, read_head
 from cohort.models.source import find_model
 from cohort.models.stored_nf4 import parts_of, tensor_problems
 from cohort.models.streaming.layer_streaming import LayerStreaming
+from cohort.models.transformers_answers import answered
 from cohort.models.weight_formats import NF4, PLAIN, WEIGHT_FORMATS, WeightFormat
 from cohort.models.weight_formats.weight_format import StoredTensors
 
@@ -266,12 +267,24 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
     Raises:
         InputError: there is none, or it does not load.
     """
-    # transformers takes seconds to import: only a load pays for it
-    from transformers import AutoTokenizer
-
     folder = find_model(name_or_path)
+    loaded: list[Any] = []
+
+    def ask() -> str:
+        # transformers takes seconds to import: only a load pays for it
+        from transformers import AutoTokenizer
+
+        loaded.append(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return type(loaded[0]).__name__
+
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        kind = answered("tokenizer class", folder, ask=ask)
+        if loaded:
+            return loaded[0]
+        import transformers
+
+        tokenizer_class = getattr(transformers, kind, None) or transformers.AutoTokenizer
+        return tokenizer_class.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # many types, by tokenizer class and version; each means that the files do not fit
         raise InputError(
             Problem(

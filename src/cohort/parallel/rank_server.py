@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import CohortError
-from cohort.data.cache import default_cache_directory
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor

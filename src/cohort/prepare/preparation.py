@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
-from cohort.data.cache import default_cache_directory
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
