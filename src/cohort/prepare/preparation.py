@@ -31,6 +31,7 @@ from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
+from cohort.prepare.kernels import KernelWarmUp
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
@@ -236,8 +237,13 @@ def prepare(
     proposals = TrialProposals(task, data.train)
     specs, layout = proposals.largest(), inputs.layout
     num_ranks = (request.num_ranks if request else None) or max(1, machine.num_gpus)
+    kernels = None if backbone else KernelWarmUp(
+        machine, config=inputs.config, layout=layout, specs=specs, rows=data.train
+    )  # fmt: skip
     decoder, weights, placed = _load(task, inputs, machine, backbone, specs=specs, num_ranks=num_ranks)
     loaded = clock.monotonic()
+    if kernels is not None:
+        kernels.run(decoder, say=say)
     memory = backbone.memory if backbone else plan_memory(
         task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=data.train, clock=clock, say=say
     )  # fmt: skip

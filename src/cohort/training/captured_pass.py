@@ -32,7 +32,7 @@ from cohort.models.attention import AttentionContext, RecordedAttention
 from cohort.models.decoder import Decoder
 from cohort.models.fixed_attention import FixedAttention, fixed_attention_rows
 from cohort.training.device_memory import is_out_of_memory, release_cached
-from cohort.training.recorded_shapes import PassShape, RecordingPolicy
+from cohort.training.recorded_shapes import PassShape, RecordingPolicy, rounded_up
 from cohort.training.token_losses import token_losses
 
 __all__ = ["CapturedPasses", "StagedReplay"]
@@ -90,6 +90,12 @@ class CapturedPasses:
         """Stage a pass and replay it; None where its kernels are to be launched one by one."""
         staged = self.stage(entries, divisors=divisors, fresh_slots=fresh_slots)
         return None if staged is None else self.replay(staged)
+
+    def launch(self, need: PassShape, *, trains: bool) -> None:
+        """Run a pass of filler as one for ``need`` would be recorded, so that its kernels are compiled."""
+        shape = rounded_up(need, padded=self._decoder.config.pads_attention)
+        slots = self._bank.slot_table()
+        _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains).launch()
 
     def replay(self, staged: StagedReplay) -> Tensor | None:
         """Run a staged pass and return its losses [T], valid until the next replay.
@@ -166,9 +172,8 @@ class CapturedPasses:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
-            graph = _CapturedPass(
-                shape, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains, pool=self._pool
-            )
+            graph = _CapturedPass(shape, decoder=self._decoder, bank=self._bank, slots=slots, trains=trains)
+            graph.record(self._pool)
         except RuntimeError as error:
             # a recording that runs out of memory may also end as an error of the recording itself
             if not is_out_of_memory(error) and "captur" not in str(error).lower():
@@ -188,7 +193,7 @@ class _CapturedPass:
     """One graph and the tensors it reads, all of them in one buffer that one transfer fills."""
 
     def __init__(
-        self, shape: PassShape, *, decoder: Decoder, bank: AdapterBank, slots: SlotTable, trains: bool, pool: Any
+        self, shape: PassShape, *, decoder: Decoder, bank: AdapterBank, slots: SlotTable, trains: bool
     ) -> None:
         self.shape = shape
         self.filling = 0
@@ -221,8 +226,16 @@ class _CapturedPass:
         self._fill(_empty_stream(num_rows, num_slots=slots.num_slots), divisors={})
         self._copied = torch.cuda.Event()
         self._send()
-        decoder.is_recorded = True
-        self._graph, self._losses_T = self._capture(decoder, pool=pool)
+        self._decoder = decoder
+
+    def launch(self) -> None:
+        """Run the pass as it is filled, kernel by kernel."""
+        self._pass(self._decoder)
+
+    def record(self, pool: Any) -> None:
+        """Record the pass in the memory of ``pool``; from now on no weight of the model may move."""
+        self._decoder.is_recorded = True
+        self._graph, self._losses_T = self._capture(self._decoder, pool=pool)
 
     def _attend_by(self, first: Tensor, second: Tensor) -> AttentionContext:
         shape = self.shape

@@ -1,0 +1,143 @@
+"""Compiles Triton kernels in processes side by side, before the first pass that needs them.
+
+A cold start meets some 70 variants of kernels, one after the other, each 0.5 to 2 s of one core. Here launches are
+collected first: what a pass would compile is handed to workers that know the GPU by name only, and nothing is launched.
+They write to Triton's own cache on disk, where the real passes find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["KernelCompiler", "cache_marker"]
+
+MOST_WORKERS = 16
+
+
+def cache_marker(*facts: object) -> Path | None:
+    """Return the file whose presence says that all kernels for ``facts`` are in Triton's cache; None without Triton.
+
+    It lies in that cache, so that whoever empties the cache removes it, too. It depends on the sources of the kernels,
+    on the versions of what compiles them and on the GPU.
+    """
+    try:
+        import triton
+    except ImportError:
+        return None
+    digest = hashlib.sha256(repr((facts, triton.__version__, torch.__version__)).encode())
+    if torch.cuda.is_available():
+        digest.update(torch.cuda.get_device_name().encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    folder = os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
+    return Path(folder) / f"cohort-{digest.hexdigest()[:32]}.compiled"
+
+
+class KernelCompiler:
+    """Workers that compile, and the launches collected for them."""
+
+    def __init__(self, *, num_workers: int | None = None) -> None:
+        """Start the workers; they import Triton while the caller goes on."""
+        count = num_workers or min(MOST_WORKERS, max(1, (os.cpu_count() or 1) - 2))
+        # spawned: a process that uses a GPU cannot be forked
+        self._workers = ProcessPoolExecutor(max_workers=count, mp_context=multiprocessing.get_context("spawn"))
+        self._compiling: dict[bytes, Future[None]] = {}
+        for _ in range(count):
+            self._workers.submit(_import_triton)
+
+    def __enter__(self) -> KernelCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Inside, a launch of a kernel that is not loaded is compiled by a worker, and not launched.
+
+        So tensors hold whatever was in memory: run passes on tensors that nobody reads.
+        """
+        jit: Any = importlib.import_module("triton.runtime.jit").JITFunction
+        own = jit._do_compile
+        jit._do_compile = self._taking()
+        try:
+            yield
+        finally:
+            jit._do_compile = own
+
+    def wait(self) -> int:
+        """Wait for all that was collected; return how many kernels were compiled.
+
+        A kernel that a worker cannot compile is compiled by the pass that needs it, with its error if it has one.
+        """
+        wait(self._compiling.values())
+        return sum(future.exception() is None for future in self._compiling.values())
+
+    def _taking(self) -> Callable[..., None]:
+        """Return what stands in for Triton's own compilation: None in place of a kernel means that none is launched."""
+        capability = torch.cuda.get_device_capability()
+
+        def take(
+            fn: Any,
+            _key: Any,
+            signature: Any,
+            _device: Any,
+            constants: Any,
+            options: Any,
+            attrs: Any,
+            *_: Any,
+            **__: Any,
+        ) -> None:
+            # what cannot be sent is compiled by the pass that needs it
+            with contextlib.suppress(Exception):
+                job = pickle.dumps((fn.fn.__module__, fn.fn.__qualname__, signature, constants, vars(options), attrs))
+                if job not in self._compiling:
+                    self._compiling[job] = self._workers.submit(_compile, job, capability)
+
+        return take
+
+
+class _NamedGpu:
+    """A driver of Triton that knows which GPU to compile for, and has none."""
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self._capability = capability
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 10 * self._capability[0] + self._capability[1], 32)
+
+
+def _import_triton() -> None:
+    # a worker must not take memory of the GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    for module in ("triton", "cohort.kernels.packed_linear.triton", "cohort.kernels.attention.triton"):
+        importlib.import_module(module)
+
+
+def _compile(job: bytes, capability: tuple[int, int]) -> None:
+    _import_triton()
+    module, name, signature, constants, options, attrs = pickle.loads(job)
+    driver: Any = importlib.import_module("triton.runtime.driver").driver
+    driver.set_active(_NamedGpu(capability))
+    kernel: Any = importlib.import_module(module)
+    for part in name.split("."):
+        kernel = getattr(kernel, part)
+    # it says for which target, and what makes a source of this kind of kernel
+    target = kernel.create_binder()[2]
+    kernel.compile(kernel.ASTSource(kernel, signature, constants, attrs), target=target, options=options)

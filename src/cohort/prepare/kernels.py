@@ -1,0 +1,72 @@
+"""Compiles the kernels of a task all at once, where this machine has not compiled them before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.durable_files import write_text
+from cohort.data.tokenised import TokenisedRows
+from cohort.kernels.backend import Backend, describe_backend
+from cohort.kernels.compile_ahead import KernelCompiler, cache_marker
+from cohort.machine.machine import Machine
+from cohort.models.config import DecoderConfig
+from cohort.models.decoder import Decoder
+from cohort.training.compile_ahead import compile_ahead, kinds_of_adapters
+from cohort.training.trial import TrialSpec
+
+__all__ = ["KernelWarmUp"]
+
+# sizes of passes that choose other tiles, from the largest that is planned to a single row's
+PASS_TOKENS = (16384, 4096, 1024, 256)
+
+
+class KernelWarmUp:
+    """Workers that start while the model loads, if there is anything to compile."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        config: DecoderConfig,
+        layout: AdapterLayout,
+        specs: Sequence[TrialSpec],
+        rows: TokenisedRows,
+    ) -> None:
+        """Look whether the kernels were compiled before; start workers if not."""
+        self._layout, self._usual = layout, max(2, round(float(rows.lengths.mean())))
+        self._adapters = kinds_of_adapters(spec.adapter for spec in specs)
+        self._marker = None
+        if machine.device.type == "cuda" and describe_backend(machine.device).backend is Backend.TRITON:
+            facts = (config, machine.dtype, machine.quantization, tuple(sorted(layout.linears)), self._adapters)
+            self._marker = cache_marker(*facts, PASS_TOKENS)
+        self._compiler = None if self._marker is None or self._marker.exists() else KernelCompiler()
+
+    def run(self, decoder: Decoder, *, say: Callable[[str], None]) -> None:
+        """Compile what is missing; nothing happens where there is nothing."""
+        if self._compiler is None or self._marker is None:
+            return
+        with self._compiler as compiler:
+            # the layers of a ring are not all on the device at once
+            if decoder.ring is not None:
+                return
+            say("compiling kernels, once for this model, these ranks and this GPU")
+            try:
+                count = compile_ahead(
+                    decoder,
+                    compiler=compiler,
+                    target_linears=self._layout.linears,
+                    adapters=self._adapters,
+                    usual=self._usual,
+                    pass_tokens=PASS_TOKENS,
+                )
+            except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
+                say(f"kernels will be compiled as they are needed ({type(error).__name__}: {error})")
+                return
+        _mark(self._marker, count)
+
+
+def _mark(marker: Path, count: int) -> None:
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    write_text(marker, f"{count} kernels\n")

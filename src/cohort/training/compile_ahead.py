@@ -1,0 +1,112 @@
+"""Runs the kinds of passes that a task will need, launching none of their kernels, so that all are compiled at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+
+from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.adapters.spec import AdapterSpec
+from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.kernels.packed_linear.launch.tables import WIDEST_RANK, rank_class
+from cohort.models.decoder import Decoder
+from cohort.training.captured_pass import CapturedPasses
+from cohort.training.device_memory import release_cached
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.memory_probe import ProbePass, probe_rows
+from cohort.training.recorded_shapes import PassShape
+from cohort.training.trial import TrialSpec, TrialState
+
+__all__ = ["compile_ahead", "kinds_of_adapters"]
+
+
+def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...]:
+    """Return one plain adapter of each kind that launches kernels of its own: by padded rank and dropout."""
+    found: dict[tuple[int, int, bool], AdapterSpec] = {}
+    for spec in adapters:
+        passes = -(-spec.r // WIDEST_RANK)
+        kind = (passes, rank_class(min(spec.r, WIDEST_RANK)), spec.lora_dropout > 0)
+        found.setdefault(kind, AdapterSpec(r=spec.r, lora_alpha=1.0, lora_dropout=0.1 if kind[-1] else 0.0))
+    return tuple(found[kind] for kind in sorted(found))
+
+
+def compile_ahead(
+    decoder: Decoder,
+    *,
+    compiler: KernelCompiler,
+    target_linears: Mapping[str, tuple[int, int]],
+    adapters: Sequence[AdapterSpec],
+    usual: int,
+    pass_tokens: Sequence[int],
+) -> int:
+    """Compile the kernels of training, evaluation and recorded passes; return how many were compiled.
+
+    Args:
+        decoder: On the GPU, with all of its layers there.
+        adapters: One of each kind.
+        usual: Tokens of a usual row.
+        pass_tokens: Sizes of passes, which choose the tiles of products.
+    """
+    # the widest adapter of a pack decides what is launched: each alone, and all of them together
+    packs = [[spec] for spec in adapters] + ([list(adapters)] if len(adapters) > 1 else [])
+    with contextlib.suppress(torch.OutOfMemoryError), _few_layers(decoder), compiler.collecting():
+        for specs in packs:
+            _run(decoder, specs, target_linears=target_linears, usual=usual, pass_tokens=pass_tokens)
+    release_cached(decoder.device)
+    return compiler.wait()
+
+
+@contextlib.contextmanager
+def _few_layers(decoder: Decoder) -> Iterator[None]:
+    """Leave the decoder one layer of each kind: the others launch the same kernels."""
+    layers = decoder.layers
+    decoder.layers = tuple(dict(zip(decoder.config.windows, layers, strict=True)).values())
+    try:
+        yield
+    finally:
+        decoder.layers = layers
+
+
+def _run(
+    decoder: Decoder,
+    specs: Sequence[AdapterSpec],
+    *,
+    target_linears: Mapping[str, tuple[int, int]],
+    usual: int,
+    pass_tokens: Sequence[int],
+) -> None:
+    executor = Executor(
+        decoder,
+        target_linears=target_linears,
+        train_rows=probe_rows(ProbePass(r=1, lengths=(2,)), vocabulary=2),
+        settings=ExecutorSettings(
+            num_slots=len(specs),
+            num_rank_rows=sum(aligned_rank(spec.r) for spec in specs),
+            token_budget=1 << 40,
+            evaluation_token_budget=1 << 40,
+        ),
+        device=decoder.device,
+        compute_dtype=decoder.dtype,
+    )
+    recorded = CapturedPasses(decoder, executor.bank, most_rows=max(pass_tokens))
+    for tokens in pass_tokens:
+        each = max(1, round(tokens / usual / len(specs)))
+        rows = probe_rows(ProbePass(r=1, lengths=(usual,) * each), vocabulary=decoder.config.vocab_size)
+        for trial_id, adapter in enumerate(specs):
+            # zeros: drawing weights takes longer than all passes
+            weights_rD = torch.zeros(1, 1, device=decoder.device).expand(adapter.r, executor.bank.layout.width)
+            spec = TrialSpec(
+                trial_id=trial_id, seed=0, adapter=adapter, learning_rate=0.0, batch_size=each, num_steps=1
+            )
+            executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)), rows=rows)
+        executor.step()
+        executor.evaluate(executor.resident, rows=rows, row_ids=range(len(rows)))
+        # a graph knows no dropout
+        if not any(spec.lora_dropout > 0 for spec in specs):
+            need = PassShape(num_rows=tokens, num_sequences=each * len(specs), length=usual, num_trained=tokens)
+            for trains in (True, False):
+                recorded.launch(need, trains=trains)
+        for trial_id in executor.resident:
+            executor.drop(trial_id)
