@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from cohort.data import loading
-from cohort.data.cache import default_cache_directory
 from cohort.data.loading import LoadedDataset, load_dataset
 from cohort.data.settings import DatasetSettings
 
@@ -138,10 +137,3 @@ def test_the_cache_does_not_grow_for_ever(
     assert len(left) == 64
     assert "0.npz" not in left
     assert "69.npz" in left
-
-
-def test_default_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COHORT_CACHE_DIR", raising=False)
-    assert default_cache_directory() == Path.home() / ".cache" / "cohort"
-    monkeypatch.setenv("COHORT_CACHE_DIR", "/elsewhere")
-    assert default_cache_directory() == Path("/elsewhere")

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import write_bytes
 from cohort.core.errors import InputError, Problem, SampleTooLargeError, StorageFullError
 from cohort.core.units import counted
-from cohort.data.cache import default_cache_directory
 from cohort.data.loading import LoadedDataset
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample, TokenisedRows
