@@ -60,9 +60,12 @@ def compile_ahead(
 
 @contextlib.contextmanager
 def _few_layers(decoder: Decoder) -> Iterator[None]:
-    """Leave the decoder one layer of each kind: the others launch the same kernels."""
-    layers = decoder.layers
-    decoder.layers = tuple(dict(zip(decoder.config.windows, layers, strict=True)).values())
+    """Leave the decoder its first layer, whose input needs no gradient, and one more of each kind.
+
+    The others launch the same kernels.
+    """
+    layers, windows = decoder.layers, decoder.config.windows
+    decoder.layers = (*layers[:1], *dict(zip(windows[1:], layers[1:], strict=True)).values())
     try:
         yield
     finally:

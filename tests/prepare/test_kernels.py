@@ -1,0 +1,32 @@
+"""Kernels are compiled ahead on a GPU alone, once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.prepare import kernels
+from cohort.prepare.kernels import KernelWarmUp
+
+
+def warm_up(device: str) -> KernelWarmUp:
+    machine: Any = SimpleNamespace(device=torch.device(device), dtype="bfloat16", quantization="none")
+    spec: Any = SimpleNamespace(adapter=AdapterSpec(r=8, lora_alpha=8.0))
+    rows: Any = SimpleNamespace(lengths=np.array([3, 5]))
+    config: Any = "sizes of a model"
+    return KernelWarmUp(machine, config=config, layout=AdapterLayout({"q": (8, 8)}), specs=[spec], rows=rows)
+
+
+def test_nothing_happens_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("no worker is needed")
+
+    monkeypatch.setattr(kernels, "KernelCompiler", fails)
+    decoder: Any = None
+    warm_up("cpu").run(decoder, say=fails)

@@ -1,0 +1,52 @@
+"""Which passes are run to compile their kernels, and that none of them is launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.kernels.compile_ahead import KernelCompiler
+from cohort.models.weights import load_decoder
+from cohort.training.compile_ahead import _few_layers, compile_ahead, kinds_of_adapters
+from tests.training.small_models import save_llama
+
+
+def test_one_adapter_stands_for_each_padded_rank_with_and_without_dropout() -> None:
+    specs = [
+        AdapterSpec(r=r, lora_alpha=3.0 * r, lora_dropout=p) for r in (8, 16, 17, 64, 130) for p in (0.0, 0.1, 0.5)
+    ]
+    found = [(spec.r, spec.lora_dropout > 0) for spec in kinds_of_adapters(specs)]
+    assert found == [(8, False), (8, True), (17, False), (17, True), (64, False), (64, True), (130, False), (130, True)]
+    assert kinds_of_adapters([]) == ()
+
+
+def test_the_first_layer_and_one_more_of_each_kind_are_left_and_all_come_back(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
+    layers = decoder.layers
+    with _few_layers(decoder):
+        assert decoder.layers[0] is layers[0]
+        assert len(decoder.layers) == 2
+    assert decoder.layers is layers
+
+
+@pytest.mark.gpu
+def test_kernels_are_compiled_by_workers_and_nothing_is_launched(tmp_path: Path) -> None:
+    save_llama(tmp_path)
+    decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda")
+    name = next(iter(decoder.linears))
+    before = decoder.weight_of(name).clone()
+    with KernelCompiler(num_workers=4) as compiler:
+        count = compile_ahead(
+            decoder,
+            compiler=compiler,
+            target_linears=decoder.linears,
+            adapters=kinds_of_adapters([AdapterSpec(r=16, lora_alpha=16.0)]),
+            usual=20,
+            pass_tokens=(200,),
+        )
+    assert count > 0
+    assert torch.equal(decoder.weight_of(name), before)
