@@ -237,13 +237,8 @@ def prepare(
     proposals = TrialProposals(task, data.train)
     specs, layout = proposals.largest(), inputs.layout
     num_ranks = (request.num_ranks if request else None) or max(1, machine.num_gpus)
-    kernels = None if backbone else KernelWarmUp(
-        machine, config=inputs.config, layout=layout, specs=specs, rows=data.train
-    )  # fmt: skip
-    decoder, weights, placed = _load(task, inputs, machine, backbone, specs=specs, num_ranks=num_ranks)
+    decoder, weights, placed = _load(task, inputs, machine, backbone, specs=specs, num_ranks=num_ranks, say=say)
     loaded = clock.monotonic()
-    if kernels is not None:
-        kernels.run(decoder, say=say)
     memory = backbone.memory if backbone else plan_memory(
         task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=data.train, clock=clock, say=say
     )  # fmt: skip
@@ -340,8 +335,9 @@ def _load(
     *,
     specs: Sequence[TrialSpec],
     num_ranks: int,
+    say: Callable[[str], None],
 ) -> tuple[Decoder, RankWeights, str | None]:
-    """Return the base model, where its weights are, and a note where they are not all on every device."""
+    """Return the base model, its kernels compiled, where its weights are, and a note where not all on every device."""
     if backbone is not None:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
         return backbone.decoder, ALL_RESIDENT, None
@@ -355,6 +351,8 @@ def _load(
         rows=inputs.data.train,
         host_bytes=available_host_bytes(),
     )
+    # workers start here, so that they are ready when the weights are
+    kernels = KernelWarmUp(machine, config=inputs.config, layout=inputs.layout, specs=specs, rows=inputs.data.train)
     try:
         decoder = load_decoder(
             inputs.model_directory,
@@ -367,4 +365,5 @@ def _load(
         )
     except InputError as error:
         raise InputError([task.located(problem) for problem in error.problems]) from error
+    kernels.run(decoder, say=say)
     return decoder, placement.weights, placement.note
