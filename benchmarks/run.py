@@ -28,6 +28,8 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory.peak_bytes", "cuda", ()),
     ("memory.gradient_checkpointing", "cuda", ()),
     ("steps.lora_tax", "cuda", ()),
+    ("steps.lora_variants", "cuda", ()),
+    ("steps.accelerated_peft", "cuda", ()),
     ("planning.cost_model", "cuda", ()),
     ("planning.run_tasks", "cuda", ("--gpus", "2")),
     ("steps.packed_vs_peft", "cuda", ("--shape", "1b")),

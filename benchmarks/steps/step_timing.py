@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.llama_shapes import hf_config
+from cohort.adapters.bank import aligned_rank
 from cohort.adapters.linear import LoraContext
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.packing import SlotSample, pack
@@ -94,7 +95,7 @@ def build_executor(
         train_rows=rows,
         settings=ExecutorSettings(
             num_slots=len(specs),
-            num_rank_rows=sum(-(-spec.adapter.r // 16) * 16 for spec in specs),
+            num_rank_rows=sum(aligned_rank(spec.adapter.num_rows) for spec in specs),
             token_budget=token_budget,
             evaluation_token_budget=token_budget,
             graph_tokens=graph_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.trial import TrialSpec
-from tests.training.small_models import random_rows, save_llama
+from tests.training.small_models import random_rows, save_llama, save_qwen2
 from tests.training.test_peft_equality import (
     one_by_one,
     padded,
@@ -23,7 +24,7 @@ from tests.training.test_peft_equality import (
     train_here,
     train_with_peft,
 )
-from tests.training.variants import trained_tensors
+from tests.training.variants import VARIANTS, trained_tensors
 
 pytestmark = pytest.mark.gpu
 
@@ -122,3 +123,18 @@ def test_a_poisoned_neighbour_changes_no_bit(tmp_path: Path) -> None:
     for victim in (1, 2):
         _, beside = train(tmp_path, pack, dtype="bfloat16", poisoned=victim)
         assert all(torch.equal(clean[name], beside[name]) for name in clean)
+
+
+# the random projection of pissa_niter_N is the device's own
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "pissa_niter"])
+def test_variants_train_as_on_a_cpu(tmp_path: Path, name: str) -> None:
+    save_qwen2(tmp_path)
+    spec = replace(spec_of(4, learning_rate=1e-3), adapter=VARIANTS[name])
+    rows = random_rows(30, seed=5)
+    exact, expected, _ = train_here(tmp_path, spec, rows, dtype=torch.float64)
+    losses, weights, _ = train_here(tmp_path, spec, rows, dtype=torch.float32, device="cuda")
+    # products may be TF32, whose mantissa has 10 bits; Adam's first steps turn small gradients into whole ones
+    assert losses == pytest.approx(exact, rel=5e-3)
+    # the signs of singular vectors are the decomposition's own
+    if not spec.adapter.has_frozen_rows:
+        assert worst(weights, expected) < 0.1

@@ -83,6 +83,7 @@ NOT_NEEDED = {
     "attn_implementation": "the attention is chosen for the machine; `cohort doctor` shows it",
     "bf16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
     "fp16": "the precision follows the model's files and the machine; `cohort doctor` shows it",
+    "peft_type": "adapters are LoRA and its variants; VeRA, whose adapters share frozen projections, is not supported",
     "modules_to_save": "adapters alone are trained: all trials share one base model, and so its embeddings and head",
     "lora_bias": "adapters have no biases, which vLLM would not load",
     "bias": "adapters have no biases, and those of the base model stay frozen",
