@@ -33,6 +33,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
         "generate",
         "chat",
         "evaluate",
+        "serve",
         "check",
         "doctor",
     ):

@@ -83,6 +83,7 @@ class AdapterBank:
         dtype: torch.dtype = torch.float32,
         compute_dtype: torch.dtype | None = None,
         moments: Sequence[Moment] = (),
+        trains: bool = True,
     ) -> None:
         """Allocate an empty bank.
 
@@ -91,13 +92,15 @@ class AdapterBank:
             num_rank_rows: Most rank rows at once; each adapter takes its rank rounded up to 16.
             compute_dtype: The dtype of the copies that products read; with None or ``dtype`` they read the masters.
             moments: The optimizer's; none where nothing is trained.
+            trains: Whether there is room for gradients.
         """
         self.layout = layout
         self.num_slots = num_slots
+        self.trains = trains
         self.num_rank_rows = -(-num_rank_rows // ROW_ALIGNMENT) * ROW_ALIGNMENT
         shape = (self.num_rank_rows, layout.width)
         self.weights_RD = torch.zeros(shape, dtype=dtype, device=device)
-        self.grads_RD = torch.zeros(shape, dtype=dtype, device=device)
+        self.grads_RD = torch.zeros(shape if trains else (0, layout.width), dtype=dtype, device=device)
         self.moments_RD = {
             moment.name: torch.zeros(
                 (self.num_rank_rows, moment.num_columns(layout.width)), dtype=moment.dtype or dtype, device=device
@@ -129,8 +132,8 @@ class AdapterBank:
             name: LoraPart(
                 a_RK=self.compute_RD[:, columns.a],
                 b_RN=self.compute_RD[:, columns.b],
-                grad_a_RK=self.grads_RD[:, columns.a],
-                grad_b_RN=self.grads_RD[:, columns.b],
+                grad_a_RK=self.grads_RD[:, columns.a] if self.trains else None,
+                grad_b_RN=self.grads_RD[:, columns.b] if self.trains else None,
                 module_key=module_key(name),
                 first_feature=self.layout.first_features.get(name, 0),
             )

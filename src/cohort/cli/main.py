@@ -22,6 +22,7 @@ from cohort.cli.queue import build_queue_app
 from cohort.cli.report import report
 from cohort.cli.resume import resume
 from cohort.cli.run import run
+from cohort.cli.serve import serve
 from cohort.cli.status import status
 from cohort.cli.trials import trials
 from cohort.cli.tune import tune
@@ -53,7 +54,23 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    verbs = (init, tune, run, plan, resume, status, trials, report, export, generate, chat, evaluate, check, doctor)
+    verbs = (
+        init,
+        tune,
+        run,
+        plan,
+        resume,
+        status,
+        trials,
+        report,
+        export,
+        generate,
+        chat,
+        evaluate,
+        serve,
+        check,
+        doctor,
+    )
     for verb in verbs:
         app.command()(verb)
         # listed right after run, whose queue it changes

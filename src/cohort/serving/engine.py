@@ -78,15 +78,21 @@ class ServingEngine:
         """
         context = decoder.config.max_position_embeddings
         self.max_model_len = context if max_model_len is None else min(max_model_len, context)
-        self._vocab_size = decoder.config.vocab_size
+        self.device, self._vocab_size = decoder.device, decoder.config.vocab_size
         self._adapters, self._decode_text = adapters, decode_text
         self.blocks = BlockManager(num_blocks)
         self.scheduler = Scheduler(settings or SchedulerSettings(), blocks=self.blocks, adapters=adapters)
         cache = KvBlocks(decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device)
+        self.num_cache_bytes = cache.keys.nbytes + cache.values.nbytes
         self._runner = PassRunner(decoder, cache, adapters=adapters)
         self._live: dict[int, LiveSequence] = {}
         self._texts: dict[int, TextStream] = {}
         self._next_number = 0
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a sequence: the model's context, or what the whole pool holds."""
+        return min(self.max_model_len, self.blocks.num_blocks * BLOCK_ROWS)
 
     @property
     def has_work(self) -> bool:
@@ -107,11 +113,11 @@ class ServingEngine:
             request.prompt_tokens,
             where="prompt",
             vocab_size=self._vocab_size,
-            limit=min(self.max_model_len, self.blocks.num_blocks * BLOCK_ROWS),
+            limit=self.most_tokens,
         )
         if problems:
             raise InputError(problems)
-        room = min(self.max_model_len, self.blocks.num_blocks * BLOCK_ROWS) - len(request.prompt_tokens)
+        room = self.most_tokens - len(request.prompt_tokens)
         number, self._next_number = self._next_number, self._next_number + 1
         most = min(request.max_new_tokens, room)
         sequence = LiveSequence(number=number, request=request, most=most, tokens=list(request.prompt_tokens))

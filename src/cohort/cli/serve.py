@@ -1,0 +1,196 @@
+"""``cohort serve``: answer OpenAI clients with a base model and its adapters."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cohort.cli.exits import exits
+from cohort.cli.options import DebugOption, ModelOption, report_note
+
+if TYPE_CHECKING:
+    from cohort.service.opening import Opened
+
+__all__ = ["serve"]
+
+_NEEDED = ("fastapi", "prometheus_client", "uvicorn")
+_KEY_VARIABLE = "COHORT_API_KEY"
+
+
+_Model = Annotated[
+    str, typer.Argument(metavar="MODEL|RUN_DIR", help="A base model, or a run: its base model and best adapter.")
+]
+_Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapters",
+        metavar="[NAME=]DIR",
+        help="An adapter's directory, or a folder of them; can be repeated.",
+        show_default=False,
+    ),
+]
+_Trials = Annotated[
+    list[int] | None,
+    typer.Option("--trial", metavar="N", help="A trial of the run; can be repeated.  [default: the best]"),
+]
+_Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
+_Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free port.")]
+_ApiKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api-key", metavar="KEY", help=f"What clients must send; can be repeated.  [default: ${_KEY_VARIABLE}]"
+    ),
+]
+_Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--served-model-name", metavar="NAME", help="A name of the base model; can be repeated.  [default: MODEL]"
+    ),
+]
+_ChatTemplate = Annotated[
+    str | None, typer.Option("--chat-template", help="A chat template by name.  [default: the model's]")
+]
+_ModelLen = Annotated[
+    int | None,
+    typer.Option("--max-model-len", min=2, help="Most tokens of prompt and answer.  [default: the model's context]"),
+]
+_NumSeqs = Annotated[int, typer.Option("--max-num-seqs", min=1, help="Most sequences in a pass.")]
+_BatchedTokens = Annotated[int, typer.Option("--max-num-batched-tokens", min=16, help="Most tokens in a pass.")]
+_Cache = Annotated[
+    float | None,
+    typer.Option(
+        "--kv-cache-gib", min=0.0, help="Memory for keys and values.  [default: 1 on a CPU; what a GPU has free]"
+    ),
+]
+_Loras = Annotated[int, typer.Option("--max-loras", min=1, help="Most adapters in a pass.")]
+_LoraRank = Annotated[int, typer.Option("--max-lora-rank", min=1, help="Largest rank of an adapter.")]
+_CpuLoras = Annotated[int, typer.Option("--max-cpu-loras", min=1, help="Most adapters in host memory.")]
+_Waiting = Annotated[int, typer.Option("--max-waiting", min=1, help="Most open requests; further ones get status 429.")]
+_RuntimeLora = Annotated[
+    bool, typer.Option("--allow-runtime-lora", help="Let clients load and unload adapters below --lora-root.")
+]
+_LoraRoot = Annotated[
+    Path | None, typer.Option("--lora-root", metavar="DIR", help="Where clients may load adapters from.")
+]
+_Drain = Annotated[
+    float, typer.Option("--drain-seconds", min=0.0, help="After SIGTERM, running requests have this long.")
+]
+_Gpus = Annotated[int | None, typer.Option("--gpus", min=0, max=1, help="0: serve on the CPU.")]
+
+
+def serve(
+    model: _Model,
+    adapters: _Adapters = None,
+    trial: _Trials = None,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8000,
+    api_key: _ApiKeys = None,
+    served_model_name: _Names = None,
+    chat_template: _ChatTemplate = None,
+    max_model_len: _ModelLen = None,
+    max_num_seqs: _NumSeqs = 256,
+    max_num_batched_tokens: _BatchedTokens = 2048,
+    kv_cache_gib: _Cache = None,
+    max_loras: _Loras = 16,
+    max_lora_rank: _LoraRank = 64,
+    max_cpu_loras: _CpuLoras = 256,
+    max_waiting: _Waiting = 1024,
+    allow_runtime_lora: _RuntimeLora = False,
+    lora_root: _LoraRoot = None,
+    drain_seconds: _Drain = 60.0,
+    gpus: _Gpus = None,
+    base: ModelOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Serve a base model and many adapters to OpenAI clients.
+
+    A request names the base model or an adapter as its model. Needs the extra `serve`.
+    """
+    with exits(debug=debug):
+        _require_installed()
+        root = _lora_root(lora_root, allows=allow_runtime_lora)
+        from cohort.service.opening import ServedSettings, open_served
+        from cohort.service.server import listen, run_server
+        from cohort.service.settings import ServerLimits, ServerSettings
+        from cohort.serving.adapter_pool import AdapterPoolSettings
+        from cohort.serving.scheduler import SchedulerSettings
+
+        limits = ServerLimits(max_waiting=max_waiting, drain_seconds=drain_seconds)
+        served = ServedSettings(
+            model=model,
+            adapters=tuple(adapters or ()),
+            trials=tuple(trial or ()),
+            names=tuple(served_model_name or ()),
+            model_path=base,
+            chat_template=chat_template,
+            max_model_len=max_model_len,
+            cache_bytes=None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
+            gpus="auto" if gpus is None else gpus,
+            pool=AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras),
+            scheduler=SchedulerSettings(
+                max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
+                max_num_batched_tokens=max_num_batched_tokens,
+            ),
+        )
+        keys = tuple(api_key or ()) or tuple(filter(None, [os.environ.get(_KEY_VARIABLE)]))
+        settings = ServerSettings(api_keys=keys, lora_root=root, limits=limits)
+        # the address before the model, which takes long to load
+        with listen(host, port) as listener:
+            opened = open_served(served, limits)
+            finished = run_server(
+                opened, settings, listener=listener, on_ready=lambda address: _report(opened, address)
+            )
+        print("stopped" if finished else "stopped; some requests were cut off", file=sys.stderr)
+
+
+def _report(opened: Opened, address: str) -> None:
+    for note in opened.notes:
+        report_note(note)
+    names = [*opened.model.names, *(status.name for status in opened.model.pool.statuses())]
+    print(f"serving {', '.join(names)} on {address}/v1", flush=True)
+
+
+def _require_installed() -> None:
+    from importlib.util import find_spec
+
+    from cohort.core.errors import InputError, Problem
+
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            Problem(
+                where="cohort serve",
+                found=f"no package {', '.join(missing)}",
+                allowed="the extra `serve`: fastapi, prometheus-client and uvicorn",
+                hint="Run `pip install 'cohort-lora[serve]'`.",
+            )
+        )
+
+
+def _lora_root(root: Path | None, *, allows: bool) -> Path | None:
+    from cohort.core.errors import InputError, Problem
+    from cohort.core.place import Place
+
+    if not allows and root is None:
+        return None
+    found = None
+    if root is None:
+        found = "--allow-runtime-lora without --lora-root"
+    elif not allows:
+        found = "--lora-root without --allow-runtime-lora"
+    elif not root.is_dir():
+        found = f"{root}, which is no directory"
+    if found is not None:
+        raise InputError(
+            Problem(
+                where=Place(option="command line --lora-root"),
+                found=found,
+                allowed="--allow-runtime-lora --lora-root DIR, together",
+                hint="Name the folder that clients may load adapters from.",
+            )
+        )
+    return root

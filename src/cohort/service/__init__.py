@@ -1,0 +1,1 @@
+"""The HTTP edge: an OpenAI-compatible server for a base model and its adapters."""

@@ -1,0 +1,210 @@
+"""The engine in a thread of its own: an event loop submits requests and receives their tokens as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cohort.core.errors import CohortError
+from cohort.serving.adapter_pool import AdapterPool
+from cohort.serving.engine import ServingEngine, StepOutput
+from cohort.serving.sequence import FinishReason, SequenceRequest
+from cohort.training.device_memory import is_out_of_memory, release_cached
+
+__all__ = ["EngineThread", "QueueFullError", "ServerClosingError", "Subscription"]
+
+_log = logging.getLogger(__name__)
+_IDLE_SECONDS = 0.05
+_WAITING_FOR_ADAPTER_SECONDS = 0.02
+_STOP_SECONDS = 30.0
+
+
+class QueueFullError(CohortError):
+    """As many requests as the server accepts are waiting or running."""
+
+
+class ServerClosingError(CohortError):
+    """The server is about to stop."""
+
+
+@dataclass(eq=False)
+class Subscription:
+    """What one HTTP request hears of its sequences: pairs of their place in the request and an output."""
+
+    loop: asyncio.AbstractEventLoop
+    outputs: asyncio.Queue[tuple[int, StepOutput]] = field(default_factory=asyncio.Queue)
+    numbers: set[int] = field(default_factory=set)
+    is_cancelled: bool = False
+
+
+class EngineThread:
+    """Owns an engine: no other thread touches it.
+
+    Attributes:
+        num_open: Sequences that were accepted and are not finished.
+        on_step: Hears of the outputs of each step, in the engine's thread.
+    """
+
+    def __init__(self, engine: ServingEngine, pool: AdapterPool, *, max_waiting: int) -> None:
+        self._engine, self._pool, self._max_waiting = engine, pool, max_waiting
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._subscribers: dict[int, tuple[Subscription, int]] = {}
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._is_closing = False
+        self.num_open = 0
+        self.on_step: Callable[[Sequence[StepOutput]], None] = lambda _: None
+        self._thread = threading.Thread(target=self._run, name="cohort-engine", daemon=True)
+
+    @property
+    def engine(self) -> ServingEngine:
+        """For numbers that any thread may read."""
+        return self._engine
+
+    @property
+    def pool(self) -> AdapterPool:
+        return self._pool
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, requests: Sequence[SequenceRequest], *, loop: asyncio.AbstractEventLoop) -> Subscription:
+        """Queue the sequences of one HTTP request, all or none.
+
+        Raises:
+            QueueFullError: they are more than there is room for.
+            ServerClosingError: the server takes no more requests.
+        """
+        with self._lock:
+            if self._is_closing:
+                raise ServerClosingError("the server is shutting down")
+            if self.num_open + len(requests) > self._max_waiting:
+                raise QueueFullError(f"{self.num_open} of at most {self._max_waiting} requests are waiting or running")
+            self.num_open += len(requests)
+        subscription = Subscription(loop)
+        self._commands.put(lambda: self._admit(subscription, requests))
+        return subscription
+
+    def cancel(self, subscription: Subscription) -> None:
+        """Forget what is left of a request; nobody listens any more."""
+        self._commands.put(lambda: self._forget(subscription))
+
+    def close(self, *, drain_seconds: float) -> bool:
+        """Take no more requests, let those that run finish for so long, and stop; return whether all finished."""
+        with self._lock:
+            self._is_closing = True
+        deadline = time.monotonic() + drain_seconds
+        while self.num_open and self.is_alive and time.monotonic() < deadline:
+            time.sleep(_IDLE_SECONDS)
+        has_finished = not self.num_open
+        self._stopped.set()
+        self._thread.join(timeout=_STOP_SECONDS)
+        self._pool.close()
+        return has_finished
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._take_commands(block=not self._engine.has_work)
+            if not self._engine.has_work:
+                continue
+            outputs = self._step()
+            if outputs:
+                self.on_step(outputs)
+                self._deliver(outputs)
+            elif not self._engine.scheduler.running:
+                # all that waits waits for adapters
+                self._pool.wait_changed(_WAITING_FOR_ADAPTER_SECONDS)
+        self._fail_all("the server has stopped")
+
+    def _step(self) -> list[StepOutput]:
+        try:
+            return self._engine.step()
+        except Exception as error:  # one bad pass must not end the server
+            _log.exception("a pass failed")
+            reason = "out of memory" if is_out_of_memory(error) else "internal error"
+        # outside of the handler, whose traceback keeps the tensors of the pass
+        self._fail_all(f"{reason} while generating; the request was dropped")
+        release_cached(self._engine.device)
+        return []
+
+    def _take_commands(self, *, block: bool) -> None:
+        try:
+            self._commands.get(timeout=_IDLE_SECONDS)() if block else self._commands.get_nowait()()
+            while True:
+                self._commands.get_nowait()()
+        except queue.Empty:
+            return
+
+    def _admit(self, subscription: Subscription, requests: Sequence[SequenceRequest]) -> None:
+        for place, request in enumerate(requests):
+            if subscription.is_cancelled:
+                self._close_one()
+                continue
+            try:
+                number = self._engine.submit(request)
+            except (CohortError, ValueError) as error:
+                # requests are checked before: only a pool too small for the prompt is left
+                self._close_one()
+                failed = StepOutput(number=-1, token=None, finish=FinishReason.FAILED, error=str(error))
+                self._send([(subscription, place, failed)])
+                continue
+            self._subscribers[number] = (subscription, place)
+            subscription.numbers.add(number)
+
+    def _forget(self, subscription: Subscription) -> None:
+        subscription.is_cancelled = True
+        for number in subscription.numbers:
+            if self._engine.abort(number):
+                self._close_one()
+            self._subscribers.pop(number, None)
+        subscription.numbers.clear()
+
+    def _deliver(self, outputs: Sequence[StepOutput]) -> None:
+        sent = []
+        for output in outputs:
+            found = self._subscribers.get(output.number)
+            if output.finish is not None:
+                self._close_one()
+                self._subscribers.pop(output.number, None)
+            if found is not None:
+                sent.append((*found, output))
+                if output.finish is not None:
+                    found[0].numbers.discard(output.number)
+        self._send(sent)
+
+    def _send(self, entries: Sequence[tuple[Subscription, int, StepOutput]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Subscription, int, StepOutput]]] = {}
+        for entry in entries:
+            by_loop.setdefault(entry[0].loop, []).append(entry)
+        for loop, own in by_loop.items():
+            # a loop that has ended has no client either
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_put_all, own)
+
+    def _fail_all(self, reason: str) -> None:
+        numbers = self._engine.abort_all()
+        self._deliver(
+            [StepOutput(number=number, token=None, finish=FinishReason.FAILED, error=reason) for number in numbers]
+        )
+
+    def _close_one(self) -> None:
+        with self._lock:
+            self.num_open -= 1
+
+
+def _put_all(entries: Sequence[tuple[Subscription, int, StepOutput]]) -> None:
+    for subscription, place, output in entries:
+        subscription.outputs.put_nowait((place, output))

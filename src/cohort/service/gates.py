@@ -1,0 +1,90 @@
+"""What every request passes before its route: the API key, the limit on its body, the count of its answer."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cohort.service.answers import error_body
+
+__all__ = ["Gates"]
+
+
+class Gates:
+    """ASGI middleware. Only paths under ``/v1`` need a key."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        api_keys: tuple[str, ...],
+        max_body_bytes: int,
+        count_answer: Callable[[str, int], None],
+    ) -> None:
+        self._app, self._max_body_bytes, self._count_answer = app, max_body_bytes, count_answer
+        self._keys = tuple(key.encode() for key in api_keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        headers = {name.lower(): value for name, value in scope["headers"]}
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = scope.get("route")
+                # paths that nobody serves share one label
+                self._count_answer(getattr(route, "path", "other"), message["status"])
+            await send(message)
+
+        if self._keys and path.startswith("/v1") and not self._opens(headers.get(b"authorization", b"")):
+            await _refuse(counted, 401, "the API key is missing or wrong: send Authorization: Bearer KEY")
+            return
+        limit = self._max_body_bytes
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > limit:
+            await _refuse(
+                counted, 413, f"the body has {declared[:30].decode('latin-1')} bytes; at most {limit} are allowed"
+            )
+            return
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            if len(body) > limit:
+                await _refuse(counted, 413, f"the body has more than {limit} bytes")
+                return
+            if not message.get("more_body", False):
+                break
+        given = False
+
+        async def replayed() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, replayed, counted)
+
+    def _opens(self, authorization: bytes) -> bool:
+        scheme, _, key = authorization.partition(b" ")
+        # all keys are compared, each in constant time
+        matches = [hmac.compare_digest(key.strip(), own) for own in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+async def _refuse(send: Send, status: int, message: str) -> None:
+    kind = "authentication_error" if status == 401 else "invalid_request_error"
+    body = json.dumps(error_body(message, kind=kind, code=status)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,355 @@
+"""Adapters on their way from disk to host memory to slots of the device, and back: the most recently used stay.
+
+The thread of the engine asks for slots and never waits: reading files happens in a thread of its own, copies to a GPU
+on a stream of their own. Other threads add, replace and remove adapters at any time.
+
+Shapes:  r rank · D entries of a rank row
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.bank import AdapterBank, AdapterState, aligned_rank
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.linear import LoraContext
+from cohort.adapters.peft_format import PeftAdapter, rank_rows_from_peft
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import CohortError, InputError, Problem
+from cohort.kernels.segments import SegmentTable
+from cohort.models.decoder import Decoder
+from cohort.serving.adapter_registry import (
+    AdapterHandle,
+    AdapterRegistry,
+    AdapterVersion,
+    load_version,
+    require_finite,
+)
+from cohort.serving.scheduler import Admission
+
+__all__ = ["AdapterPool", "AdapterPoolSettings", "AdapterStatus"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterPoolSettings:
+    """How many adapters are where; vLLM's names.
+
+    Attributes:
+        max_loras: Most adapters in slots of the device, and so in one pass.
+        max_lora_rank: The largest rank that is accepted.
+        max_cpu_loras: Most adapters whose weights stay in host memory; further ones are read from disk again.
+    """
+
+    max_loras: int = 16
+    max_lora_rank: int = 64
+    max_cpu_loras: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("max_loras", "max_lora_rank", "max_cpu_loras"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterStatus:
+    """An adapter as the server lists it.
+
+    Attributes:
+        version: Grows by each replacement.
+        where: ``device``, ``host`` or ``disk``.
+    """
+
+    name: str
+    path: Path | None
+    r: int
+    version: int
+    where: str
+
+
+@dataclass
+class _Resident:
+    version: AdapterVersion
+    slot: int
+    users: int = 0
+
+
+class AdapterPool:
+    """Satisfies :class:`~cohort.serving.engine.EngineAdapters` for adapters that come and go."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        settings: AdapterPoolSettings | None = None,
+        reserved_names: tuple[str, ...] = (),
+        check: Callable[[Path], None] = lambda _: None,
+    ) -> None:
+        """Allocate the slots.
+
+        Args:
+            reserved_names: Names of the base model.
+            check: Raises an InputError for a directory whose adapter belongs to another base model.
+        """
+        self.settings = settings or AdapterPoolSettings()
+        self._layout, self._check = AdapterLayout(decoder.linears), check
+        self.num_slots = self.settings.max_loras
+        self._bank = AdapterBank(
+            self._layout,
+            num_slots=self.num_slots,
+            num_rank_rows=self.num_slots * aligned_rank(self.settings.max_lora_rank),
+            device=decoder.device,
+            dtype=decoder.dtype,
+            trains=False,
+        )
+        self._registry = AdapterRegistry(reserved_names)
+        # the least recently used first
+        self._residents: OrderedDict[Hashable, _Resident] = OrderedDict()
+        self._on_host: OrderedDict[Hashable, AdapterVersion] = OrderedDict()
+        self._arriving: dict[Hashable, _Arrival] = {}
+        self._starved: set[AdapterHandle] = set()
+        self._failures: list[tuple[Hashable, str]] = []
+        self._reading: set[Hashable] = set()
+        self._lock = threading.RLock()
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cohort-adapters")
+        self._changed = threading.Event()
+        self._on_gpu = decoder.device.type == "cuda"
+        self._copies = torch.cuda.Stream(decoder.device) if self._on_gpu else None
+        self.num_loads = 0
+
+    # ---- names: any thread
+
+    def handle(self, name: str) -> AdapterHandle:
+        """Return what a request for ``name`` holds.
+
+        Raises:
+            UnknownAdapterError: there is no such adapter.
+        """
+        with self._lock:
+            return self._registry.find(name)
+
+    def statuses(self) -> list[AdapterStatus]:
+        with self._lock:
+            found = []
+            for name in self._registry.names:
+                version = self._registry.find(name).version
+                where = (
+                    "device" if version.key in self._residents else "host" if version.rows_rD is not None else "disk"
+                )
+                found.append(
+                    AdapterStatus(name=name, path=version.path, r=version.spec.r, version=version.key[1], where=where)
+                )
+            return found
+
+    def load(self, name: str, path: Path, *, replaces: bool = False) -> AdapterStatus:
+        """Read an adapter directory and give it a name; with ``replaces`` in place of what has the name.
+
+        Requests that run end on the version they began with.
+
+        Raises:
+            InputError: the adapter cannot be used; nothing has changed.
+            NameTakenError: the name is another adapter's.
+        """
+        with self._lock:
+            self._registry.require_free(name, replaces=replaces)
+        self._check(path)
+        spec, rows_rD, digest = load_version(path, layout=self._layout, most_rank=self.settings.max_lora_rank)
+        return self._put(name, spec=spec, rows_rD=rows_rD, path=path, digest=digest, replaces=replaces)
+
+    def publish(self, name: str, spec: AdapterSpec, tensors: Mapping[str, Tensor], *, replaces: bool = True) -> None:
+        """Give weights in memory a name: tensors under PEFT's names. They stay in host memory.
+
+        Raises:
+            InputError, NameTakenError: as :meth:`load`.
+        """
+        rows_rD = rank_rows_from_peft(self._layout, PeftAdapter(spec=spec, tensors=tensors))
+        require_finite(rows_rD, where=name)
+        if spec.r > self.settings.max_lora_rank:
+            raise InputError(
+                Problem(
+                    where=name,
+                    found=f"r {spec.r}",
+                    allowed=f"a rank of at most {self.settings.max_lora_rank}",
+                    hint=f"Raise max_lora_rank to {spec.r}.",
+                )
+            )
+        self._put(name, spec=spec, rows_rD=rows_rD, path=None, digest=b"", replaces=replaces)
+
+    def _put(
+        self, name: str, *, spec: AdapterSpec, rows_rD: Tensor, path: Path | None, digest: bytes, replaces: bool
+    ) -> AdapterStatus:
+        with self._lock:
+            # another thread may have taken the name meanwhile
+            self._registry.require_free(name, replaces=replaces)
+            handle, replaced = self._registry.put(
+                name, spec=spec, rows_rD=self._pinned(rows_rD), path=path, digest=digest
+            )
+            if replaced is not None:
+                self._retire(replaced)
+            self._keep_on_host(handle.version)
+            self._changed.set()
+            version = handle.version
+            return AdapterStatus(name=name, path=path, r=spec.r, version=version.key[1], where="host")
+
+    def unload(self, name: str) -> None:
+        """Take a name away. Requests that have it are answered.
+
+        Raises:
+            UnknownAdapterError: there is no such adapter.
+        """
+        with self._lock:
+            self._retire(self._registry.remove(name))
+
+    def close(self) -> None:
+        """End the thread that reads."""
+        self._reader.shutdown(wait=True, cancel_futures=True)
+
+    def wait_changed(self, timeout_seconds: float) -> None:
+        """Wait until an adapter may have become ready, at most so long."""
+        # a copy to a GPU announces itself to nobody
+        self._changed.wait(0.001 if self._arriving else timeout_seconds)
+        self._changed.clear()
+
+    # ---- slots: the engine's thread
+
+    def acquire(self, adapter: Hashable) -> Admission | None:
+        """Return a slot that stays until it is released; None while the weights are on their way or no slot is free."""
+        if adapter is None:
+            return Admission(slot=None, version=None)
+        assert isinstance(adapter, AdapterHandle), "requests hold handles"
+        with self._lock:
+            self._starved.discard(adapter)
+            version = adapter.version
+            resident = self._residents.get(version.key) or self._bring(adapter, version)
+            if resident is None:
+                return None
+            resident.users += 1
+            self._residents.move_to_end(version.key)
+            return Admission(slot=resident.slot, version=version.key)
+
+    def waits_for_slot(self, adapter: Hashable) -> bool:
+        with self._lock:
+            return adapter in self._starved
+
+    def release(self, adapter: Hashable, version: Hashable) -> None:
+        if adapter is None:
+            return
+        with self._lock:
+            resident = self._residents[version]
+            resident.users -= 1
+            if resident.users == 0 and resident.version.is_retired:
+                self._drop(resident)
+
+    def take_failures(self) -> list[tuple[Hashable, str]]:
+        with self._lock:
+            failures, self._failures = self._failures, []
+            return failures
+
+    def context(self, segments: SegmentTable) -> LoraContext | None:
+        """Return what the linears need; None for a pass of the frozen model alone."""
+        return self._bank.context(segments) if segments.num_adapter_rows else None
+
+    # ---- with the lock held
+
+    def _bring(self, handle: AdapterHandle, version: AdapterVersion) -> _Resident | None:
+        """Move an adapter one step nearer to a slot; return it once it is in one."""
+        rows_rD = version.rows_rD
+        if rows_rD is None:
+            if version.key not in self._reading:
+                self._reading.add(version.key)
+                self._reader.submit(self._read_again, handle, version)
+            return None
+        if version.key in self._on_host:
+            self._on_host.move_to_end(version.key)
+        if not self._make_room(version.spec.r):
+            self._starved.add(handle)
+            return None
+        if self._copies is not None:
+            arrival = self._arriving.get(version.key)
+            if arrival is None:
+                self._arriving[version.key] = _Arrival(rows_rD, like=self._bank.weights_RD, stream=self._copies)
+                return None
+            if not arrival.is_there:
+                return None
+            rows_rD = self._arriving.pop(version.key).rows_rD
+        slot = self._bank.insert(version.spec, AdapterState(weights=rows_rD))
+        self.num_loads += 1
+        resident = self._residents[version.key] = _Resident(version, slot)
+        return resident
+
+    def _make_room(self, r: int) -> bool:
+        """Take slots from adapters that nobody uses until one of rank ``r`` fits; return False if it does not."""
+        for resident in tuple(self._residents.values()):
+            if self._bank.fits(r):
+                return True
+            if resident.users == 0:
+                self._drop(resident)
+        return self._bank.fits(r)
+
+    def _drop(self, resident: _Resident) -> None:
+        self._bank.remove(resident.slot)
+        del self._residents[resident.version.key]
+        self._changed.set()
+
+    def _retire(self, version: AdapterVersion) -> None:
+        self._on_host.pop(version.key, None)
+        self._arriving.pop(version.key, None)
+        resident = self._residents.get(version.key)
+        if resident is not None and resident.users == 0:
+            self._drop(resident)
+
+    def _keep_on_host(self, version: AdapterVersion) -> None:
+        self._on_host[version.key] = version
+        for key, other in tuple(self._on_host.items()):
+            if len(self._on_host) <= self.settings.max_cpu_loras:
+                return
+            if other.path is not None and key != version.key and key not in self._arriving:
+                other.rows_rD = None
+                del self._on_host[key]
+
+    def _pinned(self, rows_rD: Tensor) -> Tensor:
+        rows_rD = rows_rD.to(self._bank.weights_RD.dtype)
+        return rows_rD.pin_memory() if self._on_gpu else rows_rD
+
+    # ---- the reader's thread
+
+    def _read_again(self, handle: AdapterHandle, version: AdapterVersion) -> None:
+        assert version.path is not None, "weights without a path are never dropped"
+        problem, rows_rD = None, None
+        try:
+            _, rows_rD, digest = load_version(version.path, layout=self._layout, most_rank=self.settings.max_lora_rank)
+            if digest != version.digest:
+                problem = f"the files in {version.path} have changed since the adapter was loaded; load it again"
+        except (CohortError, OSError) as error:
+            problem = str(error)
+        with self._lock:
+            self._reading.discard(version.key)
+            if problem is not None or rows_rD is None:
+                self._failures.append((handle, f"adapter {handle.name!r} cannot be read again: {problem}"))
+            else:
+                version.rows_rD = self._pinned(rows_rD)
+                if not version.is_retired:
+                    self._keep_on_host(version)
+            self._changed.set()
+
+
+class _Arrival:
+    """Weights on their way to a GPU."""
+
+    def __init__(self, rows_rD: Tensor, *, like: Tensor, stream: torch.cuda.Stream) -> None:
+        with torch.cuda.stream(stream):
+            self.rows_rD = rows_rD.to(like.device, like.dtype, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+        self.rows_rD.record_stream(torch.cuda.current_stream(like.device))
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self._copied.query())

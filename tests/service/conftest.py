@@ -1,0 +1,34 @@
+"""One server for the tests of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cohort.service.opening import ServedSettings
+from cohort.service.settings import ServerLimits, ServerSettings
+from cohort.serving.adapter_pool import AdapterPoolSettings
+from tests.service.running_server import RunningServer, running, write_served
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_served(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def server(model: Path) -> Iterator[RunningServer]:
+    settings = ServedSettings(
+        model=str(model),
+        adapters=(str(model.parent / "adapters"),),
+        names=("base",),
+        gpus=0,
+        chat_template="chatml",
+        # fewer slots than adapters, so that they take turns
+        pool=AdapterPoolSettings(max_loras=2, max_lora_rank=16),
+    )
+    limits = ServerLimits(max_waiting=64, max_body_bytes=200_000, max_prompts=16)
+    with running(settings, ServerSettings(lora_root=model.parent, limits=limits)) as running_server:
+        yield running_server

@@ -1,0 +1,144 @@
+"""``cohort serve RUN``, the process with its signals, and keys."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cohort.adapter_files.generate import GenerationSettings, generate_from_run
+from cohort.cli.main import main
+from cohort.core.errors import InputError
+from cohort.service.engine_thread import ServerClosingError
+from cohort.service.opening import ServedSettings, open_served
+from cohort.service.server import listen, run_server
+from cohort.service.settings import ServerLimits, ServerSettings
+from tests.cli.tiny_task import write_tiny_task
+from tests.service.running_server import running, write_adapter
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    task = write_tiny_task(folder)
+    with pytest.raises(SystemExit) as caught:
+        main(["tune", str(task), "-o", str(folder / "sums")])
+    assert caught.value.code in (0, None)
+    return folder / "sums"
+
+
+def test_a_run_serves_its_best_adapter_and_trials(run: Path) -> None:
+    settings = ServedSettings(model=str(run), trials=(0, 1), names=("base",), gpus=0)
+    expected = [
+        generate_from_run(run, ["1+2="], settings=GenerationSettings(max_new_tokens=8, is_raw=True), trial_id=trial)
+        for trial in (0, 1)
+    ]
+    with running(settings) as server:
+        answers = [server.complete(f"sums-trial-{trial}", "1+2=", max_tokens=8) for trial in (0, 1)]
+    assert answers == [each.answers[0] for each in expected]
+    with running(ServedSettings(model=str(run), gpus=0)) as server:
+        best = generate_from_run(run, ["1+2="], settings=GenerationSettings(max_new_tokens=8, is_raw=True))
+        assert server.complete("sums", "1+2=", max_tokens=8) == best.answers[0]
+
+
+def test_keys_guard_the_api_and_nothing_else(run: Path) -> None:
+    with running(ServedSettings(model=str(run), gpus=0), ServerSettings(api_keys=("one", "two"))) as server:
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer three"}, 401),
+            ({"Authorization": "Basic one"}, 401),
+            ({"Authorization": "Bearer one"}, 200),
+            ({"Authorization": "bearer two"}, 200),
+        ):
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == status
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        # without the option nothing is loaded at run time
+        answer = server.post(
+            "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "x"}, headers={"Authorization": "Bearer one"}
+        )
+        assert answer.status_code == 400
+        assert "--allow-runtime-lora" in answer.json()["error"]["message"]
+
+
+def test_a_server_drains_on_sigterm(run: Path) -> None:
+    loop, limits = asyncio.new_event_loop(), ServerLimits(drain_seconds=30)
+    opened = open_served(ServedSettings(model=str(run), gpus=0), limits)
+    seen: list[str] = []
+
+    def ask(url: str) -> None:
+        body = {"model": "sums", "prompt": "1", "max_tokens": 110, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
+            for line in response.iter_lines():
+                if line:
+                    seen.append(line)
+                if len(seen) == 2:
+                    signal.raise_signal(signal.SIGTERM)
+
+    asking: list[threading.Thread] = []
+
+    def begin(url: str) -> None:
+        asking.append(threading.Thread(target=ask, args=(url,)))
+        asking[0].start()
+
+    before = signal.getsignal(signal.SIGTERM)
+    with listen("127.0.0.1", 0) as listener:
+        assert run_server(opened, ServerSettings(limits=limits), listener=listener, on_ready=begin)
+    asking[0].join(30)
+    assert seen[-1] == "data: [DONE]"
+    assert len(seen) > 50
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(ServerClosingError):
+        opened.thread.submit([], loop=loop)
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--allow-runtime-lora"], "without --lora-root"),
+        (["--lora-root", "."], "without --allow-runtime-lora"),
+        (["--allow-runtime-lora", "--lora-root", "nowhere"], "which is no directory"),
+        (["--adapters", "nowhere"], "no such directory"),
+        (["--trial", "99"], "99"),
+        (["--kv-cache-gib", "0.0000001"], "for keys and values"),
+        (["--host", "203.0.113.77"], "where no server can listen"),
+    ],
+)
+def test_wrong_options_are_reported(
+    run: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", str(run), "--port", "0", "--gpus", "0", *arguments])
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "anything"])
+    assert caught.value.code == 2
+    assert "pip install 'cohort-lora[serve]'" in capsys.readouterr().err
+
+
+def test_wrong_sources_are_refused(run: Path, tmp_path: Path) -> None:
+    def refused(**settings: object) -> str:
+        with pytest.raises(InputError) as caught:
+            open_served(ServedSettings(gpus=0, **settings), ServerLimits())  # type: ignore[arg-type]
+        return str(caught.value)
+
+    model = run.parent / "model"
+    assert "Name its base model and add --adapters" in refused(model=str(run / "best"))
+    assert "which is no run" in refused(model=str(model), trials=(1,))
+    write_adapter(model, tmp_path / "one", r=4, seed=0)
+    write_adapter(model, tmp_path / "deep" / "one", r=4, seed=0)
+    assert "a second adapter named 'one'" in refused(
+        model=str(model), adapters=(str(tmp_path / "one"), str(tmp_path / "deep"))
+    )

@@ -1,0 +1,155 @@
+"""Adapters wait for slots, come back from disk, and end with the last request that uses them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cohort.adapters.peft_format import read_adapter
+from cohort.core.errors import InputError
+from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
+from cohort.serving.adapter_registry import AdapterHandle, NameTakenError, UnknownAdapterError
+from cohort.serving.scheduler import Admission
+from tests.serving.served import Served, serve
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return serve(tmp_path_factory.mktemp("llama"), "Llama")
+
+
+@pytest.fixture
+def pool(llama: Served) -> Iterator[AdapterPool]:
+    settings = AdapterPoolSettings(max_loras=2, max_lora_rank=8, max_cpu_loras=2)
+    pool = AdapterPool(llama.decoder, settings=settings, reserved_names=("base",))
+    for index, path in enumerate(llama.adapters):
+        pool.load(f"a{index}", path)
+    yield pool
+    pool.close()
+
+
+def acquired(pool: AdapterPool, handle: AdapterHandle) -> Admission:
+    """Acquire an adapter that may have to be read first."""
+    for _ in range(200):
+        admission = pool.acquire(handle)
+        if admission is not None:
+            return admission
+        assert not pool.take_failures()
+        pool.wait_changed(0.05)
+    raise AssertionError("the adapter never arrived")
+
+
+def where(pool: AdapterPool) -> dict[str, str]:
+    return {status.name: status.where for status in pool.statuses()}
+
+
+def test_the_least_recently_used_leaves_its_slot_and_the_host(pool: AdapterPool) -> None:
+    # two fit into host memory, and nothing is on the device yet
+    assert where(pool) == {"a0": "disk", "a1": "host", "a2": "host"}
+    handles = [pool.handle(f"a{index}") for index in range(3)]
+    for handle in handles:
+        pool.release(handle, acquired(pool, handle).version)
+    assert where(pool)["a1"] == "device"
+    assert where(pool)["a2"] == "device"
+    # a0 was read again for its turn
+    assert pool.num_loads == 3
+    pool.release(handles[1], acquired(pool, handles[1]).version)
+    pool.release(handles[0], acquired(pool, handles[0]).version)
+    assert where(pool)["a2"] != "device"
+    assert where(pool)["a1"] == "device"
+
+
+def test_adapters_in_use_keep_their_slots(pool: AdapterPool) -> None:
+    held = [(handle, acquired(pool, handle)) for handle in (pool.handle("a1"), pool.handle("a2"))]
+    third = pool.handle("a0")
+    while pool.acquire(third) is None and not pool.waits_for_slot(third):
+        pool.wait_changed(0.05)
+    assert pool.waits_for_slot(third)
+    pool.release(held[0][0], held[0][1].version)
+    assert acquired(pool, third).slot == held[0][1].slot
+    assert not pool.waits_for_slot(third)
+
+
+def test_the_weights_in_a_slot_are_those_of_the_file(pool: AdapterPool, llama: Served) -> None:
+    admission = acquired(pool, pool.handle("a2"))
+    assert admission.slot is not None
+    stored = read_adapter(llama.adapters[2])
+    rows = pool._bank.rank_rows(admission.slot)
+    module = "model.layers.1.mlp.down_proj"
+    part = pool._bank._parts[module]
+    prefix = f"base_model.model.{module}"
+    assert torch.equal(part.a_RK[rows], stored.tensors[f"{prefix}.lora_A.weight"])
+    assert torch.equal(part.b_RN[rows].T, stored.tensors[f"{prefix}.lora_B.weight"])
+
+
+def test_a_replaced_version_ends_with_its_last_user(pool: AdapterPool, llama: Served) -> None:
+    handle = pool.handle("a2")
+    old = acquired(pool, handle)
+    status = pool.load("a2", llama.adapters[0], replaces=True)
+    assert status.r == 4
+    new = acquired(pool, handle)
+    assert new.version != old.version
+    assert new.slot != old.slot
+    pool.release(handle, old.version)
+    assert len(pool._residents) == 1
+    pool.release(handle, new.version)
+    assert where(pool)["a2"] == "device"
+
+
+def test_what_was_unloaded_is_still_there_for_those_who_hold_it(pool: AdapterPool) -> None:
+    handle = pool.handle("a1")
+    pool.unload("a1")
+    with pytest.raises(UnknownAdapterError, match="adapters: a0, a2"):
+        pool.handle("a1")
+    admission = acquired(pool, handle)
+    pool.release(handle, admission.version)
+    assert not pool._residents
+    with pytest.raises(UnknownAdapterError):
+        pool.unload("a1")
+
+
+def test_names_are_given_once(pool: AdapterPool, llama: Served) -> None:
+    with pytest.raises(NameTakenError, match="'a1' is loaded"):
+        pool.load("a1", llama.adapters[0])
+    with pytest.raises(NameTakenError, match="the name of the base model"):
+        pool.load("base", llama.adapters[0], replaces=True)
+
+
+def test_files_that_changed_meanwhile_are_not_served(pool: AdapterPool, llama: Served, tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(llama.adapters[0], folder)
+    pool.load("changing", folder)
+    handle = pool.handle("changing")
+    # both places in host memory go to others
+    for index in (1, 2):
+        pool.load(f"b{index}", llama.adapters[index])
+    assert where(pool)["changing"] == "disk"
+    shutil.copy(llama.adapters[1] / "adapter_model.safetensors", folder)
+    shutil.copy(llama.adapters[1] / "adapter_config.json", folder)
+    assert pool.acquire(handle) is None
+    failures: list[tuple[object, str]] = []
+    for _ in range(200):
+        failures += pool.take_failures()
+        if failures:
+            break
+        pool.wait_changed(0.05)
+    assert failures[0][0] is handle
+    assert "have changed since the adapter was loaded" in failures[0][1]
+
+
+def test_weights_in_memory_are_published_and_checked(pool: AdapterPool, llama: Served) -> None:
+    stored = read_adapter(llama.adapters[1])
+    pool.publish("live", stored.spec, stored.tensors)
+    assert acquired(pool, pool.handle("live")).slot is not None
+    broken = {name: tensor * float("nan") for name, tensor in stored.tensors.items()}
+    with pytest.raises(InputError, match="not finite"):
+        pool.publish("live", stored.spec, broken)
+
+
+def test_senseless_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_loras must be at least 1"):
+        AdapterPoolSettings(max_loras=0)
