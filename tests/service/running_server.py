@@ -35,8 +35,9 @@ def write_adapter(model: Path, folder: Path, *, r: int, seed: int, scale: float 
     layout = AdapterLayout(linears)
     folder.mkdir(parents=True, exist_ok=True)
     weights = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(seed)) * scale
-    (folder / WEIGHTS_FILE).write_bytes(serialised_weights(layout, weights))
-    config = adapter_config(AdapterSpec(r=r, lora_alpha=r), base_model=str(model), target_modules=["q_proj"])
+    spec = AdapterSpec(r=r, lora_alpha=r)
+    (folder / WEIGHTS_FILE).write_bytes(serialised_weights(layout, weights, spec=spec))
+    config = adapter_config(spec, base_model=str(model), target_modules=["q_proj"])
     (folder / CONFIG_FILE).write_text(json.dumps(config))
     return folder
 

@@ -100,11 +100,12 @@ class AdapterPool:
         """
         self.settings = settings or AdapterPoolSettings()
         self._layout, self._check = AdapterLayout(decoder.linears), check
-        self.num_slots = self.settings.max_loras
+        self.num_slots, most_rank = self.settings.max_loras, self.settings.max_lora_rank
         self._bank = AdapterBank(
             self._layout,
             num_slots=self.num_slots,
-            num_rank_rows=self.num_slots * aligned_rank(self.settings.max_lora_rank),
+            # magnitudes take one row more: one such adapter always fits
+            num_rank_rows=max(self.num_slots * aligned_rank(most_rank), aligned_rank(most_rank + 1)),
             device=decoder.device,
             dtype=decoder.dtype,
             trains=False,
@@ -171,7 +172,7 @@ class AdapterPool:
         """
         rows_rD = rank_rows_from_peft(self._layout, PeftAdapter(spec=spec, tensors=tensors))
         require_finite(rows_rD, where=name)
-        if spec.r > self.settings.max_lora_rank:
+        if spec.num_factor_rows > self.settings.max_lora_rank:
             raise InputError(
                 Problem(
                     where=name,
@@ -268,7 +269,7 @@ class AdapterPool:
             return None
         if version.key in self._on_host:
             self._on_host.move_to_end(version.key)
-        if not self._make_room(version.spec.r):
+        if not self._make_room(version.spec):
             self._starved.add(handle)
             return None
         if self._copies is not None:
@@ -284,14 +285,14 @@ class AdapterPool:
         resident = self._residents[version.key] = _Resident(version, slot)
         return resident
 
-    def _make_room(self, r: int) -> bool:
-        """Take slots from adapters that nobody uses until one of rank ``r`` fits; return False if it does not."""
+    def _make_room(self, spec: AdapterSpec) -> bool:
+        """Take slots from adapters that nobody uses until one more fits; return False if it does not."""
         for resident in tuple(self._residents.values()):
-            if self._bank.fits(r):
+            if self._bank.fits(spec):
                 return True
             if resident.users == 0:
                 self._drop(resident)
-        return self._bank.fits(r)
+        return self._bank.fits(spec)
 
     def _drop(self, resident: _Resident) -> None:
         self._bank.remove(resident.slot)

@@ -80,7 +80,7 @@ def load_version(path: Path, *, layout: AdapterLayout, most_rank: int) -> tuple[
     digest = _digest(path)
     try:
         adapter = read_adapter(path)
-        rows_rD = rank_rows_from_peft(layout, adapter) if adapter.spec.r <= most_rank else None
+        rows_rD = rank_rows_from_peft(layout, adapter) if adapter.spec.num_factor_rows <= most_rank else None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         # JSON and tensors that are whole but not an adapter's
         raise InputError(
