@@ -36,7 +36,7 @@ def write_adapter(model: Path, folder: Path, *, r: int, seed: int, scale: float 
     folder.mkdir(parents=True, exist_ok=True)
     weights = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(seed)) * scale
     spec = AdapterSpec(r=r, lora_alpha=r)
-    (folder / WEIGHTS_FILE).write_bytes(serialised_weights(layout, weights, spec=spec))
+    (folder / WEIGHTS_FILE).write_bytes(serialised_weights(layout, spec, weights))
     config = adapter_config(spec, base_model=str(model), target_modules=["q_proj"])
     (folder / CONFIG_FILE).write_text(json.dumps(config))
     return folder
