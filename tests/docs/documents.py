@@ -10,8 +10,8 @@ from tests.conftest import REPOSITORY
 
 __all__ = ["Block", "blocks_of", "documents"]
 
-# the first line of a block that a machine without these cannot run
-MARKERS = ("# hub", "# GPU and hub", "# GPU", "# shared data")
+# the first line of a block that a machine without these cannot run; test_serving_page.py has a server
+MARKERS = ("# hub", "# GPU and hub", "# GPU", "# shared data", "# server")
 
 
 @dataclass(frozen=True, kw_only=True)

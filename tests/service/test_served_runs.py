@@ -60,7 +60,7 @@ def test_keys_guard_the_api_and_nothing_else(run: Path) -> None:
         answer = server.post(
             "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "x"}, headers={"Authorization": "Bearer one"}
         )
-        assert answer.status_code == 400
+        assert answer.status_code == 403
         assert "--allow-runtime-lora" in answer.json()["error"]["message"]
 
 
@@ -70,7 +70,8 @@ def test_a_server_drains_on_sigterm(run: Path) -> None:
     seen: list[str] = []
 
     def ask(url: str) -> None:
-        body = {"model": "sums", "prompt": "1", "max_tokens": 110, "ignore_eos": True, "stream": True}
+        body = {"model": "sums", "prompt": "1", "max_tokens": 110, "ignore_eos": True, "stream": True, "seed": 1}
+        body["stream_options"] = {"include_usage": True}
         with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as response:
             for line in response.iter_lines():
                 if line:
@@ -89,7 +90,7 @@ def test_a_server_drains_on_sigterm(run: Path) -> None:
         assert run_server(opened, ServerSettings(limits=limits), listener=listener, on_ready=begin)
     asking[0].join(30)
     assert seen[-1] == "data: [DONE]"
-    assert len(seen) > 50
+    assert '"completion_tokens": 110' in seen[-2]
     assert signal.getsignal(signal.SIGTERM) is before
     with pytest.raises(ServerClosingError):
         opened.thread.submit([], loop=loop)
@@ -142,3 +143,35 @@ def test_wrong_sources_are_refused(run: Path, tmp_path: Path) -> None:
     assert "a second adapter named 'one'" in refused(
         model=str(model), adapters=(str(tmp_path / "one"), str(tmp_path / "deep"))
     )
+
+
+def test_a_sweep_publishes_its_best_adapter(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run.parent
+    settings = ServerSettings(api_keys=("key",), lora_root=folder)
+    task = str(folder / "task.yaml")
+
+    def tuned(*options: str) -> int:
+        with pytest.raises(SystemExit) as caught:
+            main(["tune", task, "-o", str(folder / "published"), *options])
+        return int(str(caught.value.code or 0))
+
+    with running(ServedSettings(model=str(folder / "model"), names=("base",), gpus=0), settings) as server:
+        assert tuned("--publish", server.url) == 2
+        assert "Set COHORT_API_KEY" in capsys.readouterr().err
+        monkeypatch.setenv("COHORT_API_KEY", "key")
+        assert tuned("--publish", server.url, "--publish-as", "base") == 2
+        assert "Choose another name with --publish-as" in capsys.readouterr().err
+        assert tuned("--publish-as", "x") == 2
+        assert not (folder / "published").exists(), "a server that refuses is found before training"
+        assert tuned("--publish", f"{server.url}/v1") == 0
+        best = generate_from_run(
+            folder / "published", ["1+2="], settings=GenerationSettings(max_new_tokens=8, is_raw=True)
+        )
+        headers = {"Authorization": "Bearer key"}
+        body = {"model": "published", "prompt": "1+2=", "max_tokens": 8, "temperature": 0}
+        answer = server.post("/v1/completions", body, headers=headers)
+        assert answer.json()["choices"][0]["text"] == best.answers[0]
+    assert tuned("--on-existing", "resume", "--publish", server.url) == 2
+    assert "Start the server, or correct the address" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def acquired(pool: AdapterPool, handle: AdapterHandle) -> Admission:
 
 
 def where(pool: AdapterPool) -> dict[str, str]:
-    return {status.name: status.where for status in pool.statuses()}
+    return {status.name: status.residence for status in pool.statuses()}
 
 
 def test_the_least_recently_used_leaves_its_slot_and_the_host(pool: AdapterPool) -> None:

@@ -19,6 +19,8 @@ _OWN_OPTIONS = (
     "--warm-start",
     "--wait",
     "--on-existing",
+    "--publish",
+    "--publish-as",
 )
 
 

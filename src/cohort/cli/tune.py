@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,6 +35,19 @@ def tune(
             "--on-existing", help="If RUN_DIR holds a run: continue it, remove it and start again, or refuse."
         ),
     ] = "error",
+    publish: Annotated[
+        str | None,
+        typer.Option(
+            "--publish",
+            metavar="URL",
+            help="A running `cohort serve` that answers with the best adapter once the sweep ends.",
+            show_default=False,
+        ),
+    ] = None,
+    publish_as: Annotated[
+        str | None,
+        typer.Option("--publish-as", metavar="NAME", help="The adapter's name there.  [default: RUN_DIR's name]"),
+    ] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -54,6 +69,7 @@ def tune(
         loaded = load_fitting_task(task, context.obj or (), also=() if occupied is None else (occupied,))
         if occupied is not None:
             raise InputError(occupied)
+        announce = _announcement(directory, publish, name=publish_as)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
         from cohort.engine.tune import tune as tune_task
@@ -68,6 +84,35 @@ def tune(
                     _remove(loaded, directory)
                 tune_task(loaded, run_directory, watcher=watcher)
         print_results(run_directory, as_json=as_json)
+        announce()
+
+
+def _announcement(directory: RunDirectory, url: str | None, *, name: str | None) -> Callable[[], None]:
+    """Return what tells the server at ``url`` of the best adapter, once it is known that the server will take it."""
+    from cohort.core.errors import InputError, Problem
+    from cohort.core.place import Place
+
+    if url is None:
+        if name is None:
+            return lambda: None
+        raise InputError(
+            Problem(
+                where=Place(option="command line --publish-as"),
+                found="--publish-as without --publish",
+                allowed="--publish URL, the server",
+                hint="Add --publish URL, or leave it out.",
+            )
+        )
+    from cohort.integrations.publish import AdapterServer
+
+    server, chosen = AdapterServer.at(url), name or directory.root.resolve().name
+    server.check(chosen, directory.best)
+
+    def announce() -> None:
+        server.load(chosen, directory.best)
+        print(f"{url} answers requests for {chosen} with it", file=sys.stderr)
+
+    return announce
 
 
 def _continue(task: TaskFile, directory: RunDirectory, *, watcher: ProgressWatcher) -> None:

@@ -12,7 +12,11 @@ from cohort.service.schema import LoadAdapterRequest, UnloadAdapterRequest, pars
 from cohort.service.served_model import ServedModel
 from cohort.service.settings import ServerSettings
 
-__all__ = ["AdapterRoutes", "path_below"]
+__all__ = ["AdapterRoutes", "NotAllowedError", "path_below"]
+
+
+class NotAllowedError(InputError):
+    """The server was started without permission for this."""
 
 
 class AdapterRoutes:
@@ -50,7 +54,8 @@ class AdapterRoutes:
         """Load an adapter below the server's folder of adapters.
 
         Raises:
-            InputError: loading is not allowed, the path is outside, or the adapter does not fit.
+            NotAllowedError: loading is not allowed, or the path is outside.
+        InputError: the adapter does not fit.
             NameTakenError: the name is taken and ``load_inplace`` is False.
         """
         asked = parse_body(LoadAdapterRequest, body)
@@ -62,7 +67,7 @@ class AdapterRoutes:
         """Unload an adapter; its running requests are finished.
 
         Raises:
-            InputError: loading and unloading is not allowed.
+            NotAllowedError: loading and unloading is not allowed.
             UnknownAdapterError: there is no such adapter.
         """
         asked = parse_body(UnloadAdapterRequest, body)
@@ -72,7 +77,7 @@ class AdapterRoutes:
 
     def _required_root(self) -> Path:
         if self._root is None:
-            raise InputError(
+            raise NotAllowedError(
                 Problem(
                     where="server",
                     found="a request to change adapters at run time",
@@ -87,7 +92,7 @@ def path_below(root: Path, given: str) -> Path:
     """Return the path that ``given`` names; relative ones begin at ``root``.
 
     Raises:
-        InputError: it leads outside of ``root``, also through links, or it is no path.
+        NotAllowedError: it leads outside of ``root``, also through links, or it is no path.
     """
     top = root.resolve()
     try:
@@ -97,7 +102,7 @@ def path_below(root: Path, given: str) -> Path:
     except (OSError, ValueError, RuntimeError):
         is_below = False
     if not is_below:
-        raise InputError(
+        raise NotAllowedError(
             Problem(
                 where=Place(key=("lora_path",)),
                 found=repr(given[:200]),

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.exceptions import HTTPException
 
 from cohort.core.errors import CohortError, InputError
-from cohort.service.adapter_routes import AdapterRoutes
+from cohort.service.adapter_routes import AdapterRoutes, NotAllowedError
 from cohort.service.answers import AnswerFormat, Choice, error_body, stream_event
 from cohort.service.engine_thread import EngineThread, QueueFullError, ServerClosingError, Subscription
 from cohort.service.gates import Gates
@@ -27,13 +27,20 @@ __all__ = ["build_app"]
 
 _RETRY_SECONDS = "1"
 _STATUS_OF = {
+    NotAllowedError: 403,
     InputError: 400,
     UnknownAdapterError: 404,
     NameTakenError: 409,
     QueueFullError: 429,
     ServerClosingError: 503,
 }
-_KIND_OF = {404: "not_found_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+_KIND_OF = {
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
 
 
 class GenerationFailedError(CohortError):

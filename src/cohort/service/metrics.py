@@ -77,7 +77,7 @@ class ServerMetrics:
             self._waiting: len(scheduler.waiting) + len(scheduler.preempted),
             self._cache: blocks.num_used / blocks.num_blocks,
             self._adapters: len(statuses),
-            self._resident: sum(status.where == "device" for status in statuses),
+            self._resident: sum(status.residence == "device" for status in statuses),
             self._preemptions: scheduler.num_preemptions,
             self._hits: blocks.num_hits,
         }

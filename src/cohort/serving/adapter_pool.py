@@ -64,14 +64,14 @@ class AdapterStatus:
 
     Attributes:
         version: Grows by each replacement.
-        where: ``device``, ``host`` or ``disk``.
+        residence: ``device``, ``host`` or ``disk``.
     """
 
     name: str
     path: Path | None
     r: int
     version: int
-    where: str
+    residence: str
 
 
 @dataclass
@@ -141,11 +141,13 @@ class AdapterPool:
             found = []
             for name in self._registry.names:
                 version = self._registry.find(name).version
-                where = (
+                residence = (
                     "device" if version.key in self._residents else "host" if version.rows_rD is not None else "disk"
                 )
                 found.append(
-                    AdapterStatus(name=name, path=version.path, r=version.spec.r, version=version.key[1], where=where)
+                    AdapterStatus(
+                        name=name, path=version.path, r=version.spec.r, version=version.key[1], residence=residence
+                    )
                 )
             return found
 
@@ -197,7 +199,7 @@ class AdapterPool:
             self._keep_on_host(handle.version)
             self._changed.set()
             version = handle.version
-            return AdapterStatus(name=name, path=path, r=spec.r, version=version.key[1], where="host")
+            return AdapterStatus(name=name, path=path, r=spec.r, version=version.key[1], residence="host")
 
     def unload(self, name: str) -> None:
         """Take a name away. Requests that have it are answered.
