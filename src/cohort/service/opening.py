@@ -18,7 +18,7 @@ from cohort.machine.machine import Machine, choose_machine
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
 from cohort.models.weights import load_decoder, load_tokenizer
-from cohort.prepare.record_facts import model_fingerprint
+from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
 from cohort.service.adapter_folders import adapter_folders, recorded_base_hash
 from cohort.service.engine_thread import EngineThread
