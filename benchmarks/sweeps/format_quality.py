@@ -10,9 +10,10 @@ their errors larger than those of models that people train.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
-import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +21,75 @@ from scipy.stats import spearmanr
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.bd_quality import tasks
-from cohort.engine.tune import tune
-from cohort.runs.reader import RunReader
+from cohort.adapters.spec import AdapterSpec
+from cohort.data.loading import load_dataset
+from cohort.models.targets import select_linears
+from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.tasks.loading import task_from_mapping
+from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.optimizers import optimizer_for
+from cohort.training.trial import TrialSpec
 
 QUESTION = "What do quantised frozen weights and 8-bit optimizer states cost in quality?"
-PLAIN: dict[str, Any] = {}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": PLAIN,
-    "fp8": {"quantization": "fp8"},
-    "int8": {"quantization": "int8"},
-    "nf4": {"quantization": "nf4"},
-    "adamw_8bit": {"training": {"optim": "adamw_8bit"}},
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """What a sweep is trained with."""
+
+    quantization: str = "none"
+    optim: str = "adamw"
+
+
+VARIANTS = {
+    "plain": Variant(),
+    "fp8": Variant(quantization="fp8"),
+    "int8": Variant(quantization="int8"),
+    "nf4": Variant(quantization="nf4"),
+    "adamw_8bit": Variant(optim="adamw_8bit"),
 }
 RATES, RANKS = (3e-4, 1e-3, 3e-3, 1e-2), (4, 16)
 
 
-def final_losses(task: dict[str, Any], variant: dict[str, Any], *, seed: int, steps: int) -> list[float]:
-    """Return the validation loss of every trial at its end, in the order of the grid."""
-    every = {
-        **task,
-        **{key: value for key, value in variant.items() if key != "training"},
-        "dataset": {**task["dataset"], "validation": 0.2, "on_long_rows": "truncate", "max_train_samples": 1200},
-        "training": {"max_steps": steps, "batch_size": 4, "seed": seed, **variant.get("training", {})},
-        "search": {"sampler": "grid", "space": {"learning_rate": list(RATES), "r": list(RANKS)}},
-        "evaluation": {"max_examples": 64, "every_fraction": 0.5, "finalists": 0, "max_cost_fraction": 10.0},
-        "early_exit": "none",
-        "num_gpus": 0,
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        tune(task_from_mapping(every, base_directory=Path.cwd()), Path(folder) / "run")
-        with RunReader.open(Path(folder) / "run" / "run.db") as reader:
-            return [reader.log.evaluations(trial.trial_id)[-1].validation_loss for trial in reader.trials()]
+class Study:
+    """One task: its model and its rows."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        dataset = {**task["dataset"], "validation": 0.2, "on_long_rows": "truncate", "max_train_samples": 800}
+        loaded = task_from_mapping({**task, "dataset": dataset}, base_directory=Path.cwd())
+        self.directory, self.modules = Path(task["model_name_or_path"]), task["lora"]["target_modules"]
+        tokenizer = load_tokenizer(self.directory)
+        data = load_dataset(loaded.dataset_settings(), tokenizer=tokenizer, evaluation_max_examples=64)
+        self.train, self.validation = data.train, data.validation
+
+    def final_losses(self, variant: Variant, *, seed: int, steps: int) -> list[float]:
+        """Return the validation loss of every trial at its end, in the order of the grid; all train in one pack."""
+        decoder = load_decoder(self.directory, dtype="float32", weight_format=variant.quantization)
+        linears = select_linears(self.modules, paths=decoder.linears)
+        executor = Executor(
+            decoder,
+            target_linears={name: decoder.linears[name] for name in linears},
+            train_rows=self.train,
+            settings=ExecutorSettings(num_slots=8, num_rank_rows=128, token_budget=2048, evaluation_token_budget=4096),
+            optimizer=optimizer_for((variant.optim,)),
+        )
+        for number, (rate, r) in enumerate(itertools.product(RATES, RANKS)):
+            executor.load(
+                TrialSpec(
+                    trial_id=number,
+                    seed=seed,
+                    adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
+                    learning_rate=rate,
+                    batch_size=4,
+                    num_steps=steps,
+                    optim=variant.optim,
+                )
+            )
+        for _ in range(steps):
+            executor.step()
+        rows = range(len(self.validation))
+        found = executor.evaluate(executor.resident, rows=self.validation, row_ids=rows)
+        return [found[trial_id].loss for trial_id in sorted(found)]
 
 
 def compare(found: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
@@ -74,21 +112,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shared", type=Path, required=True, help="folder with models/ and data/")
     parser.add_argument("--variants", nargs="+", choices=sorted(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--tiny", action="store_true", help="two steps of one seed, to try the script")
     parser.add_argument("--out", type=Path, default=RESULTS / "format_quality.json")
     options = parser.parse_args(arguments)
     steps, seeds = (2, [0]) if options.tiny else (options.steps, options.seeds)
     rows: list[dict[str, Any]] = []
     for name, task in tasks(options.shared).items():
-        plain = {seed: final_losses(task, PLAIN, seed=seed, steps=steps) for seed in seeds}
+        study = Study(task)
+        plain = {seed: study.final_losses(VARIANTS["plain"], seed=seed, steps=steps) for seed in seeds}
         for seed in seeds[1:]:
             rows.append(
                 {"task": name, "variant": "another seed", "seed": seed, **compare(plain[seed], plain[seeds[0]])}
             )
         for variant in (each for each in options.variants if each != "plain"):
             for seed in seeds:
-                found = final_losses(task, VARIANTS[variant], seed=seed, steps=steps)
+                found = study.final_losses(VARIANTS[variant], seed=seed, steps=steps)
                 rows.append({"task": name, "variant": variant, "seed": seed, **compare(found, plain[seed])})
             print_table(rows, columns=list(rows[0]))
             write_result(
