@@ -216,8 +216,17 @@ def _config(shape: str, layers: int) -> DecoderConfig:
 
 
 def _clock_rate() -> float:
-    # what torch.cuda._sleep counts; a rate near boost is within a few percent of what the device holds
-    return 1.0 if not torch.cuda.is_available() else 1e3 * torch.cuda.get_device_properties(0).clock_rate
+    # cycles that torch.cuda._sleep counts in a second, measured: the clock moves with the load
+    if not torch.cuda.is_available():
+        return 1.0
+    cycles = 20_000_000
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(cycles)
+    start.record()
+    torch.cuda._sleep(cycles)
+    stop.record()
+    stop.synchronize()
+    return cycles / (start.elapsed_time(stop) * 1e-3)
 
 
 def _ratio(rows: Sequence[Mapping[str, Any]], shape: str, stream: str, r: int) -> float:

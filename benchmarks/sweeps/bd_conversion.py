@@ -31,9 +31,10 @@ from cohort.tasks.loading import task_from_mapping
 from cohort.training.distillation import distill
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.input_grams import input_grams
+from cohort.training.schedules import Schedule
 from cohort.training.trial import TrialSpec, TrialState
 
-_BATCH, _RATE = 4, 1e-2
+_BATCH, _RATE = 4, 5e-3
 # the start is near: at the rate of training AdamW leaves it before it learns
 _DISTILLATION_RATE = _RATE / 10
 
@@ -76,7 +77,16 @@ class Study:
 
 
 def _trial(adapter: AdapterSpec, *, steps: int) -> TrialSpec:
-    return TrialSpec(trial_id=0, seed=0, adapter=adapter, learning_rate=_RATE, batch_size=_BATCH, num_steps=steps)
+    return TrialSpec(
+        trial_id=0,
+        seed=0,
+        adapter=adapter,
+        learning_rate=_RATE,
+        batch_size=_BATCH,
+        num_steps=steps,
+        schedule=Schedule.COSINE,
+        warmup_ratio=0.05,
+    )
 
 
 def convert(study: Study, name: str, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort.adapters.bank import AdapterBank, AdapterState, BankFullError, Moment
+from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.adapters.block_factors import outside_blocks
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 
@@ -96,3 +98,19 @@ def test_an_adapter_without_moments_begins_with_zeros() -> None:
     found = bank.read(slot)
     assert found.weights.all()
     assert not any(moment.any() for moment in found.moments.values())
+
+
+def test_gradients_outside_of_blocks_are_zeros_before_an_update_even_where_they_are_nan() -> None:
+    layout = AdapterLayout({"l.q_proj": (3, 4), "l.o_proj": (4, 3)})
+    blocks = BlockDiagonal(nblocks=2)
+    bank = AdapterBank(layout, num_slots=2, num_rank_rows=32)
+    plain, own = (
+        bank.insert(spec, AdapterState(weights=torch.ones(4, layout.width)))
+        for spec in (AdapterSpec(r=4, lora_alpha=8.0), AdapterSpec(r=4, lora_alpha=8.0, use_bdlora=blocks))
+    )
+    bank.grads_RD.fill_(float("nan"))
+    bank.before_update((plain, own))
+    outside = outside_blocks(layout, blocks).repeat_interleave(2, dim=0)
+    assert not bank.grads_RD[bank.rank_rows(own)][outside].any()
+    assert bank.grads_RD[bank.rank_rows(own)][~outside].isnan().all()
+    assert bank.grads_RD[bank.rank_rows(plain)].isnan().all()

@@ -210,20 +210,22 @@ def test_evaluation_does_not_depend_on_who_is_beside(decoder: Decoder) -> None:
     assert base == empty
 
 
+# with and without blocks
+@pytest.mark.parametrize("subject", [SUBJECTS[0], SUBJECTS[4]], ids=["lora", "bdlora"])
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_poisoned_adapter_leaves_the_others_bits_alone(decoder: Decoder, poison: float) -> None:
-    expected = alone(decoder, SUBJECTS[0])
+def test_a_poisoned_adapter_leaves_the_others_bits_alone(decoder: Decoder, poison: float, subject: TrialSpec) -> None:
+    expected = alone(decoder, subject)
     executor = executor_for(decoder)
     executor.load(NEIGHBOURS[0])
-    executor.load(SUBJECTS[0])
-    executor.load(NEIGHBOURS[1])
+    executor.load(subject)
+    executor.load(NEIGHBOURS[4])
     events = list(executor.step())
-    for victim in (NEIGHBOURS[0], NEIGHBOURS[1]):
+    for victim in (NEIGHBOURS[0], NEIGHBOURS[4]):
         executor.bank.weights_RD[executor.bank.rank_rows(executor.slot_of(victim.trial_id))] = poison
     poisoned = [event for _ in range(STEPS - 1) for event in executor.step()]
     bad = [event for event in poisoned if event.trial_id == NEIGHBOURS[0].trial_id]
     assert all(event.loss != event.loss or event.loss == float("inf") for event in bad)
-    assert_same(outcome(executor, SUBJECTS[0], events + poisoned), expected)
+    assert_same(outcome(executor, subject, events + poisoned), expected)
 
 
 def test_a_step_of_some_residents_leaves_the_rest_alone(decoder: Decoder) -> None:
