@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from cohort.adapters.bank import aligned_rank
+from cohort.adapters.block_diagonal import BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
@@ -160,3 +162,11 @@ def test_a_cpu_with_a_limit_has_smaller_passes() -> None:
     assert sizes.executor.token_budget == 512
     free = sizes_on(cpu, layout=layout, longest_row=100)
     assert free.executor.token_budget == 2048
+
+
+def test_blocks_take_a_byte_for_each_of_them_and_each_column() -> None:
+    blocks = BlockDiagonal(nblocks=8)
+    with_blocks = [replace(spec, adapter=replace(spec.adapter, use_bdlora=blocks)) for spec in grid()]
+    inputs = SizeInputs(specs=[*grid(), *with_blocks], layout=LAYOUT_8B, machine=gpu(80), longest_row=512)
+    assert inputs.mask_bytes == 8 * LAYOUT_8B.width
+    assert SizeInputs(specs=grid(), layout=LAYOUT_8B, machine=gpu(80), longest_row=512).mask_bytes == 0
