@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cohort.core.errors import InputError
 from cohort.data.settings import RowReading
 from cohort.tasks.loading import load_task
 from cohort.tasks.objective_keys import LOSS_TYPES, OBJECTIVE_VALUES
+from cohort.tasks.trial_values import added_parameters
 from cohort.training.objectives import OBJECTIVES
 from tests.tasks.task_files import BASE, problems_of, write
 
@@ -92,3 +94,11 @@ def test_what_does_not_fit_is_named(folder: Path, addition: str, key: str, found
     assert str(problem.where).endswith(key)
     assert found in problem.found
     assert hint in problem.hint
+
+
+def test_a_trial_that_a_person_adds_has_values_of_its_objective(folder: Path) -> None:
+    task = load_task(write(folder, BASE + "objective: dpo\n"))
+    assert added_parameters(task, {"beta": 0.4})["beta"] == 0.4
+    for values, found in (({"simpo_gamma": 1.0}, "simpo_gamma with dpo"), ({"loss_type": "kto"}, "'kto'")):
+        with pytest.raises(InputError, match=found):
+            added_parameters(task, values)

@@ -19,7 +19,16 @@ from cohort.tasks.objective_keys import (
     ObjectiveKeys,
 )
 
-__all__ = ["ObjectiveSection", "objective_schema", "parse_objective", "plain_objective"]
+__all__ = [
+    "ObjectiveSection",
+    "loss_type_refusals",
+    "objective_schema",
+    "objective_value_refusals",
+    "parse_objective",
+    "plain_objective",
+    "smoothing_refusals",
+    "unread_key",
+]
 
 _FIELDS: Mapping[str, SettingField] = setting_fields(ObjectiveKeys)
 _NAMES = tuple(OBJECTIVE_VALUES)
@@ -127,6 +136,15 @@ def smoothing_refusals(kinds: list[Any], *, at: tuple[str, ...]) -> list[Refusal
         for kind in kinds
         if kind not in SMOOTHED
     ]
+
+
+def objective_value_refusals(objective: str, name: str, value: Any) -> list[Refusal]:
+    """Return why one value of a hyperparameter cannot be an objective's; nothing for those of other sections."""
+    if name not in _FIELDS:
+        return []
+    if name not in OBJECTIVE_VALUES[objective]:
+        return [unread_key(name, objective=objective)]
+    return loss_type_refusals([value], objective=objective, at=(name,)) if name == "loss_type" else []
 
 
 def parse_objective(value: object) -> object:

@@ -10,6 +10,7 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place, dotted
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
+from cohort.tasks.objective_section import objective_value_refusals
 from cohort.tasks.overrides import parse_overrides
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import Configuration, Constant, MultipleOf, Value
@@ -87,6 +88,9 @@ def _parsed(task: TaskFile, values: Mapping[str, Any]) -> tuple[dict[str, Value 
         where = Place(option=f"--{name}")
         if name not in SEARCHABLE:
             problems.append(_shared_key(name, where=where))
+            continue
+        if refusals := objective_value_refusals(task.objective.type, name, value):
+            problems += [replace(refusal, at=()).problem(where) for refusal in refusals]
             continue
         # one value, not the list that a search takes
         kind = SEARCHABLE[name]
