@@ -62,7 +62,8 @@ def test_a_nan_stays_in_its_group() -> None:
     terms_G = group_terms(losses_T, MIXED, STEPS)
     assert terms_G.isnan().tolist() == [True, *[False] * 6]
     (gradient_T,) = torch.autograd.grad(terms_G[1:].sum(), losses_T)
-    assert torch.isfinite(gradient_T).all()
+    own = sum(len(entry.sample.tokens) for entry in MIXED[:2])
+    assert torch.isfinite(gradient_T[own:]).all()
 
 
 def test_terms_of_several_groups_at_once_are_those_of_each() -> None:
@@ -85,9 +86,7 @@ def test_what_the_reference_is_asked_is_what_terms_subtract() -> None:
     entries = entries_of(0, range(2), size=2)
     losses_T = losses_of(entries)
     own = (-answer_losses(losses_T, [entry.sample for entry in entries])).tolist()
-    compared = [
-        replace(entry, sample=replace(entry.sample, reference_logp=logp))
-        for entry, logp in zip(entries, own, strict=True)
-    ]
+    samples = [replace(entry.sample, reference_logp=logp) for entry, logp in zip(entries, own, strict=True)]
+    compared = [replace(entry, sample=sample) for entry, sample in zip(entries, samples, strict=True)]
     (term,) = group_terms(losses_T, compared, {0: StepTerms(objective=DPO, divisor=1)}).tolist()
     assert term == -float(torch.nn.functional.logsigmoid(torch.zeros((), dtype=torch.float64)))
