@@ -37,3 +37,10 @@ def test_export_refuses_what_is_not_there(folder: Path, capsys: pytest.CaptureFi
     code, _, err = cohort(capsys, "export", str(folder / "run"), "-o", str(tmp_path))
     assert code == 2
     assert "not empty" in err
+
+
+def test_the_run_itself_is_no_place_and_nothing_to_delete(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, shown = cohort(capsys, "export", folder / "run", "-o", folder / "run")
+    assert code == 2
+    assert "Choose another directory.\n" in shown
+    assert "delete" not in shown

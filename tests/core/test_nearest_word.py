@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cohort.core.nearest_word import nearest_word
+from cohort.core.nearest_word import nearest_file, nearest_word
 
 SAMPLERS = ("grid", "random", "tpe")
 FORMATS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preference")
@@ -28,3 +28,10 @@ METRICS = ("loss", "contains", "exact_match", "number_match", "rouge_l", "token_
 )
 def test_the_word_that_was_meant(word: object, options: tuple[str, ...], meant: str | None) -> None:
     assert nearest_word(word, options) == meant
+
+
+def test_a_file_is_near_by_its_name_and_not_by_its_ending() -> None:
+    assert nearest_file("trian.jsonl", ["train.jsonl", "one.jsonl"]) == "train.jsonl"
+    assert nearest_file("nofile.jsonl", ["one.jsonl", "two.jsonl"]) is None
+    assert nearest_file("nope.yaml", ["dupkey.yaml"]) is None
+    assert nearest_file("train.json", ["train.jsonl"]) == "train.jsonl"

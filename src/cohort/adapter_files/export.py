@@ -88,12 +88,14 @@ def export_adapter(
     target = directory.root / name if output is None else output
     # an export replaces nothing: what is there may be the user's
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        # a run must never look like something to delete
+        is_run = RunDirectory(target).holds_run()
         raise InputError(
             Problem(
                 where=f"-o {target}",
                 found="a file" if not target.is_dir() else "a directory that is not empty",
                 allowed="a directory that is new or empty",
-                hint="Choose another directory, or delete this one.",
+                hint="Choose another directory" + ("." if is_run else ", or delete this one."),
             )
         )
     base, conversion = _base_of(directory, form=form, model=model), None

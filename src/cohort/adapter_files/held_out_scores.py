@@ -99,6 +99,7 @@ class HeldOutScores:
             settings=self._held.settings,
             data_format=base.facts.inputs.data_format or "auto",
             tokenizer=self._loaded.tokenizer,
+            can_map=False,
         )
 
     def _losses(

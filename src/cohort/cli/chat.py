@@ -12,8 +12,12 @@ import typer
 from cohort.cli.exits import exits, format_input_error
 from cohort.cli.options import (
     DebugOption,
+    MaxNewTokensOption,
     ModelOption,
     RunDirArgument,
+    SeedOption,
+    TemperatureOption,
+    TopPOption,
     TrialOption,
     report_note,
     report_so_far,
@@ -39,13 +43,10 @@ def chat(
         typer.Option("--system", help="A system message, for runs trained on conversations.", show_default=False),
     ] = None,
     trial: TrialOption = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer.")] = 512,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")] = 0.0,
-    top_p: Annotated[
-        float,
-        typer.Option("--top-p", min=1e-6, max=1.0, help="Sample from the likeliest tokens up to this probability."),
-    ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the sampling.")] = 0,
+    max_new_tokens: MaxNewTokensOption = 512,
+    temperature: TemperatureOption = 0.0,
+    top_p: TopPOption = 1.0,
+    seed: SeedOption = 0,
     model: ModelOption = None,
     debug: DebugOption = False,
 ) -> None:

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 __all__ = [
     "DebugOption",
     "JsonOption",
+    "MaxNewTokensOption",
     "ModelOption",
     "QueueDirOption",
     "RunDirArgument",
     "RunOrQueueArgument",
+    "SeedOption",
     "TaskArgument",
+    "TemperatureOption",
+    "TopPOption",
     "TrialOption",
     "report_note",
     "report_so_far",
@@ -47,6 +51,12 @@ ModelOption = Annotated[
         show_default=False,
     ),
 ]
+TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest token.")]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", min=1e-6, max=1.0, help="Sample from the likeliest tokens up to this probability.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the sampling.")]
+MaxNewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 

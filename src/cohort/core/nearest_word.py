@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import PurePath
 
-__all__ = ["nearest_word"]
+__all__ = ["nearest_file", "nearest_word"]
 
 # of several, the first that can be chosen is meant
 _OTHER_WORDS: dict[str, tuple[str, ...]] = {
@@ -46,3 +47,10 @@ def nearest_word(value: object, options: Iterable[str]) -> str | None:
     meant = next((option for option in _OTHER_WORDS.get(word.replace("-", "_"), ()) if option in known), None)
     near = get_close_matches(word, known, n=1, cutoff=0.5)
     return meant or (near[0] if near else None)
+
+
+def nearest_file(name: str, names: Iterable[str]) -> str | None:
+    """Return the file that ``name`` probably means: alike without the ending, which files of one kind share."""
+    by_stem = {PurePath(other).stem: other for other in names}
+    near = get_close_matches(PurePath(name).stem, by_stem, n=1)
+    return by_stem[near[0]] if near else None

@@ -66,8 +66,11 @@ def choice_rows(
     settings: DatasetSettings,
     data_format: str,
     tokenizer: PreTrainedTokenizerBase,
+    can_map: bool = True,
 ) -> ChoiceRows:
     """Return the choices of ``row_ids``, rendered and tokenised as the rows themselves are.
+
+    ``can_map`` says whether there is a task file whose ``dataset.columns`` could name them, as the error then says.
 
     Raises:
         InputError: a row has no choices, its answer is none of them, or one of them is longer than ``max_length``.
@@ -78,7 +81,7 @@ def choice_rows(
     for row_id in row_ids:
         where = _place(rows.sources[row_id])
         try:
-            examples, right = _examples(rows, row_id, settings=settings, data_format=data_format)
+            examples, right = _examples(rows, row_id, settings=settings, data_format=data_format, can_map=can_map)
         except BadRowError as problem:
             log.extend([problem.at(where)])
             continue
@@ -114,7 +117,7 @@ def _values(rows: TokenisedRows, row_id: int, *, settings: DatasetSettings) -> t
 
 
 def _examples(
-    rows: TokenisedRows, row_id: int, *, settings: DatasetSettings, data_format: str
+    rows: TokenisedRows, row_id: int, *, settings: DatasetSettings, data_format: str, can_map: bool
 ) -> tuple[list[Example], int]:
     """Return the row with each of its choices for an answer, and which of them is right.
 
@@ -125,7 +128,7 @@ def _examples(
     choices, answer = values.get("choices"), rows.references[row_id]
     name = values.name("choices")
     if choices is None:
-        hint = "Add the column, or map it: dataset.columns: {choices: NAME}."
+        hint = "Add the column, or map it: dataset.columns: {choices: NAME}." if can_map else "Add the column."
         raise BadRowError(found=f"no {name!r} in the row", allowed=_ALLOWED, hint=hint)
     if not isinstance(choices, list) or not all(isinstance(choice, str) and choice.strip() for choice in choices):
         raise BadRowError(found=f"{name}: {choices!r:.80}", allowed=_ALLOWED, hint="Write a list of strings.")

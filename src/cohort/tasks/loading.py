@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 
 from cohort.core.call_arguments import checks_arguments
 from cohort.core.errors import InputError, Problem
+from cohort.core.nearest_word import nearest_file
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.data.files.given_rows import GivenRows
 from cohort.tasks.functions import locate_functions
@@ -199,8 +199,8 @@ def _read_text(path: Path) -> str:
         # some editors put a byte-order mark first, which would become part of the first key
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.y*ml")], n=1)
-        raise problem("no such file", f"Did you mean {near[0]}?" if near else "Check the path.") from None
+        near = nearest_file(path.name, [p.name for p in path.parent.glob("*.y*ml")])
+        raise problem("no such file", f"Did you mean {near}?" if near else "Check the path.") from None
     except IsADirectoryError:
         raise problem("a directory", "Name the task file in it.") from None
     except UnicodeDecodeError as error:

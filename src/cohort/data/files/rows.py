@@ -66,7 +66,7 @@ def read_source(source: DataSource, *, split: SplitName, where: Place, log: Prob
             where=source.shown,
             found="no rows",
             allowed="at least one row",
-            hint="Add rows to it, or remove it from the task.",
+            hint="Add rows to it, or leave it out.",
         )
     return ReadSource(rows=rows, num_unreadable=num_unreadable)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 from cohort.core.hub_ids import is_hub_id
+from cohort.core.nearest_word import nearest_file
 from cohort.core.place import Place
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.problems import ProblemKind, ProblemLog
@@ -196,9 +196,9 @@ def _suffix_hint(path: Path) -> str:
 
 def _note_missing(path: Path, *, shown: str, where: Place, log: ProblemLog) -> None:
     siblings = [p.name for p in path.parent.iterdir() if p.exists()] if path.parent.is_dir() else []
-    near = get_close_matches(path.name, siblings, n=1)
+    near = nearest_file(path.name, siblings)
     hint = (
-        f"Did you mean {near[0]!r}?"
+        f"Did you mean {near!r}?"
         if near
         else "Check the path; relative paths start at the task file, in Python at the working directory."
     )
