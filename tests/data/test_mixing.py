@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -153,3 +155,26 @@ def test_a_data_set_that_gives_nothing_is_named(
         load(tokenizer, train=[files[0], empty], weights=[1, 1])
     with pytest.raises(InputError, match=r"dataset\.train\[1\].*which entry 1 has, too"):
         load(tokenizer, train=[files[0], files[0]], weights=[1, 2])
+
+
+def test_a_hub_data_set_has_a_weight_as_a_file_has(
+    tokenizer: PreTrainedTokenizerBase, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_from_hub(name: str, config: str | None) -> dict[str, list[dict[str, str]]]:
+        rows = [{"prompt": f"{name} {config}", "completion": f" {number}"} for number in range(20)]
+        return {"train": rows, "validation": [{"prompt": "v", "completion": " v"}]}
+
+    module = ModuleType("datasets")
+    module.load_dataset = load_from_hub  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    data = load(tokenizer, train=[files[0], "org/sums", "org/sums:hard"], weights=[2, 1, 1], validation=files[0])
+    # 100 rows in all; the same id in another configuration is another data set
+    counts = Counter(source.rpartition(":")[0] for source in data.train.sources)
+    assert counts == {str(files[0]): 50, "org/sums": 25, "org/sums:hard": 25}
+    assert [str(part) for part in data.report.mix] == [
+        f"{files[0]} 50 (50 %) from 60 usable",
+        "org/sums 25 (25 %) from 20 usable, up to 2 times each",
+        "org/sums:hard 25 (25 %) from 20 usable, up to 2 times each",
+    ]
+    with pytest.raises(InputError, match="'org/sums', which entry 1 has, too"):
+        load(tokenizer, train=["org/sums", "org/sums"], weights=[1, 1], validation=files[0])
