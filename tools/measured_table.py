@@ -107,15 +107,21 @@ def readme_table(results: Path = RESULTS) -> str:
 def finalists_table(results: Path = RESULTS) -> str:
     """Return a row for each sweep of the study of finalists, and for each task whose cost was measured."""
     lines = [
-        "| sweep | rows: search, end | led | won | test loss, won over led | cost in tokens |",
-        "|---|---|---|---|---|---|",
+        "| sweep | rows: search, end | led | won | five on all rows | test loss over led: won, five | tokens |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in _read(results / "finalists.json")["rows"]:
         name = row.get("task") or f"{row['set']}, {row['grid']} grid, seed {row['seed']}"
-        test = f"{row['winner_test_loss'] / row['leader_test_loss']:.3f}" if row["changed"] and "set" in row else ""
+        five = f"trial {row['five']}" if "five" in row else ""
+        ratios = [
+            f"{row[f'{which}_test_loss'] / row['leader_test_loss']:.3f}" if row[which] != row["leader"] else "-"
+            for which in ("winner", "five")
+            if "five" in row
+        ]
+        test = ", ".join(ratios) if set(ratios) - {"-"} else ""
         used = f"{row['evaluation_rows']}, {row['validation_rows']}"
         cost = f"{row['token_cost_percent']:.1f} %"
-        lines.append(f"| {name} | {used} | trial {row['leader']} | trial {row['winner']} | {test} | {cost} |")
+        lines.append(f"| {name} | {used} | trial {row['leader']} | trial {row['winner']} | {five} | {test} | {cost} |")
     return "\n".join(lines)
 
 

@@ -225,7 +225,8 @@ def main() -> None:
             if arguments.train_rows is not None:
                 options += ["--dataset.max_train_samples", str(arguments.train_rows)]
             tune(load_task(task_file, options), Path(folder) / "run")
-            rows.append({"table": "cost", "task": name, **outcome(Path(folder) / "run")})
+            limit = {} if arguments.train_rows is None else {"train_rows": arguments.train_rows}
+            rows.append({"table": "cost", "task": name, **outcome(Path(folder) / "run"), **limit})
         write()
     for seed in arguments.seeds:
         for name in arguments.sets:

@@ -14,7 +14,6 @@ import numpy as np
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import InputError, StorageFullError
-from cohort.core.units import counted
 from cohort.data.cache import CachedData, read_cache, write_cache
 from cohort.data.chat import require_chat_template
 from cohort.data.compared import note_format_of_others, tokenise_compared
@@ -288,7 +287,7 @@ def _with_share(
         log.add(
             ProblemKind.INPUT,
             where=settings.key("validation"),
-            found=f"a share of {share:g} of {counted(len(train), 'usable row')}, which leaves {what}",
+            found=f"a share of {share:g} of {len(train)} usable rows, which leaves {what}",
             allowed="a share that leaves at least one row on each side (rows of equal content stay together, and so do "
             "the pieces of one row)",
             hint="Change the share, add rows, or name a validation file.",
