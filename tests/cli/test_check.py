@@ -58,3 +58,9 @@ def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = cohort(capsys, "check", "--schema")
     assert code == 0
     assert "model_name_or_path" in json.loads(out)["properties"]
+
+
+def test_the_resolved_task_as_json(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = cohort(capsys, "check", task, "--resolved", "--json")
+    assert code == 0
+    assert json.loads(out)["dataset"]["validation"] == 0.25

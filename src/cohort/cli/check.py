@@ -50,7 +50,11 @@ def check(
         if resolved:
             from cohort.tasks.loading import load_task
 
-            print(load_task(task, context.obj or ()).resolved_yaml(), end="")
+            complete = load_task(task, context.obj or ())
+            if as_json:
+                print(json.dumps(complete.model_dump(mode="json"), indent=2))
+            else:
+                print(complete.resolved_yaml(), end="")
             return
         from cohort.prepare.inputs import load_fitting_task
 
