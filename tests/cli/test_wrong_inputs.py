@@ -134,7 +134,7 @@ def test_what_is_allowed_for_an_objective_is_built(inputs: Path, capsys: pytest.
         ("none.jsonl", "", "", "Add rows to it, or leave it out."),
         ("header.csv", "prompt,completion\n", "", "Add rows to it, or leave it out."),
         ("twice.csv", "prompt,prompt,completion\na,b,c\n", ":1", "Rename one of the two columns, or remove it."),
-        ("packed.jsonl", gzip.compress(b"{}"), ":1", "Unpack it: `gunzip -c FILE > NEW_FILE`."),
+        ("packed.jsonl", gzip.compress(b"{}", mtime=0), ":1", "Unpack it: `gunzip -c FILE > NEW_FILE`."),
         ("pointer.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:a\n", ":1", "`git lfs pull`"),
         ("page.csv", "<!DOCTYPE html>\n<html><body>404</body></html>\n", ":1", "Download the file itself"),
         (
