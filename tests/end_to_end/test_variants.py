@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
+import trl
+from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM
 
+import cohort
 from cohort.core.errors import InputError
 from cohort.engine.tune import RunOptions, resume, tune
 from tests.end_to_end.tiny_tasks import Interrupting, TickingClock, outcome_of, tiny_task, write_inputs
@@ -49,6 +52,38 @@ def test_a_sweep_over_variants_goes_on_to_the_same_bits(folder: Path) -> None:
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     model = PeftModel.from_pretrained(base, folder / "undisturbed" / "best")
     assert not [name for name, _ in model.named_parameters() if "lora_" in name and "k_proj" in name]
+
+
+@pytest.mark.filterwarnings("ignore:set in the TRL script and without effect")
+def test_trl_s_own_script_becomes_a_sweep_of_variants(folder: Path, tmp_path: Path) -> None:
+    config = trl.SFTConfig(
+        output_dir=str(tmp_path / "trl"),
+        max_steps=3,
+        per_device_train_batch_size=2,
+        learning_rate=1e-3,
+        max_length=64,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+    )
+    lora = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        target_modules="all-linear",
+        exclude_modules=["o_proj"],
+        rank_pattern={"v_proj": 2},
+        use_dora=True,
+    )
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    space = {"loraplus_lr_ratio": [1, 4]}
+    task = cohort.Task.from_trl(config, lora, space, dataset=rows, model=folder / "model")
+    result = cohort.run(task, run_directory=tmp_path / "run")
+    assert len(result.trials) == 2
+    base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, tmp_path / "run" / "best")
+    found = model.peft_config["default"]
+    assert (found.use_dora, found.rank_pattern, found.r) == (True, {"v_proj": 2}, 4)
+    assert sum("lora_magnitude_vector" in name for name, _ in model.named_parameters()) == 2 * 6
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,22 @@ class PeftAdapter:
         return a, b
 
     def magnitude(self, module: str) -> Tensor:
-        """Return the magnitudes [N] of a DoRA adapter's linear."""
-        return self.tensors[f"{_PREFIX}{module}{_MAGNITUDE}"]
+        """Return the magnitudes [N] of a DoRA adapter's linear.
+
+        Raises:
+            InputError: the file has none.
+        """
+        name = f"{_PREFIX}{module}{_MAGNITUDE}"
+        if name not in self.tensors:
+            raise InputError(
+                Problem(
+                    where=f"{WEIGHTS_FILE}: {module}",
+                    found="use_dora without lora_magnitude_vector",
+                    allowed="magnitudes for each adapted linear",
+                    hint="Save the adapter again with PEFT 0.9 or later.",
+                )
+            )
+        return self.tensors[name]
 
 
 def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> dict[str, Tensor]:

@@ -127,7 +127,7 @@ def choose_streamed_layers(
         return resident
     free = machine.memory_bytes if task.memory.limit is None else min(machine.memory_bytes, task.memory.limit)
     room = free * (1 - task.memory.margin)
-    ranks = [aligned_rank(spec.adapter.r) for spec in specs]
+    ranks = [aligned_rank(spec.adapter.num_rows) for spec in specs]
     row_bytes = rank_row_bytes(layout, has_compute_copy=machine.dtype == "bfloat16", optimizer=task_optimizer(task))
     needs = estimate_passes(config, dtype=getattr(torch, machine.dtype), device=machine.device)
     of_a_pass = needs.pass_bytes

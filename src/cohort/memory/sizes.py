@@ -191,7 +191,12 @@ class SizeInputs:
     def row_bytes(self) -> int:
         """Bytes of one rank row in the bank."""
         has_copy = self.machine.dtype == "bfloat16"
-        return rank_row_bytes(self.layout, has_compute_copy=has_copy, optimizer=self.optimizer)
+        own = rank_row_bytes(self.layout, has_compute_copy=has_copy, optimizer=self.optimizer)
+        adapters = [spec.adapter for spec in self.specs]
+        # products read a scaled copy of the factors, and gradients of dropped products have a place of their own
+        has_scaled = not has_copy and any(adapter.has_patterns for adapter in adapters)
+        has_dropped = any(adapter.use_dora and adapter.lora_dropout for adapter in adapters)
+        return own + self.layout.width * torch.float32.itemsize * (has_scaled + has_dropped)
 
     @property
     def mask_bytes(self) -> int:

@@ -26,9 +26,10 @@ def kinds_of_adapters(adapters: Iterable[AdapterSpec]) -> tuple[AdapterSpec, ...
     """Return one plain adapter of each kind that launches kernels of its own: by padded rank and dropout."""
     found: dict[tuple[int, int, bool], AdapterSpec] = {}
     for spec in adapters:
-        passes = -(-spec.r // WIDEST_RANK)
-        kind = (passes, rank_class(min(spec.r, WIDEST_RANK)), spec.lora_dropout > 0)
-        found.setdefault(kind, AdapterSpec(r=spec.r, lora_alpha=1.0, lora_dropout=0.1 if kind[-1] else 0.0))
+        r = spec.num_factor_rows
+        passes = -(-r // WIDEST_RANK)
+        kind = (passes, rank_class(min(r, WIDEST_RANK)), spec.lora_dropout > 0)
+        found.setdefault(kind, AdapterSpec(r=r, lora_alpha=1.0, lora_dropout=0.1 if kind[-1] else 0.0))
     return tuple(found[kind] for kind in sorted(found))
 
 

@@ -67,7 +67,7 @@ def input_grams(
     bank = AdapterBank(
         layout,
         num_slots=1,
-        num_rank_rows=aligned_rank(spec.r),
+        num_rank_rows=aligned_rank(spec.num_rows),
         device=decoder.device,
         dtype=weights_rD.dtype,
         compute_dtype=decoder.dtype,

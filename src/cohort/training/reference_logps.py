@@ -57,7 +57,7 @@ def answer_log_probs(
     device, slot = decoder.device, BASE_SLOT
     # a pass lays out slots even where only the frozen model reads
     layout = AdapterLayout({}) if adapter is None else adapter.layout
-    r = 1 if adapter is None else adapter.spec.r
+    r = 1 if adapter is None else adapter.spec.num_rows
     bank = AdapterBank(layout, num_slots=1, num_rank_rows=r, device=device, compute_dtype=decoder.dtype)
     if adapter is not None:
         slot = bank.insert(adapter.spec, AdapterState(weights=adapter.weights_rD))

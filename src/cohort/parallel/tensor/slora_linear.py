@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext, PackedLinear
-from cohort.adapters.sharding import Parallelism, parallelism_of, slora_slices
+from cohort.adapters.sharding import Parallelism, ShardingError, parallelism_of, slora_slices
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.packed_linear import PaddedRows
 from cohort.models.decoder import Decoder
@@ -43,8 +43,11 @@ class SloraAdapter:
         """Return a rank's part of whole rank rows.
 
         Raises:
-            ShardingError: ``size`` does not divide the rank or a width.
+            ShardingError: ``size`` does not divide the rank or a width, or the adapter is a variant whose rank rows are
+                not A and B alone.
         """
+        if spec.use_dora or spec.has_frozen_rows or spec.has_patterns:
+            raise ShardingError(f"adapters are divided with one rank and scale, without magnitudes; found {spec}")
         factors = {}
         for name, columns in layout.columns.items():
             own = slora_slices(name, layout.linears[name], r=spec.r, rank=rank, size=size)
