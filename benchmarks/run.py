@@ -28,6 +28,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory.peak_bytes", "cuda", ()),
     ("memory.gradient_checkpointing", "cuda", ()),
     ("steps.lora_tax", "cuda", ()),
+    ("serving.serving", "cuda", ()),
     ("steps.lora_variants", "cuda", ()),
     ("steps.accelerated_peft", "cuda", ()),
     ("planning.cost_model", "cuda", ()),

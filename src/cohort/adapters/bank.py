@@ -23,6 +23,7 @@ from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import module_key
 from cohort.kernels.packed_linear import LoraPart, SlotTable
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
+from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["AdapterBank", "AdapterState", "BankFullError", "Moment", "aligned_rank"]
@@ -179,9 +180,13 @@ class AdapterBank:
         Where :attr:`writes_gradients`, the pass overwrites the gradients of ``fresh_slots``; otherwise it adds to all.
         """
         slots = self.slot_table()
-        tables = None
+        tables: LaunchTables | RowTables | None = None
         if self.writes_gradients:
-            tables = LaunchTables(segments, slots, device=self.compute_RD.device, fresh_slots=fresh_slots)
+            # decoding has a row or a few of each adapter, too few to share what is read
+            if segments.multiplies_slots and segments.num_rows <= MOST_ROWS:
+                tables = RowTables(segments, slots, device=self.compute_RD.device)
+            else:
+                tables = LaunchTables(segments, slots, device=self.compute_RD.device, fresh_slots=fresh_slots)
         return LoraContext(
             factors=self._parts,
             slots=slots,

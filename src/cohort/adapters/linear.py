@@ -19,6 +19,7 @@ from cohort.kernels.packed_linear import (
     input_room,
     packed_linear,
 )
+from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.segments import SegmentTable
 
 __all__ = ["LinearPart", "LoraContext", "PackedLinear"]
@@ -55,7 +56,7 @@ class LoraContext:
     slots: SlotTable
     segments: SegmentTable
     row_keys_T: Tensor | None = None
-    tables: LaunchTables | None = None
+    tables: LaunchTables | RowTables | None = None
     magnitudes: Magnitudes | None = None
     magnitude_slots: tuple[MagnitudeSlot, ...] = ()
 

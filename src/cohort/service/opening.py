@@ -104,6 +104,7 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
         settings=settings.scheduler,
         decode_text=lambda tokens: str(decoding.decode(list(tokens), skip_special_tokens=True)),
         max_model_len=settings.max_model_len,
+        records_graphs=True,
     )
     model = ServedModel(
         names=names,

@@ -18,7 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cohort.kernels.staging import stage_together
+from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.paged_attention import PagedTiles, paged_attention
+from cohort.kernels.staging import stage_together, to_device_unwaited
 from cohort.models.attention import masked_attention
 from cohort.models.config import AttentionRule
 from cohort.serving.kv_blocks import BLOCK_ROWS, NULL_BLOCK, KvBlocks, blocks_for, rows_of
@@ -86,14 +88,16 @@ class CachedAttention:
 
     def __init__(self, cache: KvBlocks, sequences: Sequence[NewPositions], *, device: torch.device) -> None:
         """Take the sequences in stream order."""
-        self._cache = cache
+        self._cache, self._device, self._sequences = cache, device, tuple(sequences)
         self._longest = max(each.start + each.count for each in sequences)
+        self._tiles: tuple[PagedTiles, ...] | None = None
+        self._buckets: list[_Bucket] | None = None
         own_rows = [rows_of(each.blocks) for each in sequences]
         written = np.concatenate(
             [rows[each.start : each.start + each.count] for rows, each in zip(own_rows, sequences, strict=True)]
         )
         (self._rows,) = stage_together([written], device)
-        self._buckets = _buckets(sequences, own_rows, device=device)
+        self._own_rows = own_rows
 
     @property
     def num_positions(self) -> int:
@@ -104,6 +108,22 @@ class CachedAttention:
         count = len(self._rows)
         self._cache.write(layer_index, rows=self._rows, k_TGE=k_TGE[:count], v_TGE=v_TGE[:count])
         o_THE = torch.zeros_like(q_THE)
+        if rule.suits_kernels and choose_backend(q_THE) is Backend.TRITON:
+            if self._tiles is None:
+                self._tiles = _paged_tiles(self._sequences, device=self._device)
+            for tiles in self._tiles:
+                paged_attention(
+                    q_THE,
+                    self._cache.keys[layer_index],
+                    self._cache.values[layer_index],
+                    tiles=tiles,
+                    page_rows=BLOCK_ROWS,
+                    window=rule.window,
+                    o_THE=o_THE,
+                )
+            return o_THE
+        if self._buckets is None:
+            self._buckets = _buckets(self._sequences, self._own_rows, device=self._device)
         for bucket in self._buckets:
             shape = bucket.positions_BQ.shape
             q_BQHE = q_THE.index_select(0, bucket.query_rows).unflatten(0, shape)
@@ -118,6 +138,32 @@ class CachedAttention:
             )
             o_THE.index_copy_(0, bucket.kept_rows, o_BQHE.flatten(0, 1).index_select(0, bucket.kept))
         return o_THE
+
+
+def _paged_tiles(sequences: Sequence[NewPositions], *, device: torch.device) -> tuple[PagedTiles, ...]:
+    """Return the tiles of prompts and those of decoding, without either where there are none."""
+    tables = np.zeros((len(sequences), max(len(each.blocks) for each in sequences)), dtype=np.int32)
+    entries: dict[int, list[tuple[int, int, int, int]]] = {}
+    row = 0
+    for index, each in enumerate(sequences):
+        tables[index, : len(each.blocks)] = each.blocks
+        size = TILE_QUERIES if each.is_prompt else 1
+        stop = each.start + each.count
+        for start in range(each.start, stop, size):
+            count = min(size, stop - start)
+            entries.setdefault(size, []).append((row, count, start, index))
+            row += count
+    on_device = to_device_unwaited(tables, device)
+    most = max(each.start + each.count for each in sequences)
+    return tuple(
+        PagedTiles(
+            tiles_N4=to_device_unwaited(np.array(own, dtype=np.int32), device),
+            tables_SP=on_device,
+            queries=size,
+            most_keys=most,
+        )
+        for size, own in sorted(entries.items())
+    )
 
 
 @dataclass

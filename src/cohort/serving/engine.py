@@ -12,6 +12,7 @@ from typing import Protocol
 from cohort.core.errors import InputError, Problem
 from cohort.models.decoder import Decoder
 from cohort.serving.block_manager import BlockManager
+from cohort.serving.decode_graphs import DecodeGraphs
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.runner import NextToken, PassRunner, SlotContext
 from cohort.serving.sampler import TokenLogprobs
@@ -69,12 +70,14 @@ class ServingEngine:
         settings: SchedulerSettings | None = None,
         decode_text: TextDecoder | None = None,
         max_model_len: int | None = None,
+        records_graphs: bool = False,
     ) -> None:
         """Allocate ``num_blocks`` blocks of 16 positions of keys and values.
 
         Args:
             decode_text: Turns tokens into text; needed for stop strings and :attr:`StepOutput.text`.
             max_model_len: Most tokens of a sequence; by default the model's context.
+            records_graphs: Run passes that only decode as CUDA graphs, where the model has the kernels.
         """
         context = decoder.config.max_position_embeddings
         self.max_model_len = context if max_model_len is None else min(max_model_len, context)
@@ -84,7 +87,10 @@ class ServingEngine:
         self.scheduler = Scheduler(settings or SchedulerSettings(), blocks=self.blocks, adapters=adapters)
         cache = KvBlocks(decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device)
         self.num_cache_bytes = cache.keys.nbytes + cache.values.nbytes
-        self._runner = PassRunner(decoder, cache, adapters=adapters)
+        self.graphs: DecodeGraphs | None = None
+        if records_graphs and DecodeGraphs.suit(decoder):
+            self.graphs = DecodeGraphs(decoder, cache, max_model_len=self.max_model_len)
+        self._runner = PassRunner(decoder, cache, adapters=adapters, graphs=self.graphs)
         self._live: dict[int, LiveSequence] = {}
         self._texts: dict[int, TextStream] = {}
         self._next_number = 0

@@ -18,6 +18,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.kernels.staging import stage_together
 from cohort.models.decoder import Decoder
 from cohort.serving.cached_attention import CachedAttention, NewPositions
+from cohort.serving.decode_graphs import DecodeGraphs, DecodeRow, rows_of_graph
 from cohort.serving.kv_blocks import KvBlocks
 from cohort.serving.sampler import TokenLogprobs, pick_tokens, token_logprobs
 from cohort.serving.scheduler import StepPlan
@@ -70,8 +71,11 @@ class _Part:
 class PassRunner:
     """Runs the decoder over planned passes, with one pool of keys and values."""
 
-    def __init__(self, decoder: Decoder, cache: KvBlocks, *, adapters: SlotContext) -> None:
-        self._decoder, self._cache, self._adapters = decoder, cache, adapters
+    def __init__(
+        self, decoder: Decoder, cache: KvBlocks, *, adapters: SlotContext, graphs: DecodeGraphs | None = None
+    ) -> None:
+        """Run ``decoder``; passes that only decode go to ``graphs``, where there are any."""
+        self._decoder, self._cache, self._adapters, self._graphs = decoder, cache, adapters, graphs
 
     @torch.no_grad()
     def run(self, plan: StepPlan) -> list[NextToken]:
@@ -89,7 +93,29 @@ class PassRunner:
         parts += [_Part(sequence, sequence.num_computed, 1, is_prompt=False) for sequence in plan.decodes]
         # by slot, those of no adapter last, as every stream is
         parts.sort(key=lambda part: (part.sequence.slot is None, part.sequence.slot or 0, part.sequence.number))
+        if self._graphs is not None and not plan.prefills:
+            logits_BV = self._replay(self._graphs, parts)
+            if logits_BV is not None:
+                return self._pick([part.sequence for part in parts], logits_BV)
         return self._pass(parts)
+
+    def _replay(self, graphs: DecodeGraphs, parts: Sequence[_Part]) -> Tensor | None:
+        size = rows_of_graph(len(parts))
+        if size is None:
+            return None
+        slots = [-1 if part.sequence.slot is None else part.sequence.slot for part in parts]
+        segments = SegmentTable.from_samples(
+            [1] * len(parts),
+            slots=slots,
+            num_slots=self._adapters.num_slots,
+            num_rows=size,
+            multiplies_slots=True,
+        )
+        rows = [
+            DecodeRow(token=part.sequence.tokens[-1], position=part.start, blocks=part.sequence.blocks, slot=slot)
+            for part, slot in zip(parts, slots, strict=True)
+        ]
+        return graphs.run(rows, self._adapters.context(segments), segments)
 
     def _pass(self, parts: Sequence[_Part]) -> list[NextToken]:
         device = self._decoder.device
@@ -118,7 +144,8 @@ class PassRunner:
         )
         if not sampled:
             return []
-        return self._pick([part.sequence for part, _ in sampled], hidden_TD.index_select(0, last_B))
+        logits_BV = self._logits(hidden_TD.index_select(0, last_B))
+        return self._pick([part.sequence for part, _ in sampled], logits_BV)
 
     def _lora(self, parts: Sequence[_Part], *, counts: Sequence[int], num_rows: int) -> LoraContext | None:
         slots = [-1 if part.sequence.slot is None else part.sequence.slot for part in parts]
@@ -127,8 +154,7 @@ class PassRunner:
         )
         return self._adapters.context(table)
 
-    def _pick(self, sequences: Sequence[LiveSequence], hidden_BD: Tensor) -> list[NextToken]:
-        logits_BV = self._logits(hidden_BD)
+    def _pick(self, sequences: Sequence[LiveSequence], logits_BV: Tensor) -> list[NextToken]:
         picked = pick_tokens(
             logits_BV,
             samplings=[sequence.request.sampling for sequence in sequences],

@@ -20,7 +20,7 @@ from cohort.adapters.linear import LoraContext
 from cohort.core.memory_records import PassKind, PassSize
 from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.kernels.cross_entropy import logits_bytes
-from cohort.kernels.packed_linear import SlotTable
+from cohort.kernels.packed_linear import LaunchTables, SlotTable
 from cohort.kernels.staging import to_device_unwaited
 from cohort.models.decoder import Decoder
 from cohort.models.spare_columns import reserve_spare_columns
@@ -181,7 +181,7 @@ def pass_size(batch: PackedBatch, lora: LoraContext, *, decoder: Decoder, recomp
     """Return what the memory of a pass over ``batch`` depends on, ``recomputed`` or keeping its activations."""
     bounds = batch.sequence_offsets
     num_trained = batch.trained_rows_M.shape[0]
-    if lora.tables is not None:
+    if isinstance(lora.tables, LaunchTables):
         rank_entries = lora.tables.num_columns * batch.num_rows
     else:
         rows = (batch.segments.rows(slot) for slot in range(lora.slots.num_slots))

@@ -13,6 +13,7 @@ from torch import Tensor
 from cohort.core.errors import OperandError, SegmentError, ShapeError
 from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
+from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
@@ -25,7 +26,7 @@ def check_stream(
     frozen: FrozenProduct,
     slots: SlotTable,
     segments: SegmentTable,
-    tables: LaunchTables | None,
+    tables: LaunchTables | RowTables | None,
     row_keys_T: Tensor | None,
 ) -> None:
     """Check the stream against its frozen linear and its tables.

@@ -17,6 +17,7 @@ from cohort.kernels.packed_linear.frozen_product import FrozenProduct
 from cohort.kernels.packed_linear.launch.tables import LaunchTables
 from cohort.kernels.packed_linear.per_sample import per_sample_backward, per_sample_forward
 from cohort.kernels.packed_linear.per_slot import per_slot_forward
+from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.packed_linear.tables import LoraPart, SlotTable
 from cohort.kernels.segments import SegmentTable
 
@@ -31,7 +32,7 @@ def packed_linear(
     slots: SlotTable,
     segments: SegmentTable,
     row_keys_T: Tensor | None = None,
-    tables: LaunchTables | None = None,
+    tables: LaunchTables | RowTables | None = None,
     backend: Backend | None = None,
     room: PaddedRows | None = None,
 ) -> Tensor:
@@ -47,7 +48,8 @@ def packed_linear(
         parts: Stacked factors of each sibling, in the order of their columns, in ``x``'s dtype.
         row_keys_T: int64 [T] dropout keys; None in evaluation, where nothing is dropped.
         tables: Device tables of ``segments`` and ``slots``, built once per step and shared by its linears; the grouped
-            kernels build (and briefly keep) their own when None.
+            kernels build (and briefly keep) their own when None. With :class:`RowTables` each row is multiplied alone,
+            for short streams without gradients.
         room: The wider buffer that ``x`` is the beginning of, from :func:`input_room` for the same linear and pass. Its
             further columns are written here. None: the product is not augmented.
         backend: Triton's grouped kernels or plain torch; by default what :mod:`cohort.kernels.backend` says of ``x``.
@@ -79,6 +81,8 @@ def packed_linear(
             "segments that multiply whole slots have neither gradients nor dropout; use torch.no_grad(), or a table "
             "without multiplies_slots"
         )
+    if isinstance(tables, RowTables):
+        return _row_by_row(x_TK, frozen=frozen, parts=parts, tables=tables)
     factors = [factor for part in parts for factor in (part.a_RK, part.b_RN)]
     result: Tensor = _PackedLinearFunction.apply(
         x_TK, frozen, tuple(parts), slots, segments, row_keys_T, chosen, tables, room, *factors
@@ -86,8 +90,17 @@ def packed_linear(
     return result
 
 
+def _row_by_row(x_TK: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: RowTables) -> Tensor:
+    if torch.is_grad_enabled():
+        raise SegmentError("row tables have no gradients; use torch.no_grad(), or LaunchTables")
+    y_TN = frozen.forward(x_TK)
+    if parts:
+        implementation("packed_linear.rows", Backend.TRITON).add_row_terms(y_TN, x_TK, parts=parts, tables=tables)
+    return y_TN
+
+
 def input_room(
-    like: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: LaunchTables | None
+    like: Tensor, *, frozen: FrozenProduct, parts: Sequence[LoraPart], tables: LaunchTables | RowTables | None
 ) -> PaddedRows | None:
     """Return empty rows [T, K] with room behind them, to write the input of a linear into whose product will be
     augmented; None where it will not, and any input will do.
@@ -97,7 +110,7 @@ def input_room(
         frozen, parts: The linear, as :func:`packed_linear` takes them.
         tables: The tables of the pass; without them nothing is augmented.
     """
-    if tables is None or not parts or choose_backend(like) is not Backend.TRITON:
+    if tables is None or isinstance(tables, RowTables) or not parts or choose_backend(like) is not Backend.TRITON:
         return None
     room: PaddedRows | None = implementation("packed_linear", Backend.TRITON).room_for(
         like, frozen=frozen, parts=parts, tables=tables

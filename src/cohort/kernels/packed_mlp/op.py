@@ -17,6 +17,7 @@ from cohort.core.errors import ShapeError
 from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.packed_linear import FrozenProduct, LaunchTables, LoraPart, SlotTable, packed_linear
 from cohort.kernels.packed_linear.checks import check_parts, check_stream
+from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.segments import SegmentTable
 from cohort.kernels.swiglu import swiglu
 
@@ -38,7 +39,7 @@ def packed_mlp(
     slots: SlotTable,
     segments: SegmentTable,
     row_keys_T: Tensor | None = None,
-    tables: LaunchTables | None = None,
+    tables: LaunchTables | RowTables | None = None,
     backend: Backend | None = None,
     fused: bool = True,
 ) -> Tensor:
@@ -69,7 +70,8 @@ def packed_mlp(
         )
     chosen = choose_backend(x_TD, backend=backend)
     suits = fuses(x_TD, gate_up_parts=gate_up_parts, down_parts=down_parts, slots=slots)
-    if not fused or chosen is not Backend.TRITON or not suits:
+    # row by row there is no stream long enough for the fused kernels
+    if not fused or chosen is not Backend.TRITON or not suits or isinstance(tables, RowTables):
         gate_up_TF = packed_linear(
             x_TD,
             frozen=gate_up,

@@ -1,0 +1,1 @@
+"""The LoRA terms of streams with few rows of many adapters: decoding."""

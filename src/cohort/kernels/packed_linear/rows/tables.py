@@ -1,0 +1,76 @@
+"""Which rank rows each row of a short stream multiplies: one entry for each row.
+
+Shapes:  T rows of the stream
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cohort.core.errors import SegmentError
+from cohort.kernels.packed_linear.tables import SlotTable
+from cohort.kernels.segments import SegmentTable
+
+__all__ = ["MOST_ROWS", "RowTables"]
+
+MOST_ROWS = 256
+"""Up to here a program for each row reads its adapter's factors itself; longer streams have rows to share them."""
+
+
+class RowTables:
+    """Device tables of one short stream. The buffer keeps its place when its contents change, for CUDA graphs.
+
+    Attributes:
+        rows_T4: int32 [T, 4]: first rank row, rank (0: no adapter), scale as float32 bits, 0.
+        rank_class: Rank rows that a program holds: a power of two, at least 16 and at least every rank.
+    """
+
+    def __init__(
+        self, segments: SegmentTable, slots: SlotTable, *, device: torch.device | str, rank_class: int | None = None
+    ) -> None:
+        """Describe ``segments``; with a ``rank_class`` also wider adapters may come by :meth:`update`."""
+        self.num_rows, self.num_slots = segments.num_rows, slots.num_slots
+        widest = max(max(slots.ranks, default=0), 1)
+        self.rank_class = rank_class or max(16, 1 << (widest - 1).bit_length())
+        self._device = torch.device(device)
+        host = torch.zeros(self.num_rows, 4, dtype=torch.int32)
+        self._host = host.pin_memory() if self._device.type == "cuda" else host
+        self._copied: torch.cuda.Event | None = None
+        self.rows_T4 = torch.zeros(self.num_rows, 4, dtype=torch.int32, device=self._device)
+        self.update(segments, slots)
+
+    def update(self, segments: SegmentTable, slots: SlotTable) -> None:
+        """Describe another stream of equally many rows.
+
+        Raises:
+            SegmentError: it has more rows or slots, or a rank above the class.
+        """
+        if (
+            segments.num_rows != self.num_rows
+            or slots.num_slots != self.num_slots
+            or max(slots.ranks, default=0) > self.rank_class
+        ):
+            raise SegmentError(
+                f"these tables are for {self.num_rows} rows, {self.num_slots} slots and ranks up to {self.rank_class}; "
+                f"the stream has {segments.num_rows} rows, {slots.num_slots} slots and ranks up to "
+                f"{max(slots.ranks, default=0)}: build new tables"
+            )
+        if self._copied is not None:
+            self._copied.synchronize()  # the last transfer still reads the pinned memory
+        self._host.copy_(torch.from_numpy(_entries(segments, slots)))
+        self.rows_T4.copy_(self._host, non_blocking=True)
+        if self._device.type == "cuda":
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+
+def _entries(segments: SegmentTable, slots: SlotTable) -> NDArray[np.int32]:
+    entries = np.zeros((segments.num_rows, 4), dtype=np.int32)
+    for slot in range(slots.num_slots):
+        rows = segments.rows(slot)
+        if rows.stop > rows.start:
+            scale = np.array([slots.scales[slot]], dtype=np.float32).view(np.int32)[0]
+            entries[rows] = (slots.row_starts[slot], slots.ranks[slot], scale, 0)
+    return entries

@@ -1,0 +1,83 @@
+"""The public op, for GPUs; without gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cohort.core.errors import ShapeError
+from cohort.kernels.backend import Backend, choose_backend, implementation
+
+__all__ = ["PagedTiles", "paged_attention"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PagedTiles:
+    """New positions of some sequences, in tiles, and where their keys are.
+
+    Attributes:
+        tiles_N4: int32 [N, 4]: first stream row, queries, position of the first, row of ``tables_SP``. A tile of 0
+            queries does nothing.
+        tables_SP: int32 [S, P]: the pages of each sequence, in order.
+        queries: Most queries of a tile: 1 for decoding, a power of two.
+        most_keys: Bounds the positions from above, on the host; it decides how many programs are launched, not what
+            they compute.
+    """
+
+    tiles_N4: Tensor
+    tables_SP: Tensor
+    queries: int
+    most_keys: int
+
+
+def paged_attention(
+    q_THE: Tensor,
+    k_RGE: Tensor,
+    v_RGE: Tensor,
+    *,
+    tiles: PagedTiles,
+    page_rows: int,
+    window: int | None = None,
+    o_THE: Tensor | None = None,
+    backend: Backend | None = None,
+) -> Tensor:
+    """Return o [T, H, E]: each query sees all keys of its sequence up to its own position.
+
+    A sequence's output does not depend on the other tiles: keys are read in pieces of fixed size that begin at fixed
+    positions, and the pieces are joined in order.
+
+    Args:
+        k_RGE, v_RGE: The pool of one layer, pages one below the other; page p is rows ``p * page_rows`` and on.
+        window: How many positions back, itself included, a query sees; None for all.
+        o_THE: Where the output goes; rows of no tile keep what is there. None: a new tensor, zeros there.
+
+    Raises:
+        ShapeError: heads or widths do not fit each other.
+    """
+    if q_THE.shape[1] % k_RGE.shape[1] or k_RGE.shape != v_RGE.shape or q_THE.shape[2] != k_RGE.shape[2]:
+        raise ShapeError(
+            f"queries {tuple(q_THE.shape)}, keys {tuple(k_RGE.shape)} and values {tuple(v_RGE.shape)} do not fit: "
+            "query heads are a multiple of key-value heads, and all heads are equally wide"
+        )
+    if o_THE is None:
+        o_THE = torch.zeros_like(q_THE)
+    kernels = implementation("paged_attention", choose_backend(q_THE, backend=backend))
+    if hasattr(kernels, "paged_attention_forward"):
+        kernels.paged_attention_forward(
+            q_THE, k_RGE, v_RGE, tiles=tiles, page_rows=page_rows, window=window, o_THE=o_THE
+        )
+        return o_THE
+    found = kernels.paged_attention_reference(
+        q_THE,
+        k_RGE,
+        v_RGE,
+        tiles_N4=tiles.tiles_N4,
+        tables_SP=tiles.tables_SP,
+        page_rows=page_rows,
+        window=window,
+    )
+    for row, count, _, _ in tiles.tiles_N4.tolist():
+        o_THE[row : row + count] = found[row : row + count]
+    return o_THE

@@ -1,0 +1,239 @@
+"""Attention over pages on the GPU: keys in pieces of fixed size, one program each, then one pass that joins them.
+
+Shapes:  T rows of the stream · H query heads · G key-value heads · E head width · S pieces
+         M rows of a tile (queries times the query heads that share a key head) · N keys at a time
+
+Source: FlashDecoding (Dao et al. 2023), pieces of the keys in parallel; vLLM's PagedAttention (Kwon et al., SOSP 2023),
+pages. We differ: decoding and chunks of prompts are one kernel, and pieces begin at fixed positions, so that a
+sequence's bits do not depend on how long its neighbours are.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# a jitted function has no Python types: its operands are pointers and tiles
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from cohort.kernels.backend import on_device_of
+from cohort.kernels.paged_attention.op import PagedTiles
+
+__all__ = ["PIECE_KEYS", "paged_attention_forward"]
+
+# Keys of a piece. Decoding has few tiles: small pieces fill the device. Prompts have many: one piece holds all keys.
+PIECE_KEYS = 256
+KEYS = 64
+LOG2_E = math.log2(math.e)
+
+
+@triton.jit(do_not_specialize=["num_rows", "table_width"])
+def _piece_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    o_ptr,
+    parts_ptr,
+    lse_ptr,
+    tiles_ptr,
+    tables_ptr,
+    num_rows,
+    table_width,
+    q_row,
+    q_head,
+    kv_row,
+    kv_head,
+    o_row,
+    o_head,
+    scale,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDTH_UP: tl.constexpr,
+    QUERIES: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    PIECE: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    IN_PIECES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile, group, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row = tl.load(tiles_ptr + 4 * tile)
+    count = tl.load(tiles_ptr + 4 * tile + 1)
+    position = tl.load(tiles_ptr + 4 * tile + 2)
+    table_ptr = tables_ptr + tl.load(tiles_ptr + 4 * tile + 3).to(tl.int64) * table_width
+    m, e = tl.arange(0, M), tl.arange(0, WIDTH_UP)
+    query, head = m // GROUP, group * GROUP + m % GROUP
+    valid = (query < count) & (m < QUERIES * GROUP)
+    rows, positions = (row + query).to(tl.int64), position + query
+    inside = valid[:, None] & (e < WIDTH)[None, :]
+    q = tl.load(q_ptr + (rows * q_row + head * q_head)[:, None] + e[None, :], mask=inside, other=0.0)
+    begin, end = 0, position + count
+    if IN_PIECES:
+        begin = piece * PIECE
+        end = tl.minimum(end, begin + PIECE)
+    if WINDOW > 0:
+        # whole blocks, so that blocks begin at the same positions for every query
+        begin = tl.maximum(begin, (tl.maximum(position + 1 - WINDOW, 0)) // N * N)
+    end = tl.where(count > 0, end, 0)
+    largest = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    o = tl.zeros([M, WIDTH_UP], tl.float32)
+    for key in range(begin, end, N):
+        keys = key + tl.arange(0, N)
+        there = keys < end
+        pages = tl.load(table_ptr + keys // PAGE, mask=there, other=0).to(tl.int64)
+        places = ((pages * PAGE + keys % PAGE) * kv_row + group * kv_head)[:, None] + e[None, :]
+        loaded = there[:, None] & (e < WIDTH)[None, :]
+        k = tl.load(k_ptr + places, mask=loaded, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        seen = (keys[None, :] <= positions[:, None]) & there[None, :]
+        if WINDOW > 0:
+            seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
+        scores = tl.where(seen, scores, float("-inf"))
+        larger = tl.maximum(largest, tl.max(scores, 1))
+        # a block may hold nothing that a row sees: exp2(-inf - -inf) would be NaN
+        shift = tl.where(larger == float("-inf"), 0.0, larger)
+        weights = tl.exp2(scores - shift[:, None])
+        fade = tl.exp2(largest - shift)
+        total = total * fade + tl.sum(weights, 1)
+        v = tl.load(v_ptr + places, mask=loaded, other=0.0)
+        o = o * fade[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+        largest = larger
+    o = o / tl.where(total == 0.0, 1.0, total)[:, None]
+    if IN_PIECES:
+        # pieces past the sequence's end, or before its window, are not joined and not written
+        used = m * 0 + begin < end
+        place = (piece * num_rows + rows) * HEADS + head
+        tl.store(parts_ptr + (place * WIDTH)[:, None] + e[None, :], o, mask=inside & used[:, None])
+        lse = tl.where(total == 0.0, float("-inf"), largest + tl.log2(tl.where(total == 0.0, 1.0, total)))
+        tl.store(lse_ptr + place, lse, mask=valid & used)
+    else:
+        places = (rows * o_row + head * o_head)[:, None] + e[None, :]
+        tl.store(o_ptr + places, o.to(o_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_pieces"])
+def _join_kernel(
+    parts_ptr,
+    lse_ptr,
+    o_ptr,
+    tiles_ptr,
+    num_rows,
+    num_pieces,
+    o_row,
+    o_head,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDTH_UP: tl.constexpr,
+    PIECE: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    tile, head = tl.program_id(0), tl.program_id(1)
+    row = tl.load(tiles_ptr + 4 * tile).to(tl.int64)
+    count = tl.load(tiles_ptr + 4 * tile + 1)
+    position = tl.load(tiles_ptr + 4 * tile + 2)
+    e = tl.arange(0, WIDTH_UP)
+    inside = (e < WIDTH) & (e * 0 < count)
+    used = tl.where(count > 0, tl.minimum((position + PIECE) // PIECE, num_pieces), 0)
+    largest = tl.full([1], float("-inf"), tl.float32)
+    total = tl.zeros([1], tl.float32)
+    o = tl.zeros([WIDTH_UP], tl.float32)
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(position + 1 - WINDOW, 0) // PIECE
+    for piece in range(first, used):
+        place = (piece * num_rows + row) * HEADS + head
+        own = tl.load(lse_ptr + place + tl.arange(0, 1))
+        larger = tl.maximum(largest, own)
+        shift = tl.where(larger == float("-inf"), 0.0, larger)
+        fade, weight = tl.exp2(largest - shift), tl.exp2(own - shift)
+        o = o * fade + tl.load(parts_ptr + place * WIDTH + e, mask=inside, other=0.0) * weight
+        total = total * fade + weight
+        largest = larger
+    o = o / tl.where(total == 0.0, 1.0, total)
+    tl.store(o_ptr + row * o_row + head * o_head + e, o.to(o_ptr.dtype.element_ty), mask=inside)
+
+
+def paged_attention_forward(
+    q_THE: Tensor,
+    k_RGE: Tensor,
+    v_RGE: Tensor,
+    *,
+    tiles: PagedTiles,
+    page_rows: int,
+    window: int | None,
+    o_THE: Tensor,
+) -> None:
+    """Write the output into the rows of the tiles."""
+    num_rows, num_heads, width = q_THE.shape
+    group = num_heads // k_RGE.shape[1]
+    num_tiles = len(tiles.tiles_N4)
+    if num_tiles == 0:
+        return
+    in_pieces = tiles.queries == 1
+    num_pieces = -(-tiles.most_keys // PIECE_KEYS) if in_pieces else 1
+    # never read where they are not in use
+    parts = q_THE.new_empty((num_pieces, num_rows, num_heads, width) if in_pieces else (1,), dtype=torch.float32)
+    lse = q_THE.new_empty((num_pieces, num_rows, num_heads) if in_pieces else (1,), dtype=torch.float32)
+    width_up = max(16, triton.next_power_of_2(width))
+    # a product has at least 16 rows
+    rows = max(16, triton.next_power_of_2(tiles.queries * group))
+    precision = "ieee" if q_THE.dtype == torch.float32 else "tf32"
+    with on_device_of(q_THE):
+        _piece_kernel[(num_tiles, k_RGE.shape[1], num_pieces)](
+            q_THE,
+            k_RGE,
+            v_RGE,
+            o_THE,
+            parts,
+            lse,
+            tiles.tiles_N4,
+            tiles.tables_SP,
+            num_rows,
+            tiles.tables_SP.shape[1],
+            q_THE.stride(0),
+            q_THE.stride(1),
+            k_RGE.stride(0),
+            k_RGE.stride(1),
+            o_THE.stride(0),
+            o_THE.stride(1),
+            width**-0.5 * LOG2_E,
+            HEADS=num_heads,
+            GROUP=group,
+            WIDTH=width,
+            WIDTH_UP=width_up,
+            QUERIES=tiles.queries,
+            M=rows,
+            N=KEYS,
+            PIECE=PIECE_KEYS,
+            PAGE=page_rows,
+            WINDOW=window or 0,
+            IN_PIECES=in_pieces,
+            PRECISION=precision,
+            num_warps=4,
+            num_stages=2,
+        )
+        if in_pieces:
+            _join_kernel[(num_tiles, num_heads)](
+                parts,
+                lse,
+                o_THE,
+                tiles.tiles_N4,
+                num_rows,
+                num_pieces,
+                o_THE.stride(0),
+                o_THE.stride(1),
+                HEADS=num_heads,
+                WIDTH=width,
+                WIDTH_UP=width_up,
+                PIECE=PIECE_KEYS,
+                WINDOW=window or 0,
+                num_warps=1,
+            )

@@ -1,0 +1,229 @@
+"""Decoding as CUDA graphs: one launch of the host for a pass of one row a sequence.
+
+A pass over an 8B model is some 500 launches, and the GPU computes a small batch faster than the host can launch them.
+A graph records the launches for a number of rows; tokens, positions, pages and each row's adapter are read from tensors
+that are filled before each replay, so that sequences and adapters come and go without another recording.
+
+Shapes:  T rows of a graph · P pages of a sequence at its longest · V vocabulary
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cohort.adapters.linear import LoraContext
+from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.packed_linear.rows.tables import MOST_ROWS, RowTables
+from cohort.kernels.paged_attention import PagedTiles, paged_attention
+from cohort.kernels.segments import SegmentTable
+from cohort.models.config import AttentionRule
+from cohort.models.decoder import Decoder
+from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
+
+__all__ = ["DecodeGraphs", "DecodeRow", "rows_of_graph"]
+
+_log = logging.getLogger(__name__)
+_SIZES = (16, 32, 48, 64, 96, 128, 160, 192, MOST_ROWS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeRow:
+    """The newest token of one sequence.
+
+    Attributes:
+        blocks: The sequence's blocks, its newest position's included.
+        slot: Its adapter's; -1 for none.
+    """
+
+    token: int
+    position: int
+    blocks: Sequence[int]
+    slot: int
+
+
+def rows_of_graph(count: int) -> int | None:
+    """Return the rows of the graph that runs ``count`` sequences; None where they are too many."""
+    return next((size for size in _SIZES if size >= count), None)
+
+
+class DecodeGraphs:
+    """The graphs of one engine, recorded when a size is first needed.
+
+    Attributes:
+        num_replays: Passes that ran as graphs.
+    """
+
+    def __init__(self, decoder: Decoder, cache: KvBlocks, *, max_model_len: int, records: bool = True) -> None:
+        """Decode with ``decoder`` and ``cache``, neither of which moves.
+
+        Args:
+            records: Record graphs; False launches the same kernels one by one, for tests without a GPU.
+        """
+        self._decoder, self._cache, self._records = decoder, cache, records
+        self._max_model_len = max_model_len
+        self._graphs: dict[tuple[int, int, int], _DecodeGraph] = {}
+        self._pool: Any | None = None
+        self._has_failed = False
+        self.num_replays = 0
+
+    @staticmethod
+    def suit(decoder: Decoder) -> bool:
+        """Return whether every layer of the model has kernels that a graph can record."""
+        if decoder.device.type != "cuda":
+            return False
+        rules = (decoder.config.attention_rule(layer) for layer in range(decoder.config.num_layers))
+        like = torch.empty(0, dtype=decoder.dtype, device=decoder.device)
+        return choose_backend(like) is Backend.TRITON and all(rule.suits_kernels for rule in rules)
+
+    def run(self, rows: Sequence[DecodeRow], lora: LoraContext | None, segments: SegmentTable) -> Tensor | None:
+        """Return the logits [len(rows), V], valid until the next pass; None where the pass is not for a graph.
+
+        Args:
+            rows: In stream order.
+            lora: The adapters; None for the frozen model alone.
+            segments: The slots of the rows, for as many rows as :func:`rows_of_graph` says.
+        """
+        size = rows_of_graph(len(rows))
+        if self._has_failed or size is None or (lora is not None and (lora.magnitudes is not None or not lora.factors)):
+            return None
+        rank_class, place = 0, 0
+        if lora is not None:
+            if not isinstance(lora.tables, RowTables):
+                return None
+            # the bank's copy for products may move, and a wider rank needs other kernels
+            rank_class = lora.tables.rank_class
+            place = next(iter(lora.factors.values())).a_RK.data_ptr()
+        key = (size, rank_class, place)
+        graph = self._graphs.get(key) or self._recorded(key, lora)
+        if graph is None:
+            return None
+        self.num_replays += 1
+        return graph.run(rows, lora, segments)[: len(rows)]
+
+    def _recorded(self, key: tuple[int, int, int], lora: LoraContext | None) -> _DecodeGraph | None:
+        """Record a graph; after a failure, such as too little memory, passes are launched one by one for good."""
+        if self._records and self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        try:
+            self._graphs[key] = _DecodeGraph(
+                key[0],
+                decoder=self._decoder,
+                cache=self._cache,
+                lora=lora,
+                most_keys=self._max_model_len,
+                pool=self._pool,
+                records=self._records,
+            )
+        except RuntimeError as error:
+            _log.warning("decoding without CUDA graphs from now on: %s", error)
+            self._has_failed = True
+            return None
+        return self._graphs[key]
+
+
+class _FixedPages:
+    """Attention of one new position a row; satisfies :class:`cohort.models.attention.AttentionContext`."""
+
+    def __init__(self, cache: KvBlocks, rows_T: Tensor, tiles: PagedTiles) -> None:
+        self._cache, self._rows_T, self._tiles = cache, rows_T, tiles
+
+    @property
+    def num_positions(self) -> int:
+        return self._tiles.most_keys
+
+    def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
+        self._cache.write(layer_index, rows=self._rows_T, k_TGE=k_TGE, v_TGE=v_TGE)
+        keys, values = self._cache.keys[layer_index], self._cache.values[layer_index]
+        return paged_attention(q_THE, keys, values, tiles=self._tiles, page_rows=BLOCK_ROWS, window=rule.window)
+
+
+class _DecodeGraph:
+    """One recording and the tensors it reads."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        decoder: Decoder,
+        cache: KvBlocks,
+        lora: LoraContext | None,
+        most_keys: int,
+        pool: Any,
+        records: bool,
+    ) -> None:
+        device, pages = decoder.device, blocks_for(most_keys)
+        self._size, self._decoder, self._records = size, decoder, records
+        long, short = torch.zeros(3, size, dtype=torch.int64), torch.zeros(size, 4 + pages, dtype=torch.int32)
+        self._host = [tensor.pin_memory() if records else tensor for tensor in (long, short)]
+        self._staged = [tensor.to(device) for tensor in (long, short)]
+        tokens_T, positions_T, rows_T = self._staged[0]
+        self._tokens_T, self._positions_T = tokens_T, positions_T
+        # tiles and tables apart: a kernel reads rows of either without gaps
+        self._tiles_T4 = torch.zeros(size, 4, dtype=torch.int32, device=device)
+        self._tables_TP = torch.zeros(size, pages, dtype=torch.int32, device=device)
+        tiles = PagedTiles(tiles_N4=self._tiles_T4, tables_SP=self._tables_TP, queries=1, most_keys=most_keys)
+        self._attention = _FixedPages(cache, rows_T, tiles)
+        self._lora: LoraContext | None = None
+        self._row_tables: RowTables | None = None
+        if lora is not None:
+            assert isinstance(lora.tables, RowTables), "checked before"
+            nothing = SegmentTable(num_rows=size, offsets=(0,) * (lora.slots.num_slots + 1), samples=())
+            self._row_tables = RowTables(nothing, lora.slots, device=device, rank_class=lora.tables.rank_class)
+            self._lora = replace(lora, segments=replace(nothing, multiplies_slots=True), tables=self._row_tables)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._logits_TV: Tensor | None = None
+        if records:
+            decoder.is_recorded = True
+            self._record(pool)
+
+    def run(self, rows: Sequence[DecodeRow], lora: LoraContext | None, segments: SegmentTable) -> Tensor:
+        self._fill(rows)
+        if self._row_tables is not None and lora is not None:
+            self._row_tables.update(segments, lora.slots)
+        if self._graph is None:
+            return self._pass()
+        self._graph.replay()
+        assert self._logits_TV is not None, "recorded together with the graph"
+        return self._logits_TV
+
+    def _fill(self, rows: Sequence[DecodeRow]) -> None:
+        if self._records:
+            torch.cuda.current_stream().synchronize()  # the last transfer still reads the pinned memory
+        long, short = (tensor.numpy() for tensor in self._host)
+        long[:], short[:] = 0, 0
+        for index, row in enumerate(rows):
+            page = row.blocks[row.position // BLOCK_ROWS]
+            long[:, index] = row.token, row.position, page * BLOCK_ROWS + row.position % BLOCK_ROWS
+            short[index, :4] = index, 1, row.position, index
+            count = blocks_for(row.position + 1)
+            short[index, 4 : 4 + count] = np.asarray(row.blocks[:count], dtype=np.int32)
+        for staged, host in zip(self._staged, self._host, strict=True):
+            staged.copy_(host, non_blocking=True)
+        self._tiles_T4.copy_(self._staged[1][:, :4])
+        self._tables_TP.copy_(self._staged[1][:, 4:])
+
+    def _record(self, pool: Any) -> None:
+        # one pass before recording compiles kernels and sets up libraries; it is all filler
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._pass()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        # other threads allocate pinned memory for adapters meanwhile
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            self._logits_TV = self._pass()
+
+    @torch.no_grad()
+    def _pass(self) -> Tensor:
+        hidden_TD = self._decoder.forward(
+            self._tokens_T, positions_T=self._positions_T, attention=self._attention, lora=self._lora
+        )
+        return self._decoder.logits(hidden_TD)

@@ -1,0 +1,102 @@
+"""Row by row: the definition's numbers for siblings, ragged ranks, free slots and rows of no adapter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cohort.adapters.bank import AdapterBank, AdapterState
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.spec import AdapterSpec
+from cohort.core.errors import SegmentError
+from cohort.kernels.backend import Backend
+from cohort.kernels.packed_linear import packed_linear
+from cohort.kernels.packed_linear.rows.tables import RowTables
+from cohort.kernels.packed_linear.tables import LoraPart
+from cohort.kernels.segments import SegmentTable
+from cohort.models.weight_formats.plain import FrozenLinear
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def bank_of(ranks: list[int], *, widths: tuple[int, ...], width: int) -> AdapterBank:
+    layout = AdapterLayout({f"m.{index}": (width, n) for index, n in enumerate(widths)})
+    bank = AdapterBank(layout, num_slots=len(ranks) + 1, num_rank_rows=200, device=DEVICE, trains=False)
+    for index, r in enumerate(ranks):
+        weights = torch.randn(r, layout.width, generator=torch.Generator().manual_seed(index))
+        bank.insert(AdapterSpec(r=r, lora_alpha=2 * r), AdapterState(weights=weights))
+    return bank
+
+
+def parts_of(bank: AdapterBank, widths: tuple[int, ...]) -> list[LoraPart]:
+    starts = [sum(widths[:index]) for index in range(len(widths))]
+    return [replace(bank._parts[f"m.{index}"], column_start=start) for index, start in enumerate(starts)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "counts", "widths", "width"),
+    [
+        ([4, 17, 8], [1, 2, 3], (40,), 24),
+        ([16], [5], (300, 20, 7), 1100),
+        ([33, 1], [0, 2], (12, 270), 37),
+    ],
+)
+@torch.no_grad()
+def test_equals_the_definition(ranks: list[int], counts: list[int], widths: tuple[int, ...], width: int) -> None:
+    bank = bank_of(ranks, widths=widths, width=width)
+    used = sum(counts)
+    segments = SegmentTable.from_samples(
+        counts, slots=list(range(len(ranks))), num_slots=bank.num_slots, num_rows=used + 3, multiplies_slots=True
+    )
+    generator = torch.Generator().manual_seed(9)
+    x = torch.randn(used + 3, width, generator=generator).to(DEVICE)
+    frozen = FrozenLinear(torch.randn(sum(widths), width, generator=generator).to(DEVICE))
+    parts, slots = parts_of(bank, widths), bank.slot_table()
+    tables = RowTables(segments, slots, device=DEVICE)
+    found = packed_linear(
+        x, frozen=frozen, parts=parts, slots=slots, segments=segments, tables=tables, backend=Backend.TRITON
+    )
+    expected = packed_linear(x, frozen=frozen, parts=parts, slots=slots, segments=segments, backend=Backend.REFERENCE)
+    # sums of up to 1100 products in another order
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    assert torch.equal(found[used:], frozen.forward(x)[used:])
+
+
+@torch.no_grad()
+def test_neighbours_change_no_bit_of_a_term() -> None:
+    bank = bank_of([4, 8], widths=(20,), width=24)
+    x = torch.randn(4, 24, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    frozen = FrozenLinear(torch.zeros(20, 24, device=DEVICE))
+
+    def run(x: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        segments = SegmentTable.from_samples(counts, slots=[0, 1], num_slots=3, num_rows=len(x), multiplies_slots=True)
+        slots = bank.slot_table()
+        return packed_linear(
+            x,
+            frozen=frozen,
+            parts=parts_of(bank, (20,)),
+            slots=slots,
+            segments=segments,
+            tables=RowTables(segments, slots, device=DEVICE),
+            backend=Backend.TRITON,
+        )
+
+    assert torch.equal(run(x, [2, 2])[3:], run(x[3:], [0, 1]))
+
+
+def test_an_update_describes_another_stream_in_the_same_place() -> None:
+    bank = bank_of([4, 8], widths=(20,), width=24)
+    slots = bank.slot_table()
+
+    def segments(counts: list[int], rows: int = 4) -> SegmentTable:
+        return SegmentTable.from_samples(counts, slots=[0, 1], num_slots=3, num_rows=rows, multiplies_slots=True)
+
+    tables = RowTables(segments([1, 2]), slots, device=DEVICE)
+    place = tables.rows_T4.data_ptr()
+    tables.update(segments([3, 0]), slots)
+    assert tables.rows_T4.data_ptr() == place
+    assert tables.rows_T4[:, 1].tolist() == [4, 4, 4, 0]
+    with pytest.raises(SegmentError, match="build new tables"):
+        tables.update(segments([3, 0], 5), slots)
