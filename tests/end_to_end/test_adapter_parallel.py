@@ -12,6 +12,7 @@ import pytest
 
 from cohort.core.errors import InputError, RankLostError
 from cohort.engine.check import check_task
+from cohort.engine.recovery import train_despite_losses
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.tune import RunOptions, resume, tune
 from cohort.parallel.rank_process import RankProcess
@@ -112,3 +113,31 @@ def test_what_does_not_go_together_or_makes_no_difference_is_said(folder: Path) 
     assert "strategy: one GPU divides nothing, so every GPU has the whole model" in notes
     with pytest.raises(InputError, match="divides the layers over the GPUs"):
         check_task(tiny_task(folder, **DIVIDED, memory={"host_streamed_layers": 3}))
+
+
+@pytest.mark.slow
+def test_a_run_that_lost_a_rank_goes_on_by_itself(
+    folder: Path, tmp_path: Path, expected: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[RankProcess] = []
+    begin = RankProcess.__init__
+
+    def noted(self: RankProcess, *args: object) -> None:
+        begin(self, *args)  # type: ignore[arg-type]
+        started.append(self)
+
+    monkeypatch.setattr(RankProcess, "__init__", noted)
+
+    class Killing(Interrupting):
+        def update(self, progress: RunProgress) -> None:
+            if sum(trial.steps_done for trial in progress.trials) >= 9 and len(started) == 1:
+                os.kill(started[0].process_id, signal.SIGKILL)
+
+    options, run, watcher = replace(OPTIONS, num_ranks=2), tmp_path / "run", Killing()
+    task = tiny_task(folder, **DIVIDED)
+    train_despite_losses(
+        lambda: tune(task, run, options=options, watcher=watcher), run, watcher=watcher, options=options
+    )
+    assert result_of(run) == expected
+    assert len(started) == 2
+    assert any("going on with 2 ranks from the last checkpoint" in note for note in watcher.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +15,7 @@ __all__ = [
     "DebugOption",
     "JsonOption",
     "MaxNewTokensOption",
+    "LostGpuOption",
     "ModelOption",
     "QueueDirOption",
     "RunDirArgument",
@@ -58,6 +59,13 @@ TopPOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the sampling.")]
 MaxNewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Most tokens of an answer.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+LostGpuOption = Annotated[
+    Literal["stop", "resume"],
+    typer.Option(
+        "--on-lost-gpu",
+        help="If the process of a GPU dies: stop with an error, or go on from the last checkpoint.",
+    ),
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 

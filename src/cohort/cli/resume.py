@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import typer
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, RunOrQueueArgument
+from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, RunOrQueueArgument
 
 __all__ = ["resume"]
 
 
 def resume(
-    context: typer.Context, run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: DebugOption = False
+    context: typer.Context,
+    run_dir: RunOrQueueArgument,
+    on_lost_gpu: LostGpuOption = "stop",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Continue a run or a queue after any stop.
 
@@ -37,10 +42,15 @@ def resume(
         RunDirectory.open(run_dir)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
+        from cohort.engine.recovery import train_despite_losses
         from cohort.engine.tune import resume as resume_run
 
         with watching(RUN_VIEW) as watcher:
-            resume_run(run_dir, watcher=watcher, places=context.obj or ())
+            begin = partial(resume_run, run_dir, watcher=watcher, places=context.obj or ())
+            if on_lost_gpu == "resume":
+                train_despite_losses(begin, run_dir, watcher=watcher)
+            else:
+                begin()
         print_results(run_dir, as_json=as_json)
 
 

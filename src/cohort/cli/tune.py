@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption, TaskArgument
+from cohort.cli.options import DebugOption, JsonOption, LostGpuOption, TaskArgument
 
 if TYPE_CHECKING:
     from cohort.engine.train.progress import ProgressWatcher
@@ -48,6 +49,7 @@ def tune(
         str | None,
         typer.Option("--publish-as", metavar="NAME", help="The adapter's name there.  [default: RUN_DIR's name]"),
     ] = None,
+    on_lost_gpu: LostGpuOption = "stop",
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -72,17 +74,22 @@ def tune(
         announce = _announcement(directory, publish, name=publish_as)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
+        from cohort.engine.recovery import train_despite_losses
         from cohort.engine.tune import tune as tune_task
 
         with watching(RUN_VIEW) as watcher:
             for note in loaded.notes():
                 watcher.note(f"note: {note}")
             if holds_run and on_existing == "resume":
-                _continue(loaded, directory, watcher=watcher)
+                begin = partial(_continue, loaded, directory, watcher=watcher)
             else:
                 if holds_run:
                     _remove(loaded, directory)
-                tune_task(loaded, run_directory, watcher=watcher)
+                begin = partial(tune_task, loaded, run_directory, watcher=watcher)
+            if on_lost_gpu == "resume":
+                train_despite_losses(begin, run_directory, watcher=watcher)
+            else:
+                begin()
         print_results(run_directory, as_json=as_json)
         announce()
 

@@ -370,5 +370,6 @@ def size_facts(sizes: Sizes) -> SizeFacts:
         num_slots=sizes.executor.num_slots,
         rank_rows=sizes.executor.num_rank_rows,
         token_budget=sizes.executor.token_budget,
+        num_ranks=sizes.capacity.num_ranks,
         gradient_checkpointing=sizes.executor.gradient_checkpointing,
     )

@@ -162,11 +162,16 @@ class InputFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeFacts:
-    """Sizes of the executor. A resumed run keeps them: which trials are resident when follows from them."""
+    """Sizes of the executor. A resumed run keeps them: which trials are resident when follows from them.
+
+    Attributes:
+        num_ranks: Processes that trained when the run began, one on each GPU; a resumed run may have another number.
+    """
 
     num_slots: int | None = None
     rank_rows: int | None = None
     token_budget: int | None = None
+    num_ranks: int | None = None
     gradient_checkpointing: GradientCheckpointing | None = field(default=None, metadata={"key": "memory_recompute"})
 
 

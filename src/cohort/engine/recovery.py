@@ -1,0 +1,73 @@
+"""Goes on by itself after the process of a GPU was lost: from the last checkpoint, with as many processes or fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from cohort.core.errors import RankLostError
+from cohort.core.units import counted
+from cohort.engine.train.open_run import RunOptions
+from cohort.engine.train.progress import ProgressWatcher
+from cohort.engine.tune import resume
+from cohort.runs.directory import RunDirectory
+from cohort.runs.reader import RunReader
+from cohort.training.device_memory import release_cached
+
+__all__ = ["MOST_LOSSES", "train_despite_losses"]
+
+# losses in a row without a step in between: what kills processes at once would go on for ever
+MOST_LOSSES = 3
+
+
+def train_despite_losses(
+    begin: Callable[[], None], run_directory: Path, *, watcher: ProgressWatcher, options: RunOptions | None = None
+) -> None:
+    """Carry out ``begin``, and resume the run as often as a rank is lost.
+
+    The first resume starts as many processes as before, since most lose their process and not their GPU; each further
+    one that follows without progress starts one fewer.
+
+    Args:
+        begin: Trains the run in ``run_directory``, from its start or from where it stands.
+
+    Raises:
+        RankLostError: ranks were lost :data:`MOST_LOSSES` times without a step in between.
+    """
+    options = options or RunOptions()
+    act, losses, before = begin, 0, 0
+    while True:
+        lost: RankLostError | None = None
+        try:
+            act()
+        except RankLostError as error:
+            lost = error
+        if lost is None:
+            return
+        steps, num_ranks = _recorded(run_directory)
+        losses, before = (1 if steps > before else losses + 1), max(steps, before)
+        # before the first step nothing was saved
+        if losses >= MOST_LOSSES or num_ranks is None:
+            raise lost
+        if losses > 1:
+            options = replace(options, num_ranks=max(1, (options.num_ranks or num_ranks) - 1))
+        with_ranks = counted(options.num_ranks or num_ranks, "rank")
+        watcher.note(f"warning: {str(lost).partition(';')[0]}; going on with {with_ranks} from the last checkpoint")
+        # its frames hold the model, which the resumed run loads again
+        del lost
+        release_cached(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        act = partial(resume, run_directory, watcher=watcher, options=options)
+
+
+def _recorded(run_directory: Path) -> tuple[int, int | None]:
+    """Return the steps that all trials have done, and the ranks that the run began with; None before it has begun."""
+    database = RunDirectory(run_directory).database
+    if not database.exists():
+        return 0, None
+    with RunReader.open(database) as reader:
+        steps = sum(len(reader.log.steps(trial.trial_id)) for trial in reader.trials())
+        return steps, reader.facts().sizes.num_ranks if reader.checkpoints() else None
