@@ -42,15 +42,13 @@ def resume(
         RunDirectory.open(run_dir)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
-        from cohort.engine.recovery import train_despite_losses
+        from cohort.engine.recovery import MOST_LOSSES, train_despite_losses
         from cohort.engine.tune import resume as resume_run
 
         with watching(RUN_VIEW) as watcher:
             begin = partial(resume_run, run_dir, watcher=watcher, places=context.obj or ())
-            if on_lost_gpu == "resume":
-                train_despite_losses(begin, run_dir, watcher=watcher)
-            else:
-                begin()
+            on_loss = MOST_LOSSES if on_lost_gpu == "resume" else 1
+            train_despite_losses(begin, run_dir, watcher=watcher, most_losses=on_loss)
         print_results(run_dir, as_json=as_json)
 
 

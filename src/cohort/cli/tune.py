@@ -74,22 +74,18 @@ def tune(
         announce = _announcement(directory, publish, name=publish_as)
         from cohort.cli.progress import RUN_VIEW, watching
         from cohort.cli.tables.run_results import print_results
-        from cohort.engine.recovery import train_despite_losses
+        from cohort.engine.recovery import MOST_LOSSES, train_despite_losses
         from cohort.engine.tune import tune as tune_task
 
         with watching(RUN_VIEW) as watcher:
             for note in loaded.notes():
                 watcher.note(f"note: {note}")
-            if holds_run and on_existing == "resume":
-                begin = partial(_continue, loaded, directory, watcher=watcher)
-            else:
-                if holds_run:
-                    _remove(loaded, directory)
-                begin = partial(tune_task, loaded, run_directory, watcher=watcher)
-            if on_lost_gpu == "resume":
-                train_despite_losses(begin, run_directory, watcher=watcher)
-            else:
-                begin()
+            continues = holds_run and on_existing == "resume"
+            if holds_run and not continues:
+                _remove(loaded, directory)
+            begin = partial(_continue, loaded, directory) if continues else partial(tune_task, loaded, run_directory)
+            on_loss = MOST_LOSSES if on_lost_gpu == "resume" else 1
+            train_despite_losses(partial(begin, watcher=watcher), run_directory, watcher=watcher, most_losses=on_loss)
         print_results(run_directory, as_json=as_json)
         announce()
 

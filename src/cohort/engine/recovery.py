@@ -25,7 +25,12 @@ MOST_LOSSES = 3
 
 
 def train_despite_losses(
-    begin: Callable[[], None], run_directory: Path, *, watcher: ProgressWatcher, options: RunOptions | None = None
+    begin: Callable[[], None],
+    run_directory: Path,
+    *,
+    watcher: ProgressWatcher,
+    options: RunOptions | None = None,
+    most_losses: int = MOST_LOSSES,
 ) -> None:
     """Carry out ``begin``, and resume the run as often as a rank is lost.
 
@@ -34,9 +39,10 @@ def train_despite_losses(
 
     Args:
         begin: Trains the run in ``run_directory``, from its start or from where it stands.
+        most_losses: So many losses in a row without a step in between end the run; 1: the first one.
 
     Raises:
-        RankLostError: ranks were lost :data:`MOST_LOSSES` times without a step in between.
+        RankLostError: that many ranks were lost.
     """
     options = options or RunOptions()
     act, losses, before = begin, 0, 0
@@ -48,10 +54,12 @@ def train_despite_losses(
             lost = error
         if lost is None:
             return
+        if most_losses == 1:
+            raise lost
         steps, num_ranks = _recorded(run_directory)
         losses, before = (1 if steps > before else losses + 1), max(steps, before)
         # before the first step nothing was saved
-        if losses >= MOST_LOSSES or num_ranks is None:
+        if losses >= most_losses or num_ranks is None:
             raise lost
         if losses > 1:
             options = replace(options, num_ranks=max(1, (options.num_ranks or num_ranks) - 1))
