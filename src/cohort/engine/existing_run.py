@@ -74,7 +74,8 @@ def places_of(task: TaskFile, directory: RunDirectory) -> tuple[str, ...]:
     for key in PATH_KEYS:
         value: Any = document
         for part in key:
-            value = value[part]
+            # an objective may be its name alone
+            value = value.get(part) if isinstance(value, dict) else None
         # a finished run reads no rows
         if is_done and key[0] == "dataset":
             continue
