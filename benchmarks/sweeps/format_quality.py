@@ -48,7 +48,8 @@ VARIANTS = {
     "nf4": Variant(quantization="nf4"),
     "adamw_8bit": Variant(optim="adamw_8bit"),
 }
-RATES, RANKS = (3e-4, 1e-3, 3e-3, 1e-2), (4, 16)
+RATES, RANKS = (5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2), (8,)
+LENGTH = 64
 
 
 class Study:
@@ -56,10 +57,11 @@ class Study:
 
     def __init__(self, task: dict[str, Any]) -> None:
         dataset = {**task["dataset"], "validation": 0.2, "on_long_rows": "truncate", "max_train_samples": 800}
+        dataset["max_length"] = LENGTH
         loaded = task_from_mapping({**task, "dataset": dataset}, base_directory=Path.cwd())
         self.directory, self.modules = Path(task["model_name_or_path"]), task["lora"]["target_modules"]
         tokenizer = load_tokenizer(self.directory)
-        data = load_dataset(loaded.dataset_settings(), tokenizer=tokenizer, evaluation_max_examples=64)
+        data = load_dataset(loaded.dataset_settings(), tokenizer=tokenizer, evaluation_max_examples=48)
         self.train, self.validation = data.train, data.validation
 
     def final_losses(self, variant: Variant, *, seed: int, steps: int) -> list[float]:
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--shared", type=Path, required=True, help="folder with models/ and data/")
     parser.add_argument("--variants", nargs="+", choices=sorted(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--tiny", action="store_true", help="two steps of one seed, to try the script")
     parser.add_argument("--out", type=Path, default=RESULTS / "format_quality.json")
     options = parser.parse_args(arguments)
