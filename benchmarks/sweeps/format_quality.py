@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.sweeps.bd_quality import tasks
+from cohort.adapters.bank import AdapterState
 from cohort.adapters.spec import AdapterSpec
 from cohort.data.loading import load_dataset
 from cohort.models.targets import select_linears
@@ -28,7 +29,7 @@ from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.tasks.loading import task_from_mapping
 from cohort.training.executor import Executor, ExecutorSettings
 from cohort.training.optimizers import optimizer_for
-from cohort.training.trial import TrialSpec
+from cohort.training.trial import TrialSpec, TrialState
 
 QUESTION = "What do quantised frozen weights and 8-bit optimizer states cost in quality?"
 
@@ -64,43 +65,62 @@ class Study:
         data = load_dataset(loaded.dataset_settings(), tokenizer=tokenizer, evaluation_max_examples=48)
         self.train, self.validation = data.train, data.validation
 
-    def final_losses(self, variant: Variant, *, seed: int, steps: int) -> list[float]:
-        """Return the validation loss of every trial at its end, in the order of the grid; all train in one pack."""
+    def final_losses(self, variant: Variant, *, seed: int, steps: int) -> tuple[list[float], list[float]]:
+        """Return the validation loss of every trial at its end, in the order of the grid, on the base model that it was
+        trained on and on the plain one; all train in one pack.
+        """
+        executor, specs = self._executor(variant), list(_specs(variant, seed=seed, steps=steps))
+        for spec in specs:
+            executor.load(spec)
+        for _ in range(steps):
+            executor.step()
+        found = self._evaluated(executor)
+        if variant.quantization == "none":
+            return found, found
+        plain = self._executor(replace(variant, quantization="none"))
+        for spec in specs:
+            plain.load(spec, TrialState(adapter=AdapterState(weights=executor.weights(spec.trial_id))))
+        return found, self._evaluated(plain)
+
+    def _evaluated(self, executor: Executor) -> list[float]:
+        rows = range(len(self.validation))
+        found = executor.evaluate(executor.resident, rows=self.validation, row_ids=rows)
+        return [found[trial_id].loss for trial_id in sorted(found)]
+
+    def _executor(self, variant: Variant) -> Executor:
         decoder = load_decoder(self.directory, dtype="float32", weight_format=variant.quantization)
         linears = select_linears(self.modules, paths=decoder.linears)
-        executor = Executor(
+        return Executor(
             decoder,
             target_linears={name: decoder.linears[name] for name in linears},
             train_rows=self.train,
             settings=ExecutorSettings(num_slots=8, num_rank_rows=128, token_budget=2048, evaluation_token_budget=4096),
             optimizer=optimizer_for((variant.optim,)),
         )
-        for number, (rate, r) in enumerate(itertools.product(RATES, RANKS)):
-            executor.load(
-                TrialSpec(
-                    trial_id=number,
-                    seed=seed,
-                    adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
-                    learning_rate=rate,
-                    batch_size=4,
-                    num_steps=steps,
-                    optim=variant.optim,
-                )
-            )
-        for _ in range(steps):
-            executor.step()
-        rows = range(len(self.validation))
-        found = executor.evaluate(executor.resident, rows=self.validation, row_ids=rows)
-        return [found[trial_id].loss for trial_id in sorted(found)]
 
 
-def compare(found: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
+def _specs(variant: Variant, *, seed: int, steps: int) -> Iterator[TrialSpec]:
+    for number, (rate, r) in enumerate(itertools.product(RATES, RANKS)):
+        yield TrialSpec(
+            trial_id=number,
+            seed=seed,
+            adapter=AdapterSpec(r=r, lora_alpha=2.0 * r),
+            learning_rate=rate,
+            batch_size=4,
+            num_steps=steps,
+            optim=variant.optim,
+        )
+
+
+def compare(found: Sequence[float], plain: Sequence[float], *, on_plain: Sequence[float]) -> dict[str, float]:
     """Return how a sweep's losses differ from those of plain weights with the same seed."""
     best, best_plain = min(found), min(plain)
     winner = list(found).index(best)
     return {
         "best": best,
         "best_over_plain": best / best_plain,
+        # the adapter that wins here, on the base model as published
+        "on_plain_over_plain": on_plain[winner] / best_plain,
         # what the plain sweep knows of the trial that wins here
         "winner_over_best": plain[winner] / best_plain,
         "same_winner": float(plain[winner] == best_plain),
@@ -122,15 +142,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     for name, task in tasks(options.shared).items():
         study = Study(task)
-        plain = {seed: study.final_losses(VARIANTS["plain"], seed=seed, steps=steps) for seed in seeds}
+        plain = {seed: study.final_losses(VARIANTS["plain"], seed=seed, steps=steps)[0] for seed in seeds}
+
+        def add(variant: str, seed: int, losses: tuple[list[float], list[float]], *, base: int) -> None:
+            compared = compare(losses[0], plain[base], on_plain=losses[1])
+            rows.append({"task": name, "variant": variant, "seed": seed, **compared})  # noqa: B023 - called at once
+
         for seed in seeds[1:]:
-            rows.append(
-                {"task": name, "variant": "another seed", "seed": seed, **compare(plain[seed], plain[seeds[0]])}
-            )
+            add("another seed", seed, (plain[seed], plain[seed]), base=seeds[0])
         for variant in (each for each in options.variants if each != "plain"):
             for seed in seeds:
-                found = study.final_losses(VARIANTS[variant], seed=seed, steps=steps)
-                rows.append({"task": name, "variant": variant, "seed": seed, **compare(found, plain[seed])})
+                add(variant, seed, study.final_losses(VARIANTS[variant], seed=seed, steps=steps), base=seed)
             print_table(rows, columns=list(rows[0]))
             write_result(
                 options.out,
@@ -148,6 +170,7 @@ def headline(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         own = [row for row in rows if row["variant"] == variant]
         word = variant.replace(" ", "_")
         found[f"{word}_best_over_plain"] = statistics.mean(row["best_over_plain"] for row in own)
+        found[f"{word}_on_plain_over_plain"] = statistics.mean(row["on_plain_over_plain"] for row in own)
         found[f"{word}_rank_correlation"] = statistics.mean(row["rank_correlation"] for row in own)
         found[f"{word}_winner_over_best"] = statistics.mean(row["winner_over_best"] for row in own)
     return found
