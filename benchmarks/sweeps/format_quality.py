@@ -143,16 +143,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, task in tasks(options.shared).items():
         study = Study(task)
         plain = {seed: study.final_losses(VARIANTS["plain"], seed=seed, steps=steps)[0] for seed in seeds}
-
-        def add(variant: str, seed: int, losses: tuple[list[float], list[float]], *, base: int) -> None:
-            compared = compare(losses[0], plain[base], on_plain=losses[1])
-            rows.append({"task": name, "variant": variant, "seed": seed, **compared})  # noqa: B023 - called at once
-
         for seed in seeds[1:]:
-            add("another seed", seed, (plain[seed], plain[seed]), base=seeds[0])
+            compared = compare(plain[seed], plain[seeds[0]], on_plain=plain[seed])
+            rows.append({"task": name, "variant": "another seed", "seed": seed, **compared})
         for variant in (each for each in options.variants if each != "plain"):
             for seed in seeds:
-                add(variant, seed, study.final_losses(VARIANTS[variant], seed=seed, steps=steps), base=seed)
+                found, on_plain = study.final_losses(VARIANTS[variant], seed=seed, steps=steps)
+                compared = compare(found, plain[seed], on_plain=on_plain)
+                rows.append({"task": name, "variant": variant, "seed": seed, **compared})
             print_table(rows, columns=list(rows[0]))
             write_result(
                 options.out,
