@@ -10,6 +10,7 @@ The status is that of a run of 60 trials with 12,000 steps in its record.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -56,6 +57,8 @@ def main() -> int:
     headline |= {
         f"{name}_cpu_seconds": float(row["median_cpu_seconds"]) for name, row in zip(COMMANDS, rows, strict=True)
     }
+    # above the number of cores, commands wait for others, and only the seconds of the CPU say what they take
+    headline["load_average"] = round(os.getloadavg()[0], 1)
     question = "How soon do the verbs answer that only look: help, schema and the status of a run?"
     write_result(arguments.output, question=question, headline=headline, rows=rows)
     return 0
