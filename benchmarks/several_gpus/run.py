@@ -1,6 +1,7 @@
 """What one model over several GPUs, or over a GPU and the host's memory, costs: one part a call.
 
     python -m benchmarks.several_gpus.run --part host_streamed     # one GPU
+    python -m benchmarks.several_gpus.run --part memory            # one GPU
     python -m benchmarks.several_gpus.run --part links             # two GPUs or more
     python -m benchmarks.several_gpus.run --part scaling           # two GPUs or more
     python -m benchmarks.several_gpus.run --part windows           # two GPUs or more
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
-from benchmarks.several_gpus import host_streamed, links, pipeline, scaling, windows
+from benchmarks.several_gpus import host_streamed, links, memory, pipeline, scaling, windows
 from benchmarks.several_gpus.part import Part
 
 __all__ = ["PARTS", "main"]
@@ -26,6 +27,7 @@ __all__ = ["PARTS", "main"]
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Part]]] = {
     "host_streamed": (host_streamed.QUESTION, host_streamed.measure),
     "links": (links.QUESTION, links.measure),
+    "memory": (memory.QUESTION, memory.measure),
     "pipeline": (pipeline.QUESTION, pipeline.measure),
     "scaling": (scaling.QUESTION, scaling.measure),
     "windows": (windows.QUESTION, windows.measure),
