@@ -32,6 +32,8 @@ class TensorExecutor:
     Plain LoRA is divided as NFS: factors of the divided side by shards, the others whole, with one sum of their
     gradients a step. BD-LoRA of a multiple of as many blocks as ranks is BD-LoRA, or LoRA, on each shard: no exchange.
     Both mix in one pack. States are those of one process, so a trial may go on with another number of ranks.
+    Passes must fit into the memory of every rank: one that runs short alone would cut its pass in parts that the others
+    do not know of.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class TensorExecutor:
             decoder,
             target_linears=local_layout(layout, rank=group.rank, size=group.size),
             train_rows=train_rows,
-            settings=settings,
+            # a graph holds a rank's kernels, not what other ranks do at its collectives
+            settings=replace(settings, graph_tokens=0),
             device=decoder.device,
             dtype=dtype,
             compute_dtype=decoder.dtype,
