@@ -163,13 +163,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--nblocks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--distill", type=int, nargs="+", default=[20])
     parser.add_argument("--whiten", type=int, default=16)
+    parser.add_argument("--tasks", default="", help="only tasks whose name contains this")
     parser.add_argument("--tiny", action="store_true", help="a minute at most, to try the script")
     parser.add_argument("--out", type=Path, default=RESULTS / "bd_conversion.json")
     options = parser.parse_args(arguments)
     if options.tiny:
         options.steps, options.nblocks, options.distill, options.whiten = 2, [2], [2], 2
     rows = []
-    for name, task in tasks(options.shared).items():
+    chosen = {name: task for name, task in tasks(options.shared).items() if options.tasks in name}
+    for name, task in chosen.items():
         rows += convert(Study(task), name, options)
     print_table(rows, columns=("task", "what", "error", "loss", "decay"))
     errors = [row["error"] for row in rows if "error" in row]

@@ -93,3 +93,15 @@ def test_an_adapter_of_zeros_stays_one() -> None:
     found = convert_to_blocks(LAYOUT, SPEC, rows, blocks=BD, r=4)
     assert torch.isfinite(found.weights_RD).all()
     assert not product(found.spec, found.weights_RD, "l.q_proj").any()
+
+
+def test_blocks_with_fewer_outputs_than_ranks_lose_nothing() -> None:
+    narrow = AdapterLayout({"l.k_proj": (12, 8)})
+    rows = torch.randn(4, narrow.width, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    assert block_spectra(narrow, rows, blocks=BD)["l.k_proj"].shape == (4, 4)
+    found = convert_to_blocks(narrow, SPEC, rows, blocks=BD, r=12)
+    columns = narrow.columns["l.k_proj"]
+    exact = SPEC.scale * rows[:, columns.b].T @ rows[:, columns.a]
+    converted = found.spec.scale * found.weights_RD[:, columns.b].T @ found.weights_RD[:, columns.a]
+    torch.testing.assert_close(converted, exact)
+    assert found.is_exact

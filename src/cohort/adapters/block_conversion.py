@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cohort.adapters.block_diagonal import BlockDiagonal, BlockFactor
@@ -106,7 +107,9 @@ def block_spectra(layout: AdapterLayout, weights_rD: Tensor, *, blocks: BlockDia
     for name, columns in layout.columns.items():
         a_rK, b_Nr = weights_rD[:, columns.a].double(), weights_rD[:, columns.b].double().T
         parts = _blocks(blocks, name, layout.linears[name], r=blocks.nblocks)
-        spectra[name] = torch.stack([_core(a_rK[:, ins], b_Nr[outs], gram_rr=None)[1] for _, ins, outs in parts])
+        found = [_core(a_rK[:, ins], b_Nr[outs], gram_rr=None)[1] for _, ins, outs in parts]
+        # a block with fewer outputs than ranks has fewer values
+        spectra[name] = torch.stack([F.pad(values, (0, a_rK.shape[0] - len(values))) for values in found])
     return spectra
 
 
