@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,7 +108,6 @@ def convert(study: Study, name: str, options: argparse.Namespace) -> list[dict[s
                 "task": name,
                 "what": f"spectrum of {nblocks} blocks: largest to smallest value, mean over blocks",
                 "spectrum": (spectra / spectra[:, :1]).mean(dim=0).tolist(),
-                "decay": _decay(spectra),
             }
         )
         converted = {}
@@ -145,15 +143,6 @@ def convert(study: Study, name: str, options: argparse.Namespace) -> list[dict[s
     return rows
 
 
-def _decay(spectra: torch.Tensor) -> float:
-    """Return p of the fit of ``i^-p`` to the mean of the logarithms."""
-    values = spectra.clamp_min(1e-12).log().mean(dim=0)
-    logs = torch.arange(1, spectra.shape[1] + 1, dtype=values.dtype).log()
-    centred = logs - logs.mean()
-    slope = float((centred * (values - values.mean())).sum() / centred.square().sum())
-    return -slope if math.isfinite(slope) else 0.0
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study and write its result file."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -173,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = {name: task for name, task in tasks(options.shared).items() if options.tasks in name}
     for name, task in chosen.items():
         rows += convert(Study(task), name, options)
-    print_table(rows, columns=("task", "what", "error", "loss", "decay"))
+    print_table(rows, columns=("task", "what", "error", "loss"))
     errors = [row["error"] for row in rows if "error" in row]
     write_result(
         options.out,

@@ -53,16 +53,8 @@ def spectra(rows: Rows) -> list[str]:
     shown = [row for row in rows if "spectrum" in row]
     most = max((len(row["spectrum"]) for row in shown), default=0)
     return markdown_table(
-        ["task", "blocks", *(f"value {i + 1}" for i in range(most)), "falls as i^-p, p"],
-        [
-            (
-                row["task"],
-                row["what"].split()[2],
-                *(f"{value:.2f}" for value in row["spectrum"]),
-                f"{row['decay']:.2f}",
-            )
-            for row in shown
-        ],
+        ["task", "blocks", *(f"value {i + 1}" for i in range(most))],
+        [(row["task"], row["what"].split()[2], *(f"{value:.2f}" for value in row["spectrum"])) for row in shown],
     )
 
 
