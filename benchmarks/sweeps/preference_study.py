@@ -44,8 +44,7 @@ def swept(shared: Path, folder: Path, *, early_exit: dict[str, Any] | str, steps
     return {
         "early_exit": early_exit if isinstance(early_exit, str) else "patterns",
         "seconds": time.perf_counter() - begun,
-        "best_trial": {name: best.get(name) for name in ("trial", *SPACE)},
-        "finals": result.trials[0].get("finals"),
+        "best_trial": {"trial": best.get("trial"), **best.get("parameters", {})},
         "metrics": dict(result.metrics),
         "base_accuracy": result.base_value,
         "trained_tokens": trained,
