@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import torch
 from cohort.adapters.spec import AdapterSpec
 from cohort.kernels.compile_ahead import KernelCompiler
 from cohort.models.weights import load_decoder
-from cohort.training.compile_ahead import _few_layers, compile_ahead, kinds_of_adapters
+from cohort.training import compile_ahead as training_ahead
+from cohort.training.compile_ahead import _few_layers, _run, compile_ahead, kinds_of_adapters
 from tests.training.small_models import save_llama
 
 
@@ -23,14 +26,21 @@ def test_one_adapter_stands_for_each_padded_rank_with_and_without_dropout() -> N
     assert kinds_of_adapters([]) == ()
 
 
-def test_the_first_layer_and_one_more_of_each_kind_are_left_and_all_come_back(tmp_path: Path) -> None:
-    save_llama(tmp_path)
+def test_the_first_layer_and_one_more_of_each_kind_are_run_and_all_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_llama(tmp_path, num_layers=4)
     decoder = load_decoder(tmp_path, dtype="float32", device="cpu")
-    layers = decoder.layers
+    layers, part, names = decoder.layers, decoder.part, list[str]()
+    recorded: Any = SimpleNamespace(launch=lambda need, *, trains: names.append(f"{need.num_rows} {trains}"))
+    monkeypatch.setattr(training_ahead, "CapturedPasses", lambda *_, **__: recorded)
+    specs = kinds_of_adapters([AdapterSpec(r=r, lora_alpha=1.0) for r in (16, 32)])
     with _few_layers(decoder):
-        assert decoder.layers[0] is layers[0]
-        assert len(decoder.layers) == 2
-    assert decoder.layers is layers
+        assert decoder.layers == (layers[0], layers[3])
+        assert list(decoder.part) == [0, 3]
+        _run(decoder, specs, target_linears=decoder.linears, usual=20, pass_tokens=(200, 64))
+    assert names == ["200 True", "200 False", "64 True", "64 False"]
+    assert (decoder.layers, decoder.part) == (layers, part)
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ Shapes:  T rows of the stream · D hidden width · H query heads · G key-value 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Protocol
@@ -75,7 +75,7 @@ class Decoder:
                 and the head only where they end; None for all.
         """
         self.config, self.ring = config, ring
-        self.part = range(config.num_layers) if part is None else part
+        self.part: Sequence[int] = range(config.num_layers) if part is None else part
         self._table_VD = tensors.get("embed")
         self.layers = tuple(
             DecoderLayer(config, layer, tensors=tensors, products=products, region=region) for layer in self.part

@@ -65,12 +65,14 @@ def _few_layers(decoder: Decoder) -> Iterator[None]:
 
     The others launch the same kernels.
     """
-    layers, windows = decoder.layers, decoder.config.windows
-    decoder.layers = (*layers[:1], *dict(zip(windows[1:], layers[1:], strict=True)).values())
+    layers, part, windows = decoder.layers, decoder.part, decoder.config.windows
+    # the last of each window, and the first layer of all
+    kept = sorted({0, *{windows[layer]: place for place, layer in enumerate(part) if place}.values()})
+    decoder.layers, decoder.part = tuple(layers[place] for place in kept), [part[place] for place in kept]
     try:
         yield
     finally:
-        decoder.layers = layers
+        decoder.layers, decoder.part = layers, part
 
 
 def _run(

@@ -23,8 +23,8 @@ PADDED_ROW_COST = 0.05
 # the cost of a trained row in the loss head, likewise
 TRAINED_ROW_COST = 0.15
 # what the host takes to launch the kernels of a layer, forward and backward, and what the device takes for a weight
-# and a row: 6 ms, and four operations at 600 TFLOP/s (an H100 with a host of middling speed)
-LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 6e-3, 4 / 600e12
+# and a row: 8 ms, and four operations at 600 TFLOP/s (an H100 with a slow host; a fast one takes 4 ms)
+LAUNCH_SECONDS, SECONDS_PER_WEIGHT = 8e-3, 4 / 600e12
 # passes of at most this share of the rows that hide their launches are recorded at first sight
 AT_ONCE = 0.25
 
