@@ -60,8 +60,8 @@ def test_the_plan_as_json_is_complete(folder: Path, capsys: pytest.CaptureFixtur
     assert by_name["long"]["end_seconds"] == pytest.approx(found["makespan_seconds"])
     assert found["lower_bound_seconds"] <= found["makespan_seconds"] <= min(found["baselines"].values()) + 1e-9
     (option,) = by_name["short"]["options"]
-    parts = ("training_seconds", "evaluation_seconds", "start_seconds", "rest_seconds")
-    assert option["seconds"] == pytest.approx(sum(option[part] for part in parts))
+    parts = ("training", "evaluation", "comparison", "start", "rest")
+    assert option["seconds"] == pytest.approx(sum(option[f"{part}_seconds"] for part in parts))
     assert option["cost"] in ("analytic", "scaled", "measured")
 
 
@@ -83,9 +83,9 @@ def test_a_simulation_ends_trials_early(
     full = planned(capsys, *words, "--exits", "1")
     assert full["simulation"]["makespan_seconds"] == pytest.approx(full["makespan_seconds"])
     half = planned(capsys, *words, "--exits", "0.5")
-    # exits shorten training and evaluation, not the start of two tasks on each GPU, nor their results
+    # exits shorten training, evaluation and comparison, not the start of two tasks on each GPU, nor their results
     option = full["tasks"][0]["options"][0]
-    saved = 2 * 0.5 * (option["training_seconds"] + option["evaluation_seconds"])
+    saved = 2 * 0.5 * sum(option[f"{part}_seconds"] for part in ("training", "evaluation", "comparison"))
     assert half["simulation"]["makespan_seconds"] == pytest.approx(full["makespan_seconds"] - saved)
     # every task under its own early exit
     (folder / "exits.yaml").write_text((folder / "gpu.yaml").read_text().replace("early_exit: none\n", ""))

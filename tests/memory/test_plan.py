@@ -16,7 +16,7 @@ from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
 def test_a_limit_ends_with_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_inputs(tmp_path / "inputs")
     fractions: list[float] = []
-    decoder: Any = SimpleNamespace(device=torch.device("cuda"), num_bytes=100)
+    decoder: Any = SimpleNamespace(device=torch.device("cuda"), num_bytes=100, ring=None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 4 << 30))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 << 20)
@@ -30,7 +30,7 @@ def test_a_limit_ends_with_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_fullest_of_several_gpus_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_inputs(tmp_path / "inputs")
-    decoder: Any = SimpleNamespace(device=torch.device("cuda"), num_bytes=100)
+    decoder: Any = SimpleNamespace(device=torch.device("cuda"), num_bytes=100, ring=None)
     # the second holds another program; neither holds this base model yet but the first
     free = {None: 60 << 30, 1: 50 << 30}
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

@@ -66,7 +66,7 @@ def test_a_mistake_is_named_with_its_mend(folder: Path, addition: str, where: st
         ("{validation: 0.1}", "nothing", "Add dataset.train"),
         ("{train: train.jsonl, validation: 1.0}", "1.0", "0.1"),
         ("{train: train.jsonl, validation: 0}", "0", "0.1"),
-        ("{train: train.jsonl, validation: val.jsonl}", "'val.jsonl', which does not exist", "train.jsonl"),
+        ("{train: train.jsonl, validation: val.jsonl}", "'val.jsonl', which does not exist", "Check the path"),
         ("{train: train.jsonl, columns: {promt: x}}", "'promt'", "our name left"),
         ("{train: train.jsonl, columns: {prompt: 3}}", "3", "a column of the file"),
         ("{train: train.jsonl, prompt_template: 'a {b'}", "'a {b'", "Question"),

@@ -29,7 +29,7 @@ def plan_of(
 ) -> TaskPlan:
     """Tasks of ten minutes, one after the other on the first of two GPUs or workers."""
     names = [f"task-{number}" for number in range(tasks)]
-    option = SimpleNamespace(num_gpus=num_gpus, seconds=600.0, memory_bytes=3 << 30, step_source=source)
+    option = SimpleNamespace(num_gpus=num_gpus, seconds=600.0, memory_bytes=3 << 30, step_source=source, is_tight=False)
     estimate: Any = SimpleNamespace(options=(option,), num_trials=4, priority=1)
     placements = tuple(
         Placement(
