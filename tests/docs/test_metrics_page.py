@@ -8,7 +8,7 @@ from typing import Any
 from cohort.core.place import Place
 from cohort.metrics import METRIC_KINDS
 from cohort.metrics.functions import load_function
-from cohort.tasks.evaluation_section import EvaluationSection
+from cohort.tasks.sections.evaluation_section import EvaluationSection
 from cohort.tasks.yaml_lines import parse_yaml
 from tests.conftest import REPOSITORY
 

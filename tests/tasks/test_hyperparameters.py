@@ -8,8 +8,8 @@ import pytest
 
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, multiple_to_plain, parse_value, quoted_number
-from cohort.tasks.objective_section import ObjectiveSection
-from cohort.tasks.sections import LoraSection, TrainingSection
+from cohort.tasks.sections.objective_section import ObjectiveSection
+from cohort.tasks.sections.sections import LoraSection, TrainingSection
 from cohort.tuning.parameters import MultipleOf
 
 

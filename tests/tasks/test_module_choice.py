@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cohort.tasks.loading import TaskFileError, task_from_mapping
-from cohort.tasks.sections import LoraSection
+from cohort.tasks.sections.sections import LoraSection
 
 
 def test_peft_s_forms_are_accepted() -> None:

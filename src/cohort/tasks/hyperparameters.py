@@ -11,7 +11,7 @@ from cohort.adapters.spec import INITIALISATIONS
 from cohort.core.place import KeyPath
 from cohort.core.setting_fields import Refusal, SettingField, choice, flag, number, setting_fields, whole, word
 from cohort.tasks.fields import as_word, refuse
-from cohort.tasks.objective_keys import ObjectiveKeys
+from cohort.tasks.sections.objective_keys import ObjectiveKeys
 from cohort.tuning.parameters import MultipleOf, Value
 
 __all__ = [

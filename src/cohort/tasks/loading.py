@@ -16,11 +16,11 @@ from cohort.core.nearest_word import nearest_file
 from cohort.core.place import KeyPath, Place, dotted
 from cohort.data.files.given_rows import GivenRows
 from cohort.tasks.functions import locate_functions
-from cohort.tasks.objective_checks import objective_refusals
 from cohort.tasks.other_names import ACCEPTED, use_own_names
 from cohort.tasks.overrides import Override, apply_overrides, parse_overrides
 from cohort.tasks.paths import from_working_directory, locate_data, locate_model, locate_reference
 from cohort.tasks.problems import problems_from
+from cohort.tasks.sections.objective_checks import objective_refusals
 from cohort.tasks.task_file import TaskFile
 from cohort.tasks.weighted_files import split_weights
 from cohort.tasks.yaml_lines import TaskOrigin, parse_yaml

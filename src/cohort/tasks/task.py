@@ -16,11 +16,11 @@ from cohort.core.plain_values import plain_value
 from cohort.data.files.given_rows import GivenRows, given_rows
 from cohort.data.files.sources import SPLITS
 from cohort.integrations.trl import trl_keys
-from cohort.tasks.early_exit_section import early_exit_section
 from cohort.tasks.functions import name_functions
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.loading import TaskFile, task_from_mapping
 from cohort.tasks.other_names import NOT_NEEDED, OTHER_WORDS
+from cohort.tasks.sections.early_exit_section import early_exit_section
 from cohort.tuning.early_exit.settings import EarlyExitSettings
 
 __all__ = ["Task", "elsewhere_of_task"]

@@ -20,16 +20,16 @@ from cohort.core.setting_fields import Refusal, setting_fields
 from cohort.data.files.given_rows import GivenRows
 from cohort.data.settings import DatasetSettings
 from cohort.integrations.trackers import TRACKER_NAMES, installed_trackers
-from cohort.tasks.block_section import BdLoraSection
-from cohort.tasks.dataset_section import DatasetSection
-from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section
-from cohort.tasks.evaluation_section import EvaluationSection
 from cohort.tasks.fields import Section, Whole, refuse, require_known, setting
 from cohort.tasks.hyperparameters import SEARCHABLE, SECTION_OF, key_of
-from cohort.tasks.objective_keys import OBJECTIVE_VALUES
-from cohort.tasks.objective_section import ObjectiveSection, objective_schema, parse_objective, plain_objective
 from cohort.tasks.other_names import nearest_hint, use_own_names
-from cohort.tasks.sections import LoraSection, MemorySection, SearchSection, TrainingSection
+from cohort.tasks.sections.block_section import BdLoraSection
+from cohort.tasks.sections.dataset_section import DatasetSection
+from cohort.tasks.sections.early_exit_section import EarlyExitSection, early_exit_section
+from cohort.tasks.sections.evaluation_section import EvaluationSection
+from cohort.tasks.sections.objective_keys import OBJECTIVE_VALUES
+from cohort.tasks.sections.objective_section import ObjectiveSection, objective_schema, parse_objective, plain_objective
+from cohort.tasks.sections.sections import LoraSection, MemorySection, SearchSection, TrainingSection
 from cohort.tasks.yaml_lines import TaskOrigin
 from cohort.tuning.constraints import parse_constraint
 from cohort.tuning.early_exit.rules import EXIT_RULES

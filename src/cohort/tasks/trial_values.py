@@ -10,8 +10,8 @@ from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place, dotted
 from cohort.core.setting_fields import Refusal
 from cohort.tasks.hyperparameters import SEARCHABLE, key_of, parse_value
-from cohort.tasks.objective_section import objective_value_refusals
 from cohort.tasks.overrides import parse_overrides
+from cohort.tasks.sections.objective_section import objective_value_refusals
 from cohort.tasks.task_file import TaskFile
 from cohort.tuning.parameters import Configuration, Constant, MultipleOf, Value
 

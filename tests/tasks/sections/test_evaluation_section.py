@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cohort.tasks.evaluation_section import EvaluationSection as _EvaluationSection
 from cohort.tasks.fields import refusals_of
+from cohort.tasks.sections.evaluation_section import EvaluationSection as _EvaluationSection
 
 # a type checker sees the settings that a section is made from, not what pydantic adds
 EvaluationSection: Any = _EvaluationSection

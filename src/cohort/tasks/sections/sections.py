@@ -12,13 +12,13 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, model_val
 from cohort.core.memory_records import MARGIN_SHARE
 from cohort.core.setting_fields import Refusal
 from cohort.core.units import format_bytes, parse_bytes
-from cohort.tasks.block_section import BdLoraSection
 from cohort.tasks.earlier_results import parse_earlier_results, plain_earlier_results
 from cohort.tasks.fields import Registered, Section, Whole, chosen, refuse, section_with, setting
 from cohort.tasks.hyperparameters import LORA_ALPHA, SEARCHABLE, LoraKeys, TrainingKeys, multiple_to_plain, parse_alpha
 from cohort.tasks.module_choice import module_choice_fields
 from cohort.tasks.other_names import checkpointing_word
 from cohort.tasks.search_space import num_points, parameter_to_plain, parse_constraints, parse_space
+from cohort.tasks.sections.block_section import BdLoraSection
 from cohort.tuning.parameters import MultipleOf, Parameter
 from cohort.tuning.samplers import SAMPLERS, EarlierResult, sampler_kind
 

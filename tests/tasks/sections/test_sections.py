@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cohort.tasks.evaluation_section import EvaluationSection
 from cohort.tasks.fields import refusals_of
-from cohort.tasks.sections import GRID_LIMIT, MemorySection, SearchSection
-from cohort.tasks.sections import LoraSection as _LoraSection
+from cohort.tasks.sections.evaluation_section import EvaluationSection
+from cohort.tasks.sections.sections import GRID_LIMIT, MemorySection, SearchSection
+from cohort.tasks.sections.sections import LoraSection as _LoraSection
 from cohort.tuning.evaluation_times import EvaluationSettings
 from cohort.tuning.parameters import MultipleOf
 

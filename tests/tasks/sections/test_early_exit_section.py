@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from cohort.core.setting_fields import whole
-from cohort.tasks.early_exit_section import EarlyExitSection, early_exit_section, is_plugin_key
 from cohort.tasks.fields import refusals_of
+from cohort.tasks.sections.early_exit_section import EarlyExitSection, early_exit_section, is_plugin_key
 from cohort.tuning.early_exit.rule import ExitRule, RuleSettings
 from cohort.tuning.early_exit.rules import EXIT_RULES, built_in_keys
 from cohort.tuning.early_exit.settings import EarlyExitSettings

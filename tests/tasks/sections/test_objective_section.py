@@ -9,7 +9,7 @@ import pytest
 from cohort.core.errors import InputError
 from cohort.data.settings import RowReading
 from cohort.tasks.loading import load_task
-from cohort.tasks.objective_keys import LOSS_TYPES, OBJECTIVE_VALUES
+from cohort.tasks.sections.objective_keys import LOSS_TYPES, OBJECTIVE_VALUES
 from cohort.tasks.trial_values import added_parameters
 from cohort.training.objectives import OBJECTIVES
 from tests.tasks.task_files import BASE, problems_of, write

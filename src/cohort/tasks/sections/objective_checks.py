@@ -10,8 +10,8 @@ from cohort.core.setting_fields import Refusal
 from cohort.data.settings import RowReading
 from cohort.metrics import REWARD_METRICS
 from cohort.tasks.hyperparameters import SECTION_OF
-from cohort.tasks.objective_keys import LOSS_TYPES, OBJECTIVE_VALUES
-from cohort.tasks.objective_section import loss_type_refusals, smoothing_refusals, unread_key
+from cohort.tasks.sections.objective_keys import LOSS_TYPES, OBJECTIVE_VALUES
+from cohort.tasks.sections.objective_section import loss_type_refusals, smoothing_refusals, unread_key
 from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, Parameter, Range
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from cohort.core.setting_fields import Refusal, SettingField, setting_fields
 from cohort.data.settings import RowReading
 from cohort.tasks.fields import Section, refuse, require_known, setting
-from cohort.tasks.objective_keys import (
+from cohort.tasks.sections.objective_keys import (
     LOSS_TYPES,
     OBJECTIVE_VALUES,
     READS,
