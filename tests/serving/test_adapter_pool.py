@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cohort.adapters.peft_format import read_adapter
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, adapter_config, read_adapter, serialised_weights
+from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import InputError
 from cohort.serving.adapter_pool import AdapterPool, AdapterPoolSettings
 from cohort.serving.adapter_registry import AdapterHandle, NameTakenError, UnknownAdapterError
@@ -153,3 +156,13 @@ def test_weights_in_memory_are_published_and_checked(pool: AdapterPool, llama: S
 def test_senseless_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="max_loras must be at least 1"):
         AdapterPoolSettings(max_loras=0)
+
+
+def test_the_hint_names_the_largest_rank_of_a_pattern(pool: AdapterPool, llama: Served, tmp_path: Path) -> None:
+    spec = AdapterSpec(r=4, lora_alpha=4, rank_pattern=(("down_proj", 9),))
+    layout = AdapterLayout(llama.decoder.linears)
+    (tmp_path / WEIGHTS_FILE).write_bytes(serialised_weights(layout, spec, torch.zeros(9, layout.width)))
+    config = adapter_config(spec, base_model="base", target_modules=["down_proj"])
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"rank 9(.|\n)*--max-lora-rank 9 "):
+        pool.load("wide", tmp_path)

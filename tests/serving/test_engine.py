@@ -226,6 +226,16 @@ def test_wrong_prompts_are_refused(llama: Served, tokens: Sequence[int], found: 
     assert not engine.has_work
 
 
+def test_stop_strings_without_a_decoder_of_text_leave_nothing_behind(llama: Served) -> None:
+    engine = engine_of(llama)
+    engine._decode_text = None
+    request = replace(make_requests(1)[0], stop_strings=("x",))
+    with pytest.raises(ValueError, match="decode_text"):
+        engine.submit(request)
+    assert engine.num_live == 0
+    assert not engine.has_work
+
+
 def test_a_prompt_larger_than_the_pool_is_refused(llama: Served) -> None:
     engine = engine_of(llama, num_blocks=2)
     with pytest.raises(InputError, match="1 to 31 tokens"):

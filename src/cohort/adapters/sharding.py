@@ -49,7 +49,7 @@ __all__ = [
 
 
 class ShardingError(CohortError):
-    """A linear or an adapter that cannot be divided over so many ranks."""
+    """A linear or an adapter that cannot be divided over this number of ranks."""
 
 
 class Parallelism(Enum):

@@ -31,7 +31,7 @@ def load_shard(adapter: PeftAdapter, *, layout: AdapterLayout, rank: int, size: 
 
     Raises:
         InputError: every tensor that is missing, unknown, or of another shape than the model and the rank say.
-        ShardingError: so many ranks do not divide the model.
+        ShardingError: the model cannot be divided over ``size`` ranks.
     """
     if problems := list(tensor_problems(adapter, linears=layout.linears)):
         raise InputError(problems)

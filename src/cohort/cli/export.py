@@ -46,7 +46,7 @@ def export(
     ] = None,
     swapped: Annotated[bool, typer.Option("--swapped", help="bd: exchange the factors that get blocks.")] = False,
     whiten: Annotated[
-        int, typer.Option("--whiten", min=0, metavar="ROWS", help="bd: lose least on so many training rows.")
+        int, typer.Option("--whiten", min=0, metavar="ROWS", help="bd: lose least on the inputs of ROWS training rows.")
     ] = 0,
     distill_steps: Annotated[
         int, typer.Option("--distill-steps", min=0, metavar="N", help="bd: then train N steps to answer as before.")

@@ -1,4 +1,4 @@
-"""The word that somebody probably meant: what other tools call it, or the one that is spelled most alike."""
+"""The word that a user probably meant: what other tools call it, or the one that is spelled most alike."""
 
 from __future__ import annotations
 

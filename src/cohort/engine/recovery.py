@@ -39,7 +39,7 @@ def train_despite_losses(
 
     Args:
         begin: Trains the run in ``run_directory``, from its start or from where it stands.
-        most_losses: So many losses in a row without a step in between end the run; 1: the first one.
+        most_losses: Losses in a row, without a step in between, that end the run; 1: the first one.
 
     Raises:
         RankLostError: that many ranks were lost.

@@ -21,7 +21,7 @@ _SECONDS = 60.0
 
 
 class PublishError(CohortError):
-    """A server did not take an adapter, which is on disk all the same."""
+    """A server did not take an adapter, which is on disk nevertheless."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ MOST_WORKERS = 16
 def cache_marker(*facts: object) -> Path | None:
     """Return the file whose presence says that all kernels for ``facts`` are in Triton's cache; None without Triton.
 
-    It lies in that cache, so that whoever empties the cache removes it, too. It depends on the sources of the kernels,
+    It lies in that cache, so that emptying the cache removes it, too. It depends on the sources of the kernels,
     on the versions of what compiles them and on the GPU.
     """
     try:
@@ -66,7 +66,7 @@ class KernelCompiler:
     def collecting(self) -> Iterator[None]:
         """Inside, a launch of a kernel that is not loaded is compiled by a worker, and not launched.
 
-        So tensors hold whatever was in memory: run passes on tensors that nobody reads.
+        So tensors hold whatever was in memory: run passes whose results are not read.
         """
         jit: Any = importlib.import_module("triton.runtime.jit").JITFunction
         own = jit._do_compile

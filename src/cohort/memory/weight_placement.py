@@ -31,7 +31,7 @@ class WeightPlacement:
     """Where the weights of the layers are.
 
     Attributes:
-        weights: What every rank's loader is told.
+        weights: What every rank's loader gets.
         device_bytes: Bytes of the base model on each device.
         seconds_per_pass: What the copies of a training pass take, where they come from the host.
         note: One line for the user; None where every rank has a whole copy and nothing else was asked for.

@@ -1,4 +1,4 @@
-"""What transformers said about a checkpoint, kept on disk: asking it anew means importing half of torch first.
+"""What transformers said about a checkpoint, kept on disk: asking it again means importing half of torch first.
 
 ``AutoConfig`` and ``AutoTokenizer`` import every model's module, the compiler and the distributed package: 5 to 9 s on
 a slow host before a task begins. What they answer depends on the files and the version alone.

@@ -13,7 +13,7 @@ from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
 __all__ = ["StepWindow", "Stepping", "joined", "run_window", "window_steps"]
 
-# a window is the time in which nothing is decided and nobody is heard
+# within a window nothing is decided, and requests wait
 WINDOW_SECONDS = 2.0
 MOST_STEPS = 16
 # a step of a GPU takes at least as long as its launches

@@ -55,7 +55,7 @@ class AdapterRoutes:
 
         Raises:
             NotAllowedError: loading is not allowed, or the path is outside.
-        InputError: the adapter does not fit.
+            InputError: the adapter does not fit.
             NameTakenError: the name is taken and ``load_inplace`` is False.
         """
         asked = parse_body(LoadAdapterRequest, body)

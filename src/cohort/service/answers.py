@@ -72,7 +72,7 @@ class AnswerFormat:
                 }
             )
         kind = "chat.completion" if self._is_chat else "text_completion"
-        return {**self._head, "object": kind, "choices": bodies, "usage": usage(choices, num_prompt_tokens)}
+        return {**self._head, "object": kind, "choices": bodies, "usage": _usage(choices, num_prompt_tokens)}
 
     def first_piece(self, index: int) -> dict[str, Any] | None:
         """Return what opens a streamed choice: the role, in a chat."""
@@ -100,7 +100,7 @@ class AnswerFormat:
 
     def usage_piece(self, choices: list[Choice], *, num_prompt_tokens: int) -> dict[str, Any]:
         """Return the last piece of a stream that was asked to include usage."""
-        return {**self._piece(None), "usage": usage(choices, num_prompt_tokens)}
+        return {**self._piece(None), "usage": _usage(choices, num_prompt_tokens)}
 
     def _piece(self, choice: dict[str, Any] | None) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
@@ -136,7 +136,7 @@ def _entry(text: str, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
-def usage(choices: list[Choice], num_prompt_tokens: int) -> dict[str, int]:
+def _usage(choices: list[Choice], num_prompt_tokens: int) -> dict[str, int]:
     generated = sum(len(choice.tokens) for choice in choices)
     return {
         "prompt_tokens": num_prompt_tokens,

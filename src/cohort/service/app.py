@@ -152,7 +152,7 @@ class _Completions:
         try:
             await asyncio.wait({collecting, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not collecting.done():
-                # nobody reads this
+                # the client has left: this is for the count of answers alone
                 return Response(status_code=499)
             choices = collecting.result()
         finally:

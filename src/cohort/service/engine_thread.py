@@ -99,11 +99,11 @@ class EngineThread:
         return subscription
 
     def cancel(self, subscription: Subscription) -> None:
-        """Forget what is left of a request; nobody listens any more."""
+        """Forget what is left of a request whose client has its answer or has left."""
         self._commands.put(lambda: self._forget(subscription))
 
     def close(self, *, drain_seconds: float) -> bool:
-        """Take no more requests, let those that run finish for so long, and stop; return whether all finished."""
+        """Take no more requests, let those that run finish in time, and stop; return whether all finished."""
         with self._lock:
             self._is_closing = True
         deadline = time.monotonic() + drain_seconds

@@ -37,7 +37,7 @@ class Gates:
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route = scope.get("route")
-                # paths that nobody serves share one label
+                # paths without a route share one label
                 self._count_answer(getattr(route, "path", "other"), message["status"])
             await send(message)
 

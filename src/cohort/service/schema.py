@@ -121,6 +121,7 @@ class UnloadAdapterRequest(_Body):
     """POST /v1/unload_lora_adapter, as vLLM has it."""
 
     lora_name: _NonEmpty
+    # vLLM's clients may send it; the name alone says which
     lora_int_id: int | None = None
 
 

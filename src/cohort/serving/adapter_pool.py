@@ -178,9 +178,9 @@ class AdapterPool:
             raise InputError(
                 Problem(
                     where=name,
-                    found=f"r {spec.r}",
+                    found=f"rank {spec.num_factor_rows}",
                     allowed=f"a rank of at most {self.settings.max_lora_rank}",
-                    hint=f"Raise max_lora_rank to {spec.r}.",
+                    hint=f"Raise max_lora_rank to {spec.num_factor_rows}.",
                 )
             )
         self._put(name, spec=spec, rows_rD=rows_rD, path=None, digest=b"", replaces=replaces)
@@ -215,8 +215,8 @@ class AdapterPool:
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     def wait_changed(self, timeout_seconds: float) -> None:
-        """Wait until an adapter may have become ready, at most so long."""
-        # a copy to a GPU announces itself to nobody
+        """Wait until an adapter may have become ready, at most ``timeout_seconds``."""
+        # the end of a copy to a GPU sets no event
         self._changed.wait(0.001 if self._arriving else timeout_seconds)
         self._changed.clear()
 
@@ -288,7 +288,7 @@ class AdapterPool:
         return resident
 
     def _make_room(self, spec: AdapterSpec) -> bool:
-        """Take slots from adapters that nobody uses until one more fits; return False if it does not."""
+        """Take slots from adapters without requests until one more fits; return False if it does not."""
         for resident in tuple(self._residents.values()):
             if self._bank.fits(spec):
                 return True

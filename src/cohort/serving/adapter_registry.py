@@ -27,6 +27,7 @@ __all__ = [
     "NameTakenError",
     "UnknownAdapterError",
     "load_version",
+    "require_finite",
 ]
 
 
@@ -47,7 +48,7 @@ class AdapterVersion:
         path: Where it can be read again; None where it is in memory only.
         digest: Of the files it was read from.
         rows_rD: Its rank rows in host memory; None where they have been dropped and can be read again.
-        is_retired: Replaced or unloaded: it goes once nobody uses it.
+        is_retired: Replaced or unloaded: it goes with its last request.
     """
 
     key: tuple[str, int]
@@ -95,9 +96,10 @@ def load_version(path: Path, *, layout: AdapterLayout, most_rank: int) -> tuple[
         raise InputError(
             Problem(
                 where=str(path / CONFIG_FILE),
-                found=f"r {adapter.spec.r}",
+                # rank_pattern may give a linear more than r
+                found=f"rank {adapter.spec.num_factor_rows}",
                 allowed=f"a rank of at most {most_rank}",
-                hint=f"Start the server with --max-lora-rank {adapter.spec.r} or more.",
+                hint=f"Start the server with --max-lora-rank {adapter.spec.num_factor_rows} or more.",
             )
         )
     if not adapter.modules:

@@ -114,6 +114,7 @@ class ServingEngine:
 
         Raises:
             InputError: the prompt is empty, too long, or has tokens that the model does not have.
+            ValueError: stop strings without a decoder of text.
         """
         problems = request_problems(
             request.prompt_tokens,
@@ -123,6 +124,8 @@ class ServingEngine:
         )
         if problems:
             raise InputError(problems)
+        if request.stop_strings and self._decode_text is None:
+            raise ValueError("stop strings need decode_text")
         room = self.most_tokens - len(request.prompt_tokens)
         number, self._next_number = self._next_number, self._next_number + 1
         most = min(request.max_new_tokens, room)
@@ -131,8 +134,6 @@ class ServingEngine:
         self._live[number] = sequence
         if self._decode_text is not None:
             self._texts[number] = TextStream(self._decode_text, stop_strings=request.stop_strings)
-        elif request.stop_strings:
-            raise ValueError("stop strings need decode_text")
         self.scheduler.add(sequence)
         return number
 

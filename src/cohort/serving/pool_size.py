@@ -18,7 +18,7 @@ _SHARE = 0.9
 
 
 def device_block_count(decoder: Decoder, pool: AdapterPool, *, most_rows: int) -> int:
-    """Return how many blocks fit beside the weights and the largest pass."""
+    """Return how many blocks fit next to the weights and the largest pass."""
     context = decoder.config.max_position_embeddings
     lengths = [min(context - 1, most_rows - start) for start in range(0, most_rows, context - 1)]
     engine = ServingEngine(

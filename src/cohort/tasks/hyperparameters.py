@@ -49,7 +49,7 @@ class LoraKeys:
         pattern=INITIALISATIONS,
         allowed="true | gaussian | olora | pissa | pissa_niter_N with a number N",
     )
-    use_dora: bool = flag(False, "DoRA: train the magnitude of each output beside its direction")
+    use_dora: bool = flag(False, "DoRA: train the magnitude of each output next to its direction")
     r: int = whole(16, "rank of an adapter")
 
 

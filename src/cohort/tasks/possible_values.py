@@ -10,7 +10,7 @@ from cohort.tuning.parameters import Choice, Conditional, Constant, MultipleOf, 
 
 __all__ = ["possible_optimizers", "possible_values"]
 
-# its moments are others than those of all the rest, and nobody has them unless asked for
+# its moments differ from those of all others, so a bank has them only where a trial asks for them
 EIGHT_BIT = "adamw_8bit"
 
 

@@ -132,7 +132,7 @@ class ThreadGroup:
         self._meeting.left[self.rank] = tensor.detach().clone()
         self._meeting.barrier.wait()
         found = [left for left in self._meeting.left if left is not None]
-        # nobody leaves the next tensor before all have read this one
+        # no rank leaves the next tensor before all have read this one
         found = [left.clone() for left in found]
         self._meeting.barrier.wait()
         return found

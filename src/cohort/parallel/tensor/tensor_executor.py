@@ -76,7 +76,7 @@ class TensorExecutor:
 
         Raises:
             BankFullError: no room.
-            ShardingError: its blocks cannot be trained on so many ranks.
+            ShardingError: its blocks cannot be trained on this number of ranks.
         """
         if state is None:
             weights_rD = initial_weights(self._layout, spec.adapter, seed=spec.seed, dtype=self._dtype)

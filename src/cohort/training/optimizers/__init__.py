@@ -12,7 +12,7 @@ __all__ = ["DEFAULT_OPTIMIZER", "OPTIMIZERS", "optimizer_for"]
 
 OPTIMIZERS: dict[str, Optimizer] = offered_in(__name__, "OPTIMIZER")
 _SHARED = {moment.name for moment in OPTIMIZERS["adamw"].moments}
-# the moments of these are among AdamW's, so a bank, a state and a checkpoint are the same whoever steps
+# the moments of these are among AdamW's, so a bank, a state and a checkpoint are the same for all of them
 _DEFAULT = {
     name: optimizer
     for name, optimizer in OPTIMIZERS.items()
