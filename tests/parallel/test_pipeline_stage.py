@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from cohort.parallel.pipeline_window import batches_of, pipeline_window
 from cohort.scheduling.microbatch.records import MicroBatch, with_no_ops
 from cohort.scheduling.pipeline.stage_order import Direction
 from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.objectives.dpo import DirectPreferenceOptimization
+from cohort.training.objectives.kto import KahnemanTverskyOptimization
+from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec
@@ -200,3 +204,14 @@ def test_batches_that_stand_too_near_are_refused(model: Path) -> None:
     stage._num_stages = 2
     with pytest.raises(ValueError, match="less than 2 micro-batches apart"):
         stage.run_window(near)
+
+
+@pytest.mark.parametrize(
+    ("objective", "reason"),
+    [(DirectPreferenceOptimization(), "share a micro-batch"), (KahnemanTverskyOptimization(), "KL term")],
+)
+def test_objectives_that_a_pipeline_cannot_compute_are_refused(objective: Objective, reason: str) -> None:
+    resident = residents_of(random_rows(4))[0]
+    resident.spec = replace(resident.spec, objective=objective)
+    with pytest.raises(ValueError, match=reason):
+        batches_of(resident, num_steps=1)

@@ -106,6 +106,7 @@ def test_a_server_drains_on_sigterm(run: Path) -> None:
         (["--adapters", "nowhere"], "no such directory"),
         (["--trial", "99"], "99"),
         (["--kv-cache-gib", "0.0000001"], "for keys and values"),
+        (["--kv-cache-gib", "0"], "0 GiB for keys and values"),
         (["--host", "203.0.113.77"], "where no server can listen"),
     ],
 )
@@ -175,3 +176,11 @@ def test_a_sweep_publishes_its_best_adapter(
         assert answer.json()["choices"][0]["text"] == best.answers[0]
     assert tuned("--on-existing", "resume", "--publish", server.url) == 2
     assert "Start the server, or correct the address" in capsys.readouterr().err
+
+
+def test_a_quantised_run_says_that_its_base_model_is_served_plain(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["tune", str(write_tiny_task(tmp_path)), "-o", str(tmp_path / "sums"), "--quantization", "int8"])
+    opened = open_served(ServedSettings(model=str(tmp_path / "sums"), gpus=0), ServerLimits())
+    assert "the run trained with quantization: int8; the base model is served in its plain weights" in opened.notes
+    opened.model.pool.close()

@@ -16,10 +16,13 @@ def batches_of(resident: Resident, *, num_steps: int) -> AdapterBatches:
     """Return the lengths of a trial's next steps, for the scheduler; adapters are numbered by slot.
 
     Raises:
-        ValueError: the trial's objective compares samples: they must share a micro-batch, which is not supported.
+        ValueError: the trial's objective compares samples that must share a micro-batch, or measures numbers of a whole
+            step before it; neither is supported.
     """
     if resident.spec.objective.group_size > 1:
         raise ValueError("samples that are compared must share a micro-batch: a pipeline does not support them")
+    if resident.spec.objective.compares_batch:
+        raise ValueError("a pipeline has no pass before a step that measures the objective's numbers (kto's KL term)")
     lengths = tuple(
         tuple(len(entry.sample.tokens) for entry in samples_of(resident, step=resident.step + ahead))
         for ahead in range(num_steps)

@@ -17,6 +17,7 @@ from cohort.data.chat import use_chat_template
 from cohort.machine.machine import Machine, choose_machine
 from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
+from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import load_decoder, load_tokenizer
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
@@ -158,6 +159,8 @@ def _open_run(settings: ServedSettings) -> _Source:
     run = directory.root.resolve().name
     adapters: list[tuple[str, PeftAdapter]] = []
     notes = [] if base.note is None else [base.note]
+    if (kept := base.task.quantization) != PLAIN.name:
+        notes.append(f"the run trained with quantization: {kept}; the base model is served in its plain weights")
     for trial_id in settings.trials or (None,):
         adapter, so_far = read_chosen(directory, trial_id=trial_id, base=base)
         adapters.append((run if trial_id is None else f"{run}-trial-{trial_id}", adapter))
@@ -202,7 +205,7 @@ def _num_blocks(settings: ServedSettings, decoder: Decoder, pool: AdapterPool, m
     if settings.cache_bytes is None and machine.device.type == "cuda":
         found = device_block_count(decoder, pool, most_rows=settings.scheduler.max_num_batched_tokens)
     else:
-        found = (settings.cache_bytes or _CPU_CACHE_BYTES) // block_bytes
+        found = (_CPU_CACHE_BYTES if settings.cache_bytes is None else settings.cache_bytes) // block_bytes
     if found < 1:
         raise InputError(
             Problem(
