@@ -157,3 +157,8 @@ def test_conversations_are_measured_with_their_template_and_their_trained_turns(
     assert found.contenders[0].values["loss"] == finals.winner.values["loss"]
     with pytest.raises(InputError, match="no 'messages'"):
         measured(folder / "run", data=folder / "text.jsonl")
+
+
+def test_rewards_of_a_run_that_compares_no_answers_are_refused(run: Path) -> None:
+    with pytest.raises(InputError, match="reward_margin of a run with objective sft, which compares no answers"):
+        measured(run, metrics=["reward_margin", "exact_match"])

@@ -129,3 +129,9 @@ def test_rows_without_choices_are_named(loaded: RunModel, folder: Path, tmp_path
     file.write_text('{"prompt": "1+1=", "completion": "2"}\n')
     with pytest.raises(InputError, match="no 'choices' in the row"):
         scores(loaded, file, "choice_accuracy")
+
+
+@pytest.mark.parametrize("name", ["exact_match", "choice_accuracy"])
+def test_metrics_of_answers_are_refused_where_no_row_has_a_prompt(loaded: RunModel, folder: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} with rows that have no prompt"):
+        scores(loaded, folder / "plain.jsonl", name, data_format="text", metrics=[])

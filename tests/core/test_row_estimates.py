@@ -26,6 +26,15 @@ def test_hits_have_wilsons_interval_and_losses_one_by_rows() -> None:
     assert 0.5 <= loss.low < 1.5 < loss.high <= 3.0
 
 
+def test_a_margin_of_zero_on_every_row_is_no_share() -> None:
+    """The base model's rewards against itself: Wilson's interval would give the margin a width that no row has."""
+    base, trial = (RowValues.of_scores(values, is_unbounded=True) for values in ((0.0,) * 8, (1.0,) * 8))
+    assert not base.are_hits
+    assert (estimate(base).low, estimate(base).high) == (0, 0)
+    found = difference(trial, base)
+    assert (found.value, found.low, found.high) == (1, 1, 1)
+
+
 def test_one_row_and_a_number_that_is_not_finite_say_nothing_of_other_rows() -> None:
     for rows in (losses(1.0), losses(1.0, math.nan), losses(1.0, math.inf)):
         found = estimate(rows)

@@ -147,6 +147,7 @@ def test_health_and_metrics(server: RunningServer) -> None:
     ("path", "body", "status", "words"),
     [
         ("/v1/completions", {"model": "nobody", "prompt": "1"}, 404, "no adapter is named 'nobody'"),
+        ("/v1/completions", {"model": "nobody", "prompt": "1"}, 404, "the base model: base"),
         ("/v1/completions", {"model": "base"}, 400, "prompt: found nothing"),
         ("/v1/completions", {"model": "base", "prompt": ""}, 400, "found 0 tokens"),
         ("/v1/completions", {"model": "base", "prompt": []}, 400, "found 0 prompts"),

@@ -18,8 +18,9 @@ from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import InputError, Problem
 from cohort.core.estimates import RowValues
 from cohort.core.place import Place
+from cohort.data.settings import RowReading
 from cohort.machine.machine import free_memory_bytes
-from cohort.metrics import LOSS, build_metrics, metric_name
+from cohort.metrics import LOSS, REWARD_METRICS, build_metrics, metric_name
 from cohort.runs.directory import RunDirectory
 from cohort.runs.results.comparison import Contender
 from cohort.runs.results.measured_contender import measured_contender
@@ -98,6 +99,7 @@ def evaluate_run(
         wanted.remove(best_id)
     spelled = _spelled(metrics, base=base)
     place = Place(option="command line --metric") if metrics else base.task.where("evaluation.metric")
+    _require_compared(spelled, base=base)
     scoring = build_metrics(spelled, options=base.task.evaluation.options, where=place)
     watcher(BatchProgress(phase="loading", num_done=0, num_rows=0, elapsed_seconds=0.0))
     # the first adapter before the model: a run without one is refused before weights are loaded
@@ -178,6 +180,24 @@ def _spelled(metrics: Sequence[str], *, base: RunBase) -> list[str]:
     if problems := locate_functions(section, Path.cwd(), origin):
         raise InputError(problems)
     return section["evaluation"]["metrics"]
+
+
+def _require_compared(spelled: Sequence[str], *, base: RunBase) -> None:
+    """Refuse metrics of compared answers where the run's objective compares none.
+
+    Raises:
+        InputError: it compares none.
+    """
+    rewards = [name for name in spelled if name in REWARD_METRICS]
+    if rewards and base.task.objective.reads is RowReading.ANSWERS:
+        raise InputError(
+            Problem(
+                where=Place(option="command line --metric"),
+                found=f"{', '.join(rewards)} of a run with objective sft, which compares no answers",
+                allowed=f"{' and '.join(REWARD_METRICS)} of runs with dpo, orpo, cpo, simpo or kto",
+                hint="Write --metric loss.",
+            )
+        )
 
 
 def _packs(

@@ -10,13 +10,13 @@ from cohort.adapter_files.run_model import RunModel
 from cohort.adapters.bank import AdapterBank
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.clock import Clock
-from cohort.core.errors import SampleTooLargeError
+from cohort.core.errors import InputError, Problem, SampleTooLargeError
 from cohort.core.estimates import RowValues
 from cohort.core.memory_records import PassKind
 from cohort.data.choices import ChoiceRows, choice_rows
 from cohort.data.packing import SlotSample
 from cohort.data.tokenised import TokenisedRows
-from cohort.metrics import CHOICE_ACCURACY, LOSS, Metric, score_texts
+from cohort.metrics import CHOICE_ACCURACY, LOSS, REWARD_MARGIN, REWARD_METRICS, Metric, score_texts
 from cohort.prepare.metrics import answer_prompts, reference_row
 from cohort.prepare.objectives import task_objective
 from cohort.prepare.reference import Reference, require_same_reference
@@ -57,13 +57,23 @@ class HeldOutScores:
             max_new_tokens: Most tokens of an answer.
 
         Raises:
-            InputError: choices are asked for, and a row has none.
+            InputError: choices are asked for, and a row has none; answers are, and no row has a prompt.
             MetricFailedError: a metric function fails on the expected answer of the first row, or on an empty one.
         """
         self._loaded, self._held, self._metrics = loaded, held, metrics
         self._rows = _with_reference(held.rows, loaded=loaded)
         self._max_new_tokens, self._watcher, self._clock = max_new_tokens, watcher, clock
         self._asked = tuple(row_id for row_id, prompt in enumerate(held.rows.prompts) if prompt)
+        needing = [name for name in spelled if name != LOSS and name not in REWARD_METRICS]
+        if needing and not self._asked:
+            raise InputError(
+                Problem(
+                    where="command line --metric",
+                    found=f"{', '.join(needing)} with rows that have no prompt",
+                    allowed="loss, or rows with a prompt and an answer",
+                    hint="Write --metric loss.",
+                )
+            )
         if self._asked:
             # before minutes of generation, which a function that fails would waste
             first = reference_row(held.rows, self._asked[0])
@@ -77,7 +87,10 @@ class HeldOutScores:
         found = [
             {
                 LOSS: RowValues(values=loss.terms, weights=loss.divisors),
-                **{name: RowValues.of_scores(values) for name, values in loss.group_metrics.items()},
+                **{
+                    name: RowValues.of_scores(values, is_unbounded=name == REWARD_MARGIN)
+                    for name, values in loss.group_metrics.items()
+                },
             }
             for loss in losses
         ]

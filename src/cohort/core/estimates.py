@@ -36,18 +36,22 @@ class RowValues:
     Attributes:
         values: The summed loss of a row's trained tokens, or its score.
         weights: The number of these tokens; 1 for a score.
+        is_unbounded: The values are no shares of anything, even where each happens to be 0 or 1: a margin of 0.
     """
 
     values: tuple[float, ...]
     weights: tuple[float, ...]
+    is_unbounded: bool = False
 
     @classmethod
-    def of_scores(cls, scores: tuple[float, ...]) -> Self:
-        return cls(values=scores, weights=(1.0,) * len(scores))
+    def of_scores(cls, scores: tuple[float, ...], *, is_unbounded: bool = False) -> Self:
+        return cls(values=scores, weights=(1.0,) * len(scores), is_unbounded=is_unbounded)
 
     @property
     def are_hits(self) -> bool:
         """Whether each row counts as a hit or a miss, so that the value is a share."""
+        if self.is_unbounded:
+            return False
         return all(weight == 1 for weight in self.weights) and all(value in (0, 1) for value in self.values)
 
     @property

@@ -14,6 +14,7 @@ __all__ = [
     "CHOICE_ACCURACY",
     "LOSS",
     "REWARD_ACCURACY",
+    "REWARD_MARGIN",
     "REWARD_METRICS",
     "Metric",
     "MetricFailedError",
@@ -30,7 +31,9 @@ CHOICE_ACCURACY = "choice_accuracy"
 
 REWARD_ACCURACY = "reward_accuracy"
 """How often the better answer has the higher reward: measured with the loss by objectives that compare answers."""
-REWARD_METRICS = (REWARD_ACCURACY, "reward_margin")
+REWARD_MARGIN = "reward_margin"
+"""By how much, on average; no share of rows, whatever its values."""
+REWARD_METRICS = (REWARD_ACCURACY, REWARD_MARGIN)
 """What objectives that compare answers measure together with the loss."""
 
 Row = Mapping[str, Any]

@@ -18,7 +18,7 @@ from cohort.data.problems import BadRowError
 from cohort.data.tokenise import encode_prompt
 from cohort.service.schema import ChatRequest, CompletionRequest, GenerationRequest
 from cohort.serving.adapter_pool import AdapterPool
-from cohort.serving.adapter_registry import AdapterHandle
+from cohort.serving.adapter_registry import AdapterHandle, UnknownAdapterError
 from cohort.serving.engine import ServingEngine, request_problems
 from cohort.serving.sampler import Sampling
 from cohort.serving.sequence import SequenceRequest
@@ -71,7 +71,12 @@ class ServedModel:
         Raises:
             UnknownAdapterError: there is no such model.
         """
-        return None if name in self.names else self.pool.handle(name)
+        if name in self.names:
+            return None
+        try:
+            return self.pool.handle(name)
+        except UnknownAdapterError as error:
+            raise UnknownAdapterError(f"{error}; the base model: {' or '.join(self.names)}") from None
 
     def token_text(self, token: int) -> str:
         with self._lock:

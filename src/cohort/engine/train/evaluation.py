@@ -12,6 +12,7 @@ from cohort.data.tokenised import TokenisedRows
 from cohort.engine.train.executor_share import ExecutorShare
 from cohort.engine.train.row_scores import RowScores, Scores
 from cohort.engine.train.time_spent import TimeSpent
+from cohort.metrics import REWARD_MARGIN
 from cohort.prepare.preparation import Preparation
 from cohort.training.evaluation_loss import EvaluationLoss
 
@@ -86,7 +87,10 @@ def _measured(loss: EvaluationLoss, scores: Scores) -> Measured:
     """Join what the objective and the metrics gave on the same rows."""
     by_metric = scores.by_metric
     means = {name: sum(of_rows) / max(1, len(of_rows)) for name, of_rows in by_metric.items()}
-    of_groups = {name: RowValues.of_scores(values) for name, values in {**loss.group_metrics, **by_metric}.items()}
+    of_groups = {
+        name: RowValues.of_scores(values, is_unbounded=name == REWARD_MARGIN)
+        for name, values in {**loss.group_metrics, **by_metric}.items()
+    }
     return Measured(
         validation_loss=loss.loss,
         metrics={**loss.metrics, **means},
