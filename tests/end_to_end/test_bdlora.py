@@ -18,6 +18,7 @@ from cohort.adapter_files.export import ExportForm, export_adapter
 from cohort.core.errors import InputError
 from cohort.engine.check import check_task
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.models.weights import load_decoder
 from cohort.prepare.inputs import read_inputs
 from cohort.runs.reader import RunReader
 from cohort.runs.requests.asking import ask
@@ -148,6 +149,25 @@ def test_export_as_blocks_says_what_is_lost(folder: Path, tmp_path: Path, capsys
     # as many parameters as LoRA of rank 8, in ranks that 4 blocks divide
     assert (config["use_bdlora"]["nblocks"], config["r"]) == (4, 12)
     assert torch.isfinite(logits(folder, tmp_path / "bd")).all()
+
+
+def test_a_conversion_computes_on_the_weights_that_the_run_trained_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = SECTIONS | {"search": {"space": {"learning_rate": [1e-2]}}, "quantization": "int8"}
+    tune(tiny_task(folder, **sections), tmp_path / "run", options=OPTIONS)
+    formats = []
+
+    def loading(*arguments: Any, **keywords: Any) -> Any:
+        formats.append(keywords["weight_format"])
+        return load_decoder(*arguments, **keywords)
+
+    monkeypatch.setattr("cohort.adapter_files.convert.load_decoder", loading)
+    blocks = BlockTarget(nblocks=4, whiten_rows=2, distill_steps=1)
+    found = export_adapter(tmp_path / "run", form=ExportForm.BD, output=tmp_path / "bd", blocks=blocks)
+    assert formats == ["int8"]
+    assert found.conversion is not None
+    assert "1 step of distillation" in found.conversion
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,18 @@ from cohort.adapters.peft_format import (
     serialised_weights,
 )
 from cohort.adapters.spec import AdapterSpec
+from cohort.core.cache_directory import default_cache_directory
 from cohort.core.durable_files import atomic_directory
 from cohort.core.errors import InputError, Problem
 from cohort.core.place import Place
 from cohort.core.setting_fields import Refusal
+from cohort.core.units import counted
 from cohort.data.loading import load_dataset
 from cohort.data.tokenised import TokenisedRows
-from cohort.machine.machine import choose_machine
 from cohort.models.checkpoint_layout import linear_shapes
+from cohort.models.decoder import Decoder
 from cohort.models.weights import check_checkpoint, load_decoder, load_tokenizer
+from cohort.prepare.inputs import machine_of
 from cohort.training.distillation import distill
 from cohort.training.input_grams import input_grams
 
@@ -103,8 +106,7 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
         raise InputError(Problem(where="--to bd", found=what, allowed="one rank and one alpha", hint=hint))
     _require_fit(blocks, layout, r=r, most=spec.r * wish.nblocks)
     rows = _rows(base) if wish.whiten_rows or wish.distill_steps else None
-    machine = choose_machine(base.task.num_gpus, where=base.task.where("num_gpus")) if rows is not None else None
-    decoder = None if machine is None else load_decoder(base.directory, dtype=machine.dtype, device=machine.device)
+    decoder = None if rows is None else _decoder(base)
     grams = None
     if rows is not None and decoder is not None and wish.whiten_rows:
         chosen = random.Random(0).sample(range(len(rows)), min(wish.whiten_rows, len(rows)))
@@ -131,7 +133,7 @@ def write_as_blocks(source: Path, target: Path, *, base: RunBase, wish: BlockTar
         )
         weights_RD, steps = distilled.weights_rD, distilled.divergences
         tail = steps[-max(1, len(steps) // 10) :]
-        note += f"; {len(steps)} steps of distillation took the divergence from {steps[0]:.3g} to "
+        note += f"; {counted(len(steps), 'step')} of distillation took the divergence from {steps[0]:.3g} to "
         note += f"{sum(tail) / len(tail):.3g} nats a token"
     _write(source, target, layout=layout, spec=found.spec, weights_rD=weights_RD, base=base, how=f"Converted: {note}.")
     return note
@@ -170,6 +172,18 @@ def _require_fit(blocks: BlockDiagonal, layout: AdapterLayout, *, r: int, most: 
         refusals.append(("--rank", Refusal(found=str(r), allowed=allowed, hint=f"Write --rank {most}.")))
     if refusals:
         raise InputError([found.problem(Place(option=option)) for option, found in refusals])
+
+
+def _decoder(base: RunBase) -> Decoder:
+    # as for answers: one GPU is enough, whatever number the run trained on, and the weights are kept as it trained
+    machine = machine_of(base.task, num_gpus="auto" if base.task.num_gpus else 0)
+    return load_decoder(
+        base.directory,
+        dtype=machine.dtype,
+        device=machine.device,
+        weight_format=machine.quantization,
+        cache_directory=default_cache_directory(),
+    )
 
 
 def _rows(base: RunBase) -> TokenisedRows:

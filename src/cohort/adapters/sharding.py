@@ -182,7 +182,7 @@ def shard_adapter(
         weights_rD: Whole rank rows, zeros outside of blocks included; moments of an optimizer are divided alike.
 
     Raises:
-        ShardingError: ``size`` does not divide a width, or the adapter has patterns of ranks.
+        ShardingError: ``size`` does not divide a width, or the adapter is DoRA, PiSSA or OLoRA, or has patterns.
     """
     if spec.has_patterns or spec.has_frozen_rows or spec.use_dora:
         raise ShardingError("adapters with rank or alpha patterns, DoRA, PiSSA or OLoRA are not divided over ranks")

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from cohort.service.engine_thread import EngineThread
 from cohort.serving.engine import StepOutput
 
-__all__ = ["ServerMetrics"]
+__all__ = ["RequestTimes", "ServerMetrics"]
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

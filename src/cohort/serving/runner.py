@@ -19,12 +19,12 @@ from cohort.kernels.staging import stage_together
 from cohort.models.decoder import Decoder
 from cohort.serving.cached_attention import CachedAttention, NewPositions
 from cohort.serving.decode_graphs import DecodeGraphs, DecodeRow, rows_of_graph
-from cohort.serving.kv_blocks import KvBlocks
+from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks
 from cohort.serving.sampler import TokenLogprobs, pick_tokens, token_logprobs
 from cohort.serving.scheduler import StepPlan
 from cohort.serving.sequence import LiveSequence
 
-__all__ = ["LoraFor", "NextToken", "PassRunner"]
+__all__ = ["LoraFor", "NextToken", "PassRunner", "SlotContext"]
 
 LoraFor = Callable[[SegmentTable], LoraContext]
 """What the linears need for a stream laid out by a table: ``AdapterBank.context``."""
@@ -80,13 +80,13 @@ class PassRunner:
     @torch.no_grad()
     def run(self, plan: StepPlan) -> list[NextToken]:
         """Run a pass and return the next token of each sequence whose last position was in it."""
-        # blocks that leave are copied before someone else's content replaces theirs
+        # blocks that leave are copied before another sequence's content replaces theirs
         for sequence, blocks in plan.stored:
             sequence.stored = self._cache.store(blocks)
         self._cache.zero(plan.fresh_blocks)
         for sequence in plan.restored:
             assert sequence.stored is not None, "a preempted sequence was stored"
-            num_stored = sequence.stored.keys.shape[1] // 16
+            num_stored = sequence.stored.keys.shape[1] // BLOCK_ROWS
             self._cache.restore(sequence.stored, sequence.blocks[:num_stored])
             sequence.stored = None
         parts = [_Part(sequence, sequence.num_computed, count, is_prompt=True) for sequence, count in plan.prefills]

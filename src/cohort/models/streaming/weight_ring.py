@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["NUM_BUFFERS", "Ready", "WeightRing", "WeightSource", "spread_layers"]
+__all__ = ["NUM_BUFFERS", "Complete", "CopyDone", "Ready", "WeightRing", "WeightSource", "spread_layers"]
 
 # one buffer computes while the other is filled: more would hide no more of a copy that is slower than the computation
 NUM_BUFFERS = 2
