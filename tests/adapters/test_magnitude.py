@@ -119,3 +119,23 @@ def test_norms_follow_the_weights() -> None:
     assert not torch.allclose(linear(x, bank.context(segments)), before)
     bank.remove(slot)
     assert not bank.has_magnitudes
+
+
+@torch.no_grad()
+def test_a_bank_that_does_not_train_gives_the_same_outputs() -> None:
+    """The server's bank has no gradients to add to."""
+    linear = PackedLinear(
+        FrozenLinear(torch.randn(sum(WIDTHS.values()), K, dtype=torch.float64)),
+        parts=tuple(LinearPart(name=n, out_features=w) for n, w in WIDTHS.items()),
+    )
+    x, segments = (
+        torch.randn(48, K, dtype=torch.float64),
+        SegmentTable.from_samples(LENGTHS, slots=SLOTS, num_slots=5, num_rows=48),
+    )
+    found = []
+    for trains in (True, False):
+        bank = AdapterBank(LAYOUT, num_slots=5, num_rank_rows=160, dtype=torch.float64, trains=trains)
+        for spec, weights in zip(SPECS, states(), strict=True):
+            bank.insert(spec, AdapterState(weights=weights))
+        found.append(linear(x, bank.context(segments)))
+    assert torch.equal(found[0], found[1])

@@ -201,7 +201,8 @@ class Magnitudes:
         if name not in own.modules:
             return None
         gain_N, norm_N = self._gains[own.slot, name]
-        sink_N = self._grads_RD[own.row, self._layout.columns[name].b]
+        # the bank of a server trains nothing, and has no gradients
+        sink_N = self._grads_RD[own.row, self._layout.columns[name].b] if len(self._grads_RD) else gain_N.new_empty(0)
         return _Scaling(gain_N=gain_N, norm_N=norm_N, bias_N=self._base[name][0], sink_N=sink_N)
 
     @torch.no_grad()
