@@ -13,6 +13,8 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -53,8 +55,10 @@ class KernelCompiler:
         # spawned: a process that uses a GPU cannot be forked
         self._workers = ProcessPoolExecutor(max_workers=count, mp_context=multiprocessing.get_context("spawn"))
         self._compiling: dict[bytes, Future[None]] = {}
+        # a backward pass collects in a thread of its own
+        self._starting = threading.Lock()
         for _ in range(count):
-            self._workers.submit(_import_triton)
+            self._submit(_import_triton)
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -84,6 +88,11 @@ class KernelCompiler:
         wait(self._compiling.values())
         return sum(future.exception() is None for future in self._compiling.values())
 
+    def _submit(self, function: Callable[..., None], *arguments: object) -> Future[None]:
+        """Hand a job to a worker; one that is started for it does not run the caller's script again."""
+        with self._starting, _no_main_module():
+            return self._workers.submit(function, *arguments)
+
     def _taking(self) -> Callable[..., None]:
         """Return what stands in for Triton's own compilation: None in place of a kernel means that none is launched."""
         capability = torch.cuda.get_device_capability()
@@ -103,9 +112,22 @@ class KernelCompiler:
             with contextlib.suppress(Exception):
                 job = pickle.dumps((fn.fn.__module__, fn.fn.__qualname__, signature, constants, vars(options), attrs))
                 if job not in self._compiling:
-                    self._compiling[job] = self._workers.submit(_compile, job, capability)
+                    self._compiling[job] = self._submit(_compile, job, capability)
 
         return take
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Hide where ``__main__`` comes from: a spawned process would import it, and a script without a guard run again."""
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    for name in hidden:
+        setattr(main, name, None)
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 class _NamedGpu:

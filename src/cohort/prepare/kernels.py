@@ -64,7 +64,9 @@ class KernelWarmUp:
             except Exception as error:  # whatever it is, the pass that needs a kernel compiles it, or raises by itself
                 say(f"kernels will be compiled as they are needed ({type(error).__name__}: {error})")
                 return
-        _mark(self._marker, count)
+        # none where the workers could not compile: the next start tries again
+        if count:
+            _mark(self._marker, count)
 
 
 def _mark(marker: Path, count: int) -> None:
