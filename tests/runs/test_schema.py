@@ -10,10 +10,10 @@ import pytest
 
 from cohort.core.clock import ManualClock
 from cohort.core.memory_records import GradientCheckpointing, PassKind
+from cohort.report import render_report
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialStatus
-from cohort.runs.report import render_report
 from cohort.runs.results.results import read_results
 from cohort.runs.schema import READABLE_VERSIONS, SCHEMA_VERSION
 from cohort.runs.store import RunStore

@@ -23,9 +23,9 @@ def report(run_dir: RunOrQueueArgument, as_json: JsonOption = False, debug: Debu
 
             path = write_queue_page(run_dir)
         else:
+            from cohort.report import write_report
             from cohort.runs.directory import RunDirectory
             from cohort.runs.reader import RunReader
-            from cohort.runs.report import write_report
 
             directory = RunDirectory.open(run_dir)
             path = directory.report

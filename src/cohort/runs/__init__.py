@@ -1,1 +1,1 @@
-"""One run on disk: its directory, lock, database, results and report. Needs no torch."""
+"""One run on disk: its directory, lock, database and results. Needs no torch."""

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cohort.core.durable_files import write_text
-from cohort.runs.report.gantt import Pause, TaskBar
-from cohort.runs.report.gantt_page import planned_against_actual_page
+from cohort.report.gantt import Pause, TaskBar
+from cohort.report.gantt_page import planned_against_actual_page
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskDecision, TaskState
 from cohort.task_queue.status import QueueStatus, read_queue_status
 from cohort.task_queue.store import open_queue, queue_holder

@@ -13,10 +13,10 @@ from cohort.checkpoints.checkpoints import keep_last_checkpoint
 from cohort.core.errors import RunStateError
 from cohort.engine.train.open_run import OpenRun
 from cohort.prepare.preparation import Preparation
+from cohort.report import write_report
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import RunState
 from cohort.runs.records import TrialStatus
-from cohort.runs.report import write_report
 from cohort.runs.results.metrics_file import MetricsFile
 from cohort.runs.results.results import read_results
 from cohort.runs.results.results_table import write_results_csv

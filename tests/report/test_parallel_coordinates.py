@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from cohort.core.events import Evaluated, StepDone
+from cohort.report import render_report
 from cohort.runs.facts import TaskFacts
 from cohort.runs.records import JsonValue, NewTrial
-from cohort.runs.report import render_report
 from cohort.runs.store import RunStore
 from tests.runs.synthetic_run import new_best
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 
-from cohort.runs.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
-from cohort.runs.report.gantt_page import planned_against_actual_page
+from cohort.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
+from cohort.report.gantt_page import planned_against_actual_page
 
 
 def bar(task: str, gpus: tuple[int, ...], start: float, end: float) -> TaskBar:

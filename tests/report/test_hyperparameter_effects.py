@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cohort.core.events import Evaluated
+from cohort.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.runs.reader import RunReader
 from cohort.runs.records import NewTrial
-from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
 from cohort.runs.results.results import read_results
 from cohort.runs.store import RunStore
 from tests.runs.synthetic_run import SyntheticRun, new_best, write_synthetic_run

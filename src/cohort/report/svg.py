@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from cohort.runs.report.labels import number_label
+from cohort.report.labels import number_label
 
 __all__ = [
     "Axis",

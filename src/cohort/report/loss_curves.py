@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from cohort.core.units import counted
+from cohort.report.outcomes import outcome_of, trial_group
+from cohort.report.svg import Axis, Frame, linear_axis, log_axis, mark, polyline
 from cohort.runs.records import EvaluationRecord, TrialRecord
-from cohort.runs.report.outcomes import outcome_of, trial_group
-from cohort.runs.report.svg import Axis, Frame, linear_axis, log_axis, mark, polyline
 
 __all__ = ["Curve", "exponential_average", "loss_curves", "thinned"]
 

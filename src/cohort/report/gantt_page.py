@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cohort.core.units import format_duration
-from cohort.runs.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
+from cohort.report.gantt import Pause, TaskBar, gantt_drawing, gantt_legend
 
 __all__ = ["gantt_page", "planned_against_actual_page", "span_of", "table_of"]
 

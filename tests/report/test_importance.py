@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cohort.report import importance
+from cohort.report.importance import importance_bars
 from cohort.runs.reader import RunReader
-from cohort.runs.report import importance
-from cohort.runs.report.importance import importance_bars
 from cohort.runs.results.results import RunResults, read_results
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 

@@ -1,5 +1,5 @@
 """The HTML report of a run."""
 
-from cohort.runs.report.writing import render_report, write_report
+from cohort.report.writing import render_report, write_report
 
 __all__ = ["render_report", "write_report"]

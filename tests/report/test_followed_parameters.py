@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cohort.report.followed_parameters import followed_parameters
 from cohort.runs.facts import RunFacts, TaskFacts
 from cohort.runs.records import JsonValue
-from cohort.runs.report.followed_parameters import followed_parameters
 from cohort.tasks.task_file import TaskFile
 
 

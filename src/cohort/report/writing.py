@@ -10,18 +10,18 @@ import jinja2
 
 from cohort.core.durable_files import write_text
 from cohort.core.units import counted
+from cohort.report.followed_parameters import followed_parameters
+from cohort.report.headline_bars import headline_bars
+from cohort.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
+from cohort.report.importance import importance_bars
+from cohort.report.labels import value_label
+from cohort.report.loss_curves import loss_curves
+from cohort.report.outcomes import outcome_key, outcome_styles
+from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
+from cohort.report.parallel_coordinates import parallel_coordinates
+from cohort.report.slot_timeline import slot_timeline
 from cohort.runs.facts import RunState
 from cohort.runs.reader import RunReader
-from cohort.runs.report.followed_parameters import followed_parameters
-from cohort.runs.report.headline_bars import headline_bars
-from cohort.runs.report.hyperparameter_effects import hyperparameter_effects, varied_parameters
-from cohort.runs.report.importance import importance_bars
-from cohort.runs.report.labels import value_label
-from cohort.runs.report.loss_curves import loss_curves
-from cohort.runs.report.outcomes import outcome_key, outcome_styles
-from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
-from cohort.runs.report.parallel_coordinates import parallel_coordinates
-from cohort.runs.report.slot_timeline import slot_timeline
 from cohort.runs.results.results import RunResults, read_results
 from cohort.runs.searched_parameters import searched_ranges
 from cohort.tuning.early_exit.settings import EarlyExitSettings
@@ -31,7 +31,7 @@ __all__ = ["render_report", "write_report"]
 
 
 def _resource(name: str) -> str:
-    return files("cohort.runs.report").joinpath(name).read_text(encoding="utf-8")
+    return files("cohort.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _subtitle(results: RunResults) -> str:

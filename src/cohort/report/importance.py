@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from cohort.core.units import counted
-from cohort.runs.report.followed_parameters import followed_parameters
-from cohort.runs.report.hyperparameter_effects import varied_parameters
-from cohort.runs.report.labels import percent_label
+from cohort.report.followed_parameters import followed_parameters
+from cohort.report.hyperparameter_effects import varied_parameters
+from cohort.report.labels import percent_label
 from cohort.runs.results.results import RunResults
 from cohort.runs.searched_parameters import searched_ranges
 from cohort.tuning.samplers.importance import hyperparameter_importances, is_importance_available

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from cohort.core.units import counted, format_duration
+from cohort.report.outcomes import outcome_of, trial_group
+from cohort.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
 from cohort.runs.records import ResidencyRecord, TrialRecord
-from cohort.runs.report.outcomes import outcome_of, trial_group
-from cohort.runs.report.svg import Frame, linear_axis, mark, rows_axis, text, time_unit
 
 __all__ = ["slot_timeline"]
 

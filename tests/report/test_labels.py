@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cohort.report.labels import is_number, number_label, percent_label, setting_label, shortened, value_label
 from cohort.runs.records import JsonValue
-from cohort.runs.report.labels import is_number, number_label, percent_label, setting_label, shortened, value_label
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cohort.core.units import counted, format_duration
+from cohort.report.labels import is_number, percent_label, value_label
 from cohort.runs.facts import RunFacts
 from cohort.runs.records import LoggedDecision
-from cohort.runs.report.labels import is_number, percent_label, value_label
 from cohort.runs.results.provenance import data_settings, evaluation_settings, linears_text, prompt_template
 from cohort.runs.results.results import RankedTrial, RunResults
 from cohort.runs.results.results_table import Column, Medium, shown_columns

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from cohort.core.units import counted
+from cohort.report.hyperparameter_effects import varied_parameters
+from cohort.report.labels import in_order, number_label, setting_label, shortened
+from cohort.report.outcomes import trial_group
+from cohort.report.svg import text
 from cohort.runs.records import JsonValue, TrialRecord
-from cohort.runs.report.hyperparameter_effects import varied_parameters
-from cohort.runs.report.labels import in_order, number_label, setting_label, shortened
-from cohort.runs.report.outcomes import trial_group
-from cohort.runs.report.svg import text
 
 __all__ = ["parallel_coordinates"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cohort.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.facts import InputFacts, RunFacts, TaskFacts
 from cohort.runs.records import DataProblem, LoggedDecision
-from cohort.runs.report.page_tables import compute_rows, data_notes, decision_rows, trial_table
 from cohort.runs.results.results import read_results
 from cohort.tuning.decisions import Decision, DecisionKind
 from cohort.tuning.interventions import STOPPED_BY_USER, USER

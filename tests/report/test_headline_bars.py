@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cohort.report import render_report
 from cohort.runs.reader import RunReader
-from cohort.runs.report import render_report
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 
 

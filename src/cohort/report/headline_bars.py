@@ -10,10 +10,10 @@ from typing import Any
 from cohort.core.estimates import Estimate
 from cohort.core.units import format_count, format_duration
 from cohort.metrics import CHOICE_ACCURACY, METRIC_KINDS
+from cohort.report.labels import percent_label, value_label
+from cohort.report.outcomes import outcome_counts, outcome_of
 from cohort.runs.facts import Activity, RunState
 from cohort.runs.records import TrialRecord, TrialStatus
-from cohort.runs.report.labels import percent_label, value_label
-from cohort.runs.report.outcomes import outcome_counts, outcome_of
 from cohort.runs.results.results import RunResults
 from cohort.runs.results.verdicts import comparison_lines, training_value_text, verdicts
 

@@ -12,10 +12,10 @@ import pytest
 
 from cohort.core.errors import StorageFullError
 from cohort.core.events import Evaluated, StepDone
+from cohort.report import render_report, write_report
 from cohort.runs.facts import InputFacts, RunPlaces
 from cohort.runs.reader import RunReader
 from cohort.runs.records import DataProblem, NewTrial
-from cohort.runs.report import render_report, write_report
 from cohort.runs.store import RunStore
 from cohort.tuning.decisions import Decision, DecisionKind, Reason
 from cohort.tuning.objective_metric import ObjectiveMetric

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cohort.report.outcomes import outcome_counts, outcome_of, outcome_styles
+from cohort.report.svg import mark
 from cohort.runs.reader import RunReader
 from cohort.runs.records import TrialRecord, TrialStatus
-from cohort.runs.report.outcomes import outcome_counts, outcome_of, outcome_styles
-from cohort.runs.report.svg import mark
 from cohort.tuning.early_exit import reasons
 from tests.runs.synthetic_run import SyntheticRun, write_synthetic_run
 

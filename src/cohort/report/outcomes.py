@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 from zlib import crc32
 
+from cohort.report.svg import mark
 from cohort.runs.records import TrialRecord, TrialStatus
-from cohort.runs.report.svg import mark
 from cohort.tuning.early_exit import reason_of
 
 __all__ = ["Outcome", "outcome_counts", "outcome_key", "outcome_of", "outcome_styles", "trial_group"]
@@ -24,7 +24,7 @@ class Outcome:
     Attributes:
         name: CSS class suffix (``o-NAME``).
         label: In words.
-        shape: Name of its mark (see :func:`cohort.runs.report.svg.mark`).
+        shape: Name of its mark (see :func:`cohort.report.svg.mark`).
         colours: On light and on dark paper.
     """
 
