@@ -29,7 +29,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import peft_loop
 from benchmarks.sweeps.sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS
 
-__all__ = ["main"]
+__all__ = ["main", "write_inputs"]
 
 QUESTION = "How long does a whole sweep take by the command line, against one PEFT run over the same rows?"
 NUM_VALIDATION_ROWS = 64
@@ -47,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="whole-sweep-") as made:
         folder = options.folder or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
-        pairs = _write_inputs(folder, shape=options.shape, num_layers=options.num_layers, num_rows=options.rows)
+        pairs = write_inputs(folder, shape=options.shape, num_layers=options.num_layers, num_rows=options.rows)
         rows = [_time_peft(folder, batch_size=size) for size in options.peft]
         for name in ("cold", "warm"):
             rows.append(_time_sweep(folder, name=name))
@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write_inputs(folder: Path, *, shape: str, num_layers: int | None, num_rows: int) -> list[tuple[int, int]]:
+def write_inputs(folder: Path, *, shape: str, num_layers: int | None, num_rows: int) -> list[tuple[int, int]]:
     """Write model, tokenizer, rows and task file; return (prompt, completion) lengths of the training rows."""
     config = hf_config(shape, num_layers=num_layers)
     _write_model(folder / "model", config)

@@ -1,0 +1,165 @@
+"""How long does the GPU do nothing inside a sweep?
+
+The command line's own sweep (the task of ``whole_sweep``) in this process, while a second thread switches CUPTI on for
+two seconds of every five: kernels and copies on all streams, also those that a graph replays. A window's idle share is
+the time in which none of them ran. Run ``whole_sweep --folder F`` before and give its folder here, and the caches are
+warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C._autograd import DeviceType, _disable_profiler
+
+from benchmarks.llama_shapes import SHAPES
+from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.sweeps.whole_sweep import write_inputs
+
+__all__ = ["idle_seconds", "main"]
+
+QUESTION = "Which share of a sweep's time does the GPU run neither a kernel nor a copy?"
+# a gap that a replayed graph's launch explains is below this
+LONG_GAP_SECONDS = 1e-3
+
+
+def idle_seconds(busy: Iterable[tuple[float, float]], *, begin: float, end: float) -> tuple[float, list[float]]:
+    """Return the seconds of [begin, end] outside all (start, stop) in ``busy``, and each gap."""
+    gaps = []
+    reached = begin
+    for start, stop in sorted(busy):
+        if start > reached:
+            gaps.append(min(start, end) - reached)
+        reached = max(reached, stop)
+        if reached >= end:
+            break
+    if reached < end:
+        gaps.append(end - reached)
+    return sum(gaps), gaps
+
+
+class Windows(threading.Thread):
+    """Profiles the GPU for ``length`` of every ``period`` seconds."""
+
+    def __init__(self, *, length: float, period: float) -> None:
+        super().__init__(daemon=True)
+        self._length = length
+        self._period = period
+        self._ended = threading.Event()
+        self._began = time.perf_counter()
+        self._taken: list[tuple[float, int, int, Any]] = []
+
+    def run(self) -> None:
+        while not self._ended.wait(self._period - self._length):
+            profiler = torch.autograd.profiler.profile(use_cpu=False, use_device="cuda", use_kineto=True)
+            profiler._prepare_trace()
+            profiler._start_trace()
+            at, begin = time.perf_counter() - self._began, time.time_ns()
+            time.sleep(self._length)
+            end = time.time_ns()
+            # not the profiler's own end: it builds a Python object for every event while the sweep waits for the lock
+            self._taken.append((at, begin, end, _disable_profiler()))
+
+    def end(self) -> None:
+        """Stop; a window that is open is completed."""
+        self._ended.set()
+        self.join()
+
+    def rows(self) -> list[dict[str, float]]:
+        """Return a row for each window."""
+        found = []
+        for at, begin, end, results in self._taken:
+            events = [event for event in results.events() if event.device_type() == DeviceType.CUDA]
+            busy = [(event.start_ns() / 1e9, (event.start_ns() + event.duration_ns()) / 1e9) for event in events]
+            idle, gaps = idle_seconds(busy, begin=begin / 1e9, end=end / 1e9)
+            found.append(
+                {
+                    "at_s": at,
+                    "seconds": (end - begin) / 1e9,
+                    "idle_share": idle / ((end - begin) / 1e9),
+                    "in_long_gaps": sum(gap for gap in gaps if gap > LONG_GAP_SECONDS) / ((end - begin) / 1e9),
+                    "longest_gap_s": max(gaps, default=0.0),
+                    "kernels": len(events),
+                }
+            )
+        return found
+
+
+def main() -> None:
+    """Run a sweep, print its windows, write them."""
+    options = _arguments()
+    need_gpu(shape=options.shape)
+    with tempfile.TemporaryDirectory(prefix="idle-share-") as made:
+        folder = options.folder or Path(made)
+        if not (folder / "task.yaml").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_inputs(folder, shape=options.shape, num_layers=options.num_layers, num_rows=options.rows)
+        caches = folder / "caches"
+        os.environ |= {"COHORT_CACHE_DIR": str(caches), "TRITON_CACHE_DIR": str(caches / "triton")}
+        os.environ["CUDA_CACHE_PATH"] = str(caches / "cuda")
+        windows = Windows(length=options.window, period=options.period)
+        began = time.perf_counter()
+        windows.start()
+        _tune(folder)
+        wall = time.perf_counter() - began
+        windows.end()
+    rows = windows.rows()
+    print_table(rows, columns=("at_s", "idle_share", "in_long_gaps", "longest_gap_s", "kernels"))
+    working = [row for row in rows if row["kernels"]]
+    # the first and the last window hold what comes before training and after it
+    training = working[1:-1] or working
+    late = [row for row in training if row["at_s"] >= 60]
+    headline = {
+        f"idle_share_{options.shape}": _mean(training),
+        f"idle_share_{options.shape}_after_a_minute": _mean(late),
+    }
+    notes = {"wall_s": wall, "window_s": options.window, "period_s": options.period, "rows": options.rows}
+    out = options.out or RESULTS / f"idle_share_{options.shape}.json"
+    write_result(out, question=QUESTION, headline={k: v for k, v in headline.items() if v >= 0}, rows=rows, notes=notes)
+    print(headline)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="1b")
+    parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
+    parser.add_argument("--rows", type=int, default=320, help="training rows, where the folder has no task yet")
+    parser.add_argument("--folder", type=Path, default=None, help="whole_sweep's: its model, rows and caches")
+    parser.add_argument("--window", type=float, default=2.0, help="seconds of a window")
+    parser.add_argument("--period", type=float, default=5.0, help="seconds from a window to the next")
+    parser.add_argument("--out", type=Path, default=None)
+    return parser.parse_args()
+
+
+def _tune(folder: Path) -> None:
+    from cohort.cli.main import main as cohort
+
+    given = sys.argv
+    sys.argv = ["cohort", "tune", str(folder / "task.yaml"), "-o", str(folder / f"idle-{os.getpid()}"), "--json"]
+    try:
+        cohort()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    finally:
+        sys.argv = given
+
+
+def _mean(rows: list[dict[str, float]]) -> float:
+    """Return the mean idle share weighted by the windows' seconds; -1 where there is none."""
+    seconds = sum(row["seconds"] for row in rows)
+    return sum(row["idle_share"] * row["seconds"] for row in rows) / seconds if rows else -1.0
+
+
+if __name__ == "__main__":
+    main()
