@@ -29,7 +29,7 @@ from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import peft_loop
 from benchmarks.sweeps.sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS
 
-__all__ = ["main", "write_inputs"]
+__all__ = ["main", "run_process", "write_inputs"]
 
 QUESTION = "How long does a whole sweep take by the command line, against one PEFT run over the same rows?"
 NUM_VALIDATION_ROWS = 64
@@ -146,15 +146,14 @@ def _be_peft(folder: Path, *, batch_size: int) -> None:
 
 
 def _time_peft(folder: Path, *, batch_size: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.sweeps.whole_sweep"]
-    command += ["--folder", str(folder), "--peft-batch-size", str(batch_size)]
-    wall, output = _run(command, folder, caches=None)
+    arguments = ["-m", "benchmarks.sweeps.whole_sweep", "--folder", str(folder), "--peft-batch-size", str(batch_size)]
+    wall, output = run_process(arguments, folder, caches=None)
     return {"what": f"PEFT, batch {batch_size}", "wall_s": wall, **json.loads(output.splitlines()[-1])}
 
 
 def _time_sweep(folder: Path, *, name: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(folder / name), "--json"]
-    wall, output = _run(command, folder, caches=folder / "caches")
+    arguments = ["-m", "cohort", "tune", str(folder / "task.yaml"), "-o", str(folder / name), "--json"]
+    wall, output = run_process(arguments, folder, caches=folder / "caches")
     found = json.loads(output[output.index("{") :])
     compute = found["compute"]
     return {
@@ -168,8 +167,15 @@ def _time_sweep(folder: Path, *, name: str) -> dict[str, Any]:
     }
 
 
-def _run(command: list[str], folder: Path, *, caches: Path | None) -> tuple[float, str]:
-    """Return the wall seconds of a process, from its start to its end, and what it printed."""
+def run_process(arguments: list[str], folder: Path, *, caches: Path | None) -> tuple[float, str]:
+    """Return the wall seconds of a Python process, from its start to its end, and what it printed.
+
+    Args:
+        arguments: Behind Python's name.
+        folder: Where its log goes.
+        caches: Where Cohort, Triton and CUDA keep what they measured and compiled; None: where they usually do.
+    """
+    command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}:{os.environ.get('PYTHONPATH', '')}"}
     environment["TOKENIZERS_PARALLELISM"] = "false"
     if caches is not None:

@@ -1,0 +1,139 @@
+"""What do two sweeps on one GPU take when they share one executor, against one after the other?
+
+Two tasks of 30 trials each on one base model, with rows and seeds of their own: alone, each ends in a tail of few small
+passes, and together the second one's trials fill the first one's tail. Early exit has default settings. A first run of
+both over few rows fills the caches; then each way is a process of its own, and each of its tasks does all that a queue's
+worker does for it.
+
+The model has random weights; rows have GSM8K's lengths and words drawn by Zipf's law, as in ``whole_sweep``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.llama_shapes import SHAPES
+from benchmarks.measure import RESULTS, print_table, write_result
+from benchmarks.requirements import need_gpu
+from benchmarks.sweeps.sweep_grid import BATCH_SIZES, LEARNING_RATES, RANKS
+from benchmarks.sweeps.whole_sweep import run_process, write_inputs
+
+__all__ = ["main"]
+
+QUESTION = "What do two sweeps of 30 on one GPU take in one executor, against one after the other?"
+NAMES = ("first", "second")
+WAYS = ("in turn", "together")
+WARM_UP_ROWS = 24
+
+
+def main() -> None:
+    """Measure, print, write; or be the process that trains both tasks in one way."""
+    options = _arguments()
+    if options.way:
+        _train(options.folder, way=options.way, warm_up=options.warm_up)
+        return
+    need_gpu(shape=options.shape)
+    with tempfile.TemporaryDirectory(prefix="two-sweeps-") as made:
+        folder = options.folder or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        pairs = write_inputs(folder, shape=options.shape, num_layers=options.num_layers, num_rows=2 * options.rows)
+        _write_tasks(folder, num_rows=options.rows, trials=options.trials)
+        # shapes of kernels and recorded passes follow from the trials, so that few rows warm up most of them
+        _time(folder, "together", warm_up=True)
+        rows = [_time(folder, way) for way in WAYS]
+    print_table(
+        rows, columns=("what", "wall_s", "training_s", "first_s", "second_s", "tokens", "first_best", "second_best")
+    )
+    by_way = {row["what"]: row for row in rows}
+    ratios = {key: by_way["together"][key] / by_way["in turn"][key] for key in ("wall_s", "training_s")}
+    headline = {
+        f"two_sweeps_together_{options.shape}": ratios["wall_s"],
+        f"two_sweeps_together_{options.shape}_training": ratios["training_s"],
+    }
+    out = options.out or RESULTS / f"two_sweeps_together_{options.shape}.json"
+    notes = {"rows_each": options.rows, "trials_each": options.trials, "tokens": sum(map(sum, pairs))}
+    write_result(out, question=QUESTION, headline=headline, rows=rows, notes=notes)
+    print({key: round(value, 3) for key, value in headline.items()})
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="1b")
+    parser.add_argument("--num-layers", type=int, default=None, help="fewer layers, to try it out")
+    parser.add_argument("--rows", type=int, default=160, help="training rows of each task")
+    parser.add_argument("--trials", type=int, default=30, help="trials of each task")
+    parser.add_argument("--folder", type=Path, default=None, help="keep model, rows and runs here")
+    parser.add_argument("--way", choices=WAYS, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--warm-up", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=None)
+    return parser.parse_args()
+
+
+def _write_tasks(folder: Path, *, num_rows: int, trials: int) -> None:
+    """Write two tasks, each with its half of the rows, and the same with few rows for the warm-up."""
+    lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for index, name in enumerate(NAMES):
+        own = lines[index * num_rows : (index + 1) * num_rows]
+        for prefix, kept in (("", own), ("warm-up-", own[:WARM_UP_ROWS])):
+            (folder / f"{prefix}{name}.jsonl").write_text("".join(kept), encoding="utf-8")
+            space = {"learning_rate": LEARNING_RATES, "r": RANKS, "lora_alpha": "2r", "batch_size": BATCH_SIZES}
+            task = {
+                "model_name_or_path": "model",
+                "dataset": {
+                    "train": f"{prefix}{name}.jsonl",
+                    "validation": "validation.jsonl",
+                    "format": "prompt_completion",
+                },
+                "training": {"num_train_epochs": 1, "seed": index},
+                "search": {"sampler": "random", "trials": trials, "space": space},
+            }
+            (folder / f"{prefix}{name}.yaml").write_text(json.dumps(task, indent=1), encoding="utf-8")
+
+
+def _train(folder: Path, *, way: str, warm_up: bool) -> None:
+    """Train both tasks and print how long they took."""
+    from cohort.engine.shared_session import SharedSession
+    from cohort.engine.tune import tune
+    from cohort.runs.reader import RunReader
+    from cohort.runs.results.results import read_results
+    from cohort.tasks.loading import load_task
+
+    prefix = "warm-up-" if warm_up else ""
+    runs = {name: folder / f"{prefix}{way.replace(' ', '-')}-{name}" for name in NAMES}
+    began = time.perf_counter()
+    if way == "together":
+        session = SharedSession()
+        for name, run in runs.items():
+            session.submit(load_task(folder / f"{prefix}{name}.yaml"), run, name=name)
+        session.run()
+    else:
+        for name, run in runs.items():
+            tune(load_task(folder / f"{prefix}{name}.yaml"), run)
+    found: dict[str, Any] = {"training_s": time.perf_counter() - began}
+    for name, run in runs.items():
+        with RunReader.open(run / "run.db") as reader:
+            results = read_results(reader)
+        found[f"{name}_s"] = results.run_seconds
+        best = results.best
+        found[f"{name}_best"] = None if best is None else [best.trial_id, best.best_value]
+        found["tokens"] = found.get("tokens", 0) + results.compute.trained_tokens
+    print(json.dumps(found))
+
+
+def _time(folder: Path, way: str, *, warm_up: bool = False) -> dict[str, Any]:
+    arguments = ["--folder", str(folder), "--way", way, *(["--warm-up"] if warm_up else [])]
+    wall, output = run_process(
+        ["-m", "benchmarks.sweeps.two_sweeps_together", *arguments], folder, caches=folder / "caches"
+    )
+    row = {"what": f"warm-up, {way}" if warm_up else way, "wall_s": wall, **json.loads(output.splitlines()[-1])}
+    print(row, flush=True)
+    return row
+
+
+if __name__ == "__main__":
+    main()
