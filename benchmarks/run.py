@@ -38,6 +38,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("sweeps.sweep_price", "cuda", ("--shape", "1b")),
     ("sweeps.sweep_price", "cuda", ("--shape", "8b")),
     ("sweeps.whole_sweep", "cuda", ("--shape", "1b")),
+    ("sweeps.two_sweeps_together", "cuda", ("--shape", "1b")),
 )
 
 

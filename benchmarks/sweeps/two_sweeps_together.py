@@ -2,8 +2,7 @@
 
 Two tasks of 30 trials each on one base model, with rows and seeds of their own: alone, each ends in a tail of few small
 passes, and together the second one's trials fill the first one's tail. Early exit has default settings. A first run of
-both over few rows fills the caches; then each way is a process of its own, and each of its tasks does all that a queue's
-worker does for it.
+both over few rows fills the caches; then each way is a process of its own.
 
 The model has random weights; rows have GSM8K's lengths and words drawn by Zipf's law, as in ``whole_sweep``.
 """
