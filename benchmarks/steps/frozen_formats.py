@@ -4,7 +4,7 @@
 decoder with random weights at a time; four adapters of rank 16 share each step, recorded as a CUDA graph where a run
 would. For each format: seconds to quantise, bytes of the decoder, the median step by number of tokens, and how far the
 adapters are from those of the format ``none`` after eight steps. ``--one-copy`` also times fp8 without its transposed
-copy, as a model that fills the GPU runs.
+copy, as a model that fills the GPU runs, and ``--exact-sums`` fp8 with exact sums in the gradients' products.
 ``--shape tiny`` tries it out on a CPU, whose times mean nothing.
 """
 
@@ -24,6 +24,7 @@ from benchmarks.llama_shapes import SHAPES, decoder_config, random_decoder, rows
 from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, median_seconds, trial_specs
+from cohort.kernels.fp8_product import op as fp8_op
 from cohort.memory.sizes import GRAPH_TOKENS
 from cohort.models.config import DecoderConfig
 from cohort.models.decoder import Decoder
@@ -32,6 +33,7 @@ from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 QUESTION = "What does each format of frozen weights cost in a training step, and how much memory does it save?"
 NUM_ADAPTERS, RANK = 4, 16
 LONGEST = 1024
+ONE_COPY, EXACT_SUMS = "one copy", "exact sums"
 
 
 def _wait() -> None:
@@ -78,22 +80,23 @@ def first_gradients(decoder: Decoder, *, count: int) -> tuple[Tensor, float]:
 
 
 def measure(
-    config: DecoderConfig, name: str, *, tokens: Sequence[int], repeats: int, device: str, one_copy: bool = False
+    config: DecoderConfig, name: str, *, tokens: Sequence[int], repeats: int, device: str, kind: str = ""
 ) -> tuple[dict[str, Any], Tensor]:
     """Return what is measured of one format, and its adapters after a few steps."""
     _freed()
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     begun = time.perf_counter()
-    with patch.object(fp8, "KEPT_SHARE", 0.0) if one_copy else patch.object(fp8, "KEPT_SHARE", fp8.KEPT_SHARE):
+    with patch.object(fp8, "KEPT_SHARE", 0.0 if kind == ONE_COPY else fp8.KEPT_SHARE):
         decoder = random_decoder(config, device=device, dtype=dtype, weight_format=WEIGHT_FORMATS[name])
     _wait()
     row: dict[str, Any] = {
-        "format": f"{name}, one copy" if one_copy else name,
+        "format": f"{name}, {kind}" if kind else name,
         "made_seconds": time.perf_counter() - begun,
         "decoder_gib": decoder.num_bytes / 2**30,
     }
-    adapters, loss = first_gradients(decoder, count=tokens[0])
-    row |= {"loss_after_8_steps": loss, **steps(decoder, tokens=tokens, repeats=repeats)}
+    with patch.object(fp8_op, "FAST_SUM_BACKWARD", kind != EXACT_SUMS):
+        adapters, loss = first_gradients(decoder, count=tokens[0])
+        row |= {"loss_after_8_steps": loss, **steps(decoder, tokens=tokens, repeats=repeats)}
     del decoder
     _freed()
     return row, adapters
@@ -124,17 +127,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[256, 512, 1024, 2048, 4096, 8192])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--one-copy", action="store_true")
+    parser.add_argument("--exact-sums", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     need_gpu(shape=options.shape)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens = [32, 64] if options.shape == "tiny" else options.tokens
     config = decoder_config(options.shape, num_layers=options.num_layers)
-    wanted = [(name, False) for name in options.formats] + ([("fp8", True)] if options.one_copy else [])
+    kinds = {ONE_COPY: options.one_copy, EXACT_SUMS: options.exact_sums}
+    wanted = [(name, "") for name in options.formats]
+    wanted += [("fp8", kind) for kind, is_asked in kinds.items() if is_asked]
     rows: list[dict[str, Any]] = []
     plain: Tensor | None = None
-    for name, one_copy in wanted:
-        row, adapters = measure(config, name, tokens=tokens, repeats=options.repeats, device=device, one_copy=one_copy)
+    for name, kind in wanted:
+        row, adapters = measure(config, name, tokens=tokens, repeats=options.repeats, device=device, kind=kind)
         plain = adapters if name == "none" else plain
         if plain is not None:
             row["adapters_differ"] = float((adapters - plain).norm() / plain.norm())

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cohort.core.errors import ShapeError
 from cohort.kernels.adamw import SlotUpdate, adamw_step
+from cohort.kernels.adamw.slot_update import StagedSlots, stage_slots
 from cohort.kernels.adamw_8bit import BLOCK, BlockMoment, adamw_8bit_step
 from cohort.kernels.adamw_8bit.reference import read_moment
 from cohort.kernels.backend import Backend
@@ -55,7 +56,7 @@ class Bank:
             read_moment(self.square.codes_RD, self.square.scales_RB, signed=False),
         )
 
-    def step(self, slots: tuple[SlotUpdate, ...], **options: object) -> Tensor:
+    def step(self, slots: tuple[SlotUpdate, ...] | StagedSlots, **options: object) -> Tensor:
         scaled_D = torch.arange(self.params.shape[1], device=self.params.device) >= self.params.shape[1] // 3
         return adamw_8bit_step(
             self.params,
@@ -159,6 +160,38 @@ def test_triton_is_the_reference(triton_device: str, width: int) -> None:
         # codes on the middle between two values may fall on either side
         assert (bank.tensors()[place].cpu() != exact.tensors()[place]).float().mean() < 0.01
         torch.testing.assert_close(bank.tensors()[place + 1].cpu(), exact.tensors()[place + 1], rtol=1e-5, atol=0)
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_is_the_launched_one_whatever_the_slots() -> None:
+    """A graph reads each step's settings from the memory it was recorded with; the bits are those of a launch."""
+    recorded = Bank(3000).copy("cuda")
+    launched = recorded.copy("cuda")
+    staged = stage_slots(SLOTS, device=recorded.params.device, capacity=NUM_ROWS)
+    for bank in (recorded, launched):
+        bank.step(staged)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded.step(staged)
+    for slots in (SLOTS, SLOTS[1:], tuple(replace(slot, learning_rate=1e-3, step=slot.step + 1) for slot in SLOTS)):
+        staged = stage_slots(slots, device=recorded.params.device, into=staged)
+        graph.replay()
+        launched.step(slots)
+        for mine, theirs in zip(recorded.tensors(), launched.tensors(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_too_poison_stays_in_its_slot() -> None:
+    bank = Bank(3000).copy("cuda")
+    clean = bank.copy("cuda")
+    bank.grads[2, 5] = torch.nan
+    bank.step(SLOTS)
+    clean.step(SLOTS)
+    others = [0, *range(5, NUM_ROWS)]
+    for mine, theirs in zip(bank.tensors(), clean.tensors(), strict=True):
+        assert torch.equal(mine[others], theirs[others])
+    assert not bank.params[2].isfinite().all()
 
 
 def test_matrices_that_do_not_fit_are_refused() -> None:

@@ -23,7 +23,11 @@ LEAST = tl.constexpr(1e-12)
 # as in rms_norm: every thread has several 16-byte loads in flight
 ELEMENTS_PER_PROGRAM = 4096
 ELEMENTS_PER_WARP = 1024
-MOST_WARPS = 32
+# A row that is wider does not fit into the registers of a program that shares its multiprocessor with others: it is
+# read in pieces, twice. The second time it comes from the caches, which hold the rows of all programs that run at once
+# (four a multiprocessor at 16 warps: 30 MB at width 28,672, of an H100's 50).
+WIDEST_WHOLE_ROW = 4096
+PIECE_WARPS = 16
 # bytes: a tile is read and written in whole cache lines
 TRANSPOSED_TILE = 128
 
@@ -57,6 +61,52 @@ def _quantise_kernel(
 
 
 @triton.jit
+def _piece(x_ptr, factors_ptr, columns, WIDTH: tl.constexpr, EVEN: tl.constexpr, HAS_FACTORS: tl.constexpr):
+    if EVEN:
+        x = tl.load(x_ptr + columns).to(tl.float32)
+        if HAS_FACTORS:
+            x *= tl.load(factors_ptr + columns)
+    else:
+        x = tl.load(x_ptr + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
+        if HAS_FACTORS:
+            x *= tl.load(factors_ptr + columns, mask=columns < WIDTH, other=0.0)
+    return x
+
+
+@triton.jit
+def _quantise_wide_kernel(
+    x_ptr,
+    factors_ptr,
+    codes_ptr,
+    scales_ptr,
+    x_stride,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    EVEN: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+):
+    """Grid (rows,). What :func:`_quantise_kernel` computes, to the bit: the largest of a row has no order."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    codes_ptr += row * WIDTH
+    sizes = tl.zeros([COLUMNS], dtype=tl.float32)
+    for start in tl.static_range(0, WIDTH, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        sizes = tl.maximum(sizes, tl.abs(_piece(x_ptr, factors_ptr, columns, WIDTH, EVEN, HAS_FACTORS)))
+    largest = tl.max(sizes, axis=0)
+    scale = tl.div_rn(tl.where(largest < LEAST, LEAST, largest), LARGEST)
+    tl.store(scales_ptr + row, scale)
+    for start in tl.static_range(0, WIDTH, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        x = _piece(x_ptr, factors_ptr, columns, WIDTH, EVEN, HAS_FACTORS)
+        codes = tl.div_rn(x, tl.zeros_like(x) + scale).to(tl.float8e4nv)
+        if EVEN:
+            tl.store(codes_ptr + columns, codes)
+        else:
+            tl.store(codes_ptr + columns, codes, mask=columns < WIDTH)
+
+
+@triton.jit
 def _transpose_kernel(codes_ptr, out_ptr, num_out, num_in, TILE: tl.constexpr):
     rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -67,31 +117,47 @@ def _transpose_kernel(codes_ptr, out_ptr, num_out, num_in, TILE: tl.constexpr):
 
 
 def quantise_rows(x_TK: Tensor, *, factors_K: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return codes and scales as the reference has them; one program holds whole rows, so x is read once."""
+    """Return codes and scales as the reference has them; memory is read once."""
     num_rows, width = x_TK.shape
     x_TK = x_TK if x_TK.stride(1) == 1 or width <= 1 else x_TK.contiguous()
     codes_TK = torch.empty(num_rows, width, dtype=CODES, device=x_TK.device)
     scales_T = torch.empty(num_rows, dtype=torch.float32, device=x_TK.device)
     if width == 0:
         return codes_TK, scales_T.fill_(1.0)
-    columns = 1 << (width - 1).bit_length()
-    rows = max(1, ELEMENTS_PER_PROGRAM // columns)
-    if num_rows:
-        with on_device_of(x_TK):
-            _quantise_kernel[(triton.cdiv(num_rows, rows),)](
-                x_TK,
-                scales_T if factors_K is None else factors_K,
-                codes_TK,
-                scales_T,
-                num_rows,
+    if num_rows == 0:
+        return codes_TK, scales_T
+    operands = (x_TK, scales_T if factors_K is None else factors_K, codes_TK, scales_T)
+    with on_device_of(x_TK):
+        if width > WIDEST_WHOLE_ROW:
+            columns = piece_columns(width)
+            _quantise_wide_kernel[(num_rows,)](
+                *operands,
                 x_TK.stride(0),
                 WIDTH=width,
-                ROWS=rows,
                 COLUMNS=columns,
+                EVEN=width % columns == 0,
                 HAS_FACTORS=factors_K is not None,
-                num_warps=min(MOST_WARPS, max(1, rows * columns // ELEMENTS_PER_WARP)),
+                num_warps=PIECE_WARPS,
             )
+            return codes_TK, scales_T
+        columns = 1 << (width - 1).bit_length()
+        rows = max(1, ELEMENTS_PER_PROGRAM // columns)
+        _quantise_kernel[(triton.cdiv(num_rows, rows),)](
+            *operands,
+            num_rows,
+            x_TK.stride(0),
+            WIDTH=width,
+            ROWS=rows,
+            COLUMNS=columns,
+            HAS_FACTORS=factors_K is not None,
+            num_warps=max(1, rows * columns // ELEMENTS_PER_WARP),
+        )
     return codes_TK, scales_T
+
+
+def piece_columns(width: int) -> int:
+    """Return the columns of a piece of a wide row: the most of a program's threads that leave none idle."""
+    return next((columns for columns in (8192, 4096, 2048) if width % columns == 0), 4096)
 
 
 def transposed(codes_NK: Tensor) -> Tensor:
