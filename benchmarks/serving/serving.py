@@ -108,6 +108,14 @@ def open_loop(
     for _ in range(requests):
         at += chance.expovariate(rate)
         arrivals.append(at)
+    # graphs are recorded when a number of rows is first seen, which is not what is timed
+    for size in (64, 48, 32, 16):
+        for index in range(size):
+            adapter = index % count if count else None
+            engine.submit(request(index, prompt=16, new=3, adapter=adapter, vocab_size=decoder.config.vocab_size))
+        while engine.has_work:
+            engine.step()
+    finish(decoder.device)
     begun, submitted = time.perf_counter(), 0
     asked: dict[int, float] = {}
     latest: dict[int, float] = {}
@@ -205,55 +213,89 @@ def peft_tokens_per_second(shape: str, *, num_layers: int | None, batch: int, pr
     return batch * (new - 2) / (seconds(new) - seconds(2))
 
 
-def measure(arguments: argparse.Namespace) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return headline and rows."""
+class Record:
+    """What was measured so far; the file is written again with each row, so that a stopped script leaves some."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._path = arguments.out or RESULTS / f"serving_{arguments.shape}.json"
+        self._notes = {"r": RANK, "prompt": arguments.prompt, "new": arguments.new}
+        self.headline: dict[str, float] = {}
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, row: dict[str, Any]) -> dict[str, Any]:
+        self.rows.append(row)
+        self.write()
+        print(
+            ", ".join(
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+            ),
+            flush=True,
+        )
+        return row
+
+    def write(self) -> None:
+        write_result(
+            self._path,
+            question="What do adapters cost when they are served, and what do transformers and PEFT take for the same?",
+            headline=self.headline,
+            rows=self.rows,
+            notes=self._notes,
+        )
+
+
+def measure(arguments: argparse.Namespace) -> Record:
+    """Measure what was asked for, the headline's numbers first."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     shape, prompt, new = arguments.shape, arguments.prompt, arguments.new
     config = decoder_config(shape, num_layers=arguments.num_layers)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    record = Record(arguments)
+    floor = mfu_ceiling = None
+    if device == "cuda":
+        copies, mfu_ceiling = copy_ceiling(), matrix_ceiling()
+        torch.cuda.empty_cache()
     decoder = random_decoder(config, device=device, dtype=dtype)
-    most = max(arguments.adapters)
+    if device == "cuda":
+        floor = decoder.num_bytes / (copies * 1e12)
+    most, batch = max(arguments.adapters), arguments.batch
     adapters = RandomAdapters(decoder, count=most, r=RANK)
-    rows = [closed_loop(decoder, adapters, batch=1, count=0, prompt=prompt, new=new)]
-    batch = arguments.batch
-    for count in (0, *arguments.adapters):
-        rows.append(
-            closed_loop(decoder, adapters, batch=max(batch, min(count, 256)), count=count, prompt=prompt, new=new)
-        )
-    for rate in arguments.rates:
-        for count in (0, min(batch, most)):
-            rows.append(
-                open_loop(
-                    decoder, adapters, rate=rate, count=count, requests=arguments.requests, prompt=prompt, new=new
-                )
-            )
-    base = next(row for row in rows[1:] if row["adapters"] == 0)
-    mixed = next((row for row in rows if row["adapters"] == batch and row["loop"] == "closed"), rows[2])
-    headline = {
-        f"serving_adapter_tax_{batch}": base["tokens_per_second"] / mixed["tokens_per_second"],
-        "decode_tokens_per_second": mixed["tokens_per_second"],
-    }
+    one = record.add(closed_loop(decoder, adapters, batch=1, count=0, prompt=prompt, new=new))
+    if floor is not None:
+        record.headline[f"decode_over_floor_{shape}"] = one["token_ms_p50"] / 1e3 / floor
+    base = record.add(closed_loop(decoder, adapters, batch=batch, count=0, prompt=prompt, new=new))
+    mixed: dict[str, Any] | None = None
+    # the headline's first
+    for count in sorted(arguments.adapters, key=lambda count: count != batch):
+        size = max(batch, min(count, 256))
+        row = record.add(closed_loop(decoder, adapters, batch=size, count=count, prompt=prompt, new=new))
+        if mixed is None:
+            mixed = row
+            record.headline["decode_tokens_per_second"] = row["tokens_per_second"]
+        if size == batch:
+            record.headline[f"serving_adapter_tax_{count}"] = base["tokens_per_second"] / row["tokens_per_second"]
+    assert mixed is not None, "the parser asks for a number of adapters"
     length = min(2048, config.max_position_embeddings - 2)
     seconds = prefill_seconds(decoder, adapters, length=length, repeats=3)
-    rate = 2 * num_parameters(config) * length / seconds / 1e12
-    rows.append({"loop": "prefill", "batch": 1, "adapters": 0, "tokens_per_second": length / seconds})
-    weight_bytes = decoder.num_bytes
+    record.add({"loop": "prefill", "batch": 1, "adapters": 0, "tokens_per_second": length / seconds})
+    if mfu_ceiling is not None:
+        rate = 2 * num_parameters(config) * length / seconds / 1e12
+        record.headline |= {"prefill_mfu_of_measured_ceiling": rate / mfu_ceiling, "prefill_tflops": rate}
+    for rate in arguments.rates:
+        for count in (0, min(batch, most)):
+            sizes = {"requests": arguments.requests, "prompt": prompt, "new": new}
+            record.add(open_loop(decoder, adapters, rate=rate, count=count, **sizes))
     del decoder, adapters
     gc.collect()
     if device == "cuda":
-        torch.cuda.empty_cache()
-        floor = weight_bytes / (copy_ceiling() * 1e12)
-        headline[f"decode_over_floor_{shape}"] = rows[0]["token_ms_p50"] / 1e3 / floor
-        headline["prefill_mfu_of_measured_ceiling"] = rate / matrix_ceiling()
-        headline["prefill_tflops"] = rate
         torch.cuda.empty_cache()
     if not arguments.no_peft:
         peft = peft_tokens_per_second(
             shape, num_layers=arguments.num_layers, batch=batch, prompt=prompt, new=arguments.peft_new
         )
-        headline[f"serving_vs_peft_{batch}"] = mixed["tokens_per_second"] / peft
-        rows.append({"loop": "peft, adapter_names", "batch": batch, "adapters": batch, "tokens_per_second": peft})
-    return headline, rows
+        record.headline[f"serving_vs_peft_{batch}"] = mixed["tokens_per_second"] / peft
+        record.add({"loop": "peft, adapter_names", "batch": batch, "adapters": batch, "tokens_per_second": peft})
+    record.write()
+    return record
 
 
 def parser() -> argparse.ArgumentParser:
@@ -265,7 +307,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--prompt", type=int, default=128)
     found.add_argument("--new", type=int, default=96)
     found.add_argument("--rates", type=float, nargs="*", default=[4.0, 16.0], help="requests a second, open loop")
-    found.add_argument("--requests", type=int, default=64, help="of an open loop")
+    found.add_argument("--requests", type=int, default=32, help="of an open loop")
     found.add_argument("--peft-new", type=int, default=18)
     found.add_argument("--no-peft", action="store_true")
     found.add_argument("--out", type=Path, default=None)
@@ -276,15 +318,10 @@ def main() -> None:
     """Measure, print, write."""
     arguments = parser().parse_args()
     need_gpu(shape=arguments.shape)
-    headline, rows = measure(arguments)
-    print_table(rows, columns=list(rows[0]))
-    write_result(
-        arguments.out or RESULTS / f"serving_{arguments.shape}.json",
-        question="What do adapters cost when they are served, and what do transformers and PEFT take for the same?",
-        headline=headline,
-        rows=rows,
-        notes={"r": RANK, "prompt": arguments.prompt, "new": arguments.new},
-    )
+    record = measure(arguments)
+    print_table(record.rows, columns=list(record.rows[0]))
+    for name, value in record.headline.items():
+        print(f"{name}: {value:.4g}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 from cohort.adapters.bank import AdapterBank, AdapterState
 from cohort.kernels.backend import Backend, use_backend
 from cohort.models.weights import load_decoder
-from cohort.serving.decode_graphs import DecodeGraphs, rows_of_graph
+from cohort.serving.decode_graphs import DecodeGraphs, keys_of_graph, rows_of_graph
 from cohort.serving.engine import ServingEngine
 from cohort.serving.sequence import SequenceRequest
 from tests.serving.served import Served, serve
@@ -71,3 +71,9 @@ def test_recorded_graphs_equal_passes_launched_one_by_one(llama: Served) -> None
 @pytest.mark.parametrize(("count", "rows"), [(1, 16), (16, 16), (17, 32), (256, 256), (257, None)])
 def test_few_sizes_serve_all_batches(count: int, rows: int | None) -> None:
     assert rows_of_graph(count) == rows
+
+
+@pytest.mark.parametrize(("longest", "keys"), [(1, 1024), (1024, 1024), (1025, 4096), (5000, 16384), (20000, 32768)])
+def test_graphs_have_room_for_the_longest_sequence_and_little_more(longest: int, keys: int) -> None:
+    assert keys_of_graph(longest, most=32768) == keys
+    assert keys_of_graph(20, most=32) == 32

@@ -27,10 +27,13 @@ from cohort.models.config import AttentionRule
 from cohort.models.decoder import Decoder
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 
-__all__ = ["DecodeGraphs", "DecodeRow", "rows_of_graph"]
+__all__ = ["DecodeGraphs", "DecodeRow", "keys_of_graph", "rows_of_graph"]
 
 _log = logging.getLogger(__name__)
 _SIZES = (16, 32, 48, 64, 96, 128, 160, 192, MOST_ROWS)
+# Keys of the longest sequence that a graph has room for, times four from one class to the next: attention launches a
+# program for every piece of the keys that there might be, and of a context of 128k nearly all would find nothing.
+_FEWEST_KEYS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,14 @@ class DecodeRow:
     position: int
     blocks: Sequence[int]
     slot: int
+
+
+def keys_of_graph(longest: int, *, most: int) -> int:
+    """Return the keys that the graph for a sequence of ``longest`` positions has room for, at most ``most``."""
+    keys = _FEWEST_KEYS
+    while keys < longest:
+        keys *= 4
+    return min(keys, most)
 
 
 def rows_of_graph(count: int) -> int | None:
@@ -68,7 +79,7 @@ class DecodeGraphs:
         """
         self._decoder, self._cache, self._records = decoder, cache, records
         self._max_model_len = max_model_len
-        self._graphs: dict[tuple[int, int, int], _DecodeGraph] = {}
+        self._graphs: dict[tuple[int, int, int, int], _DecodeGraph] = {}
         self._pool: Any | None = None
         self._has_failed = False
         self.num_replays = 0
@@ -100,14 +111,15 @@ class DecodeGraphs:
             # the bank's copy for products may move, and a wider rank needs other kernels
             rank_class = lora.tables.rank_class
             place = next(iter(lora.factors.values())).a_RK.data_ptr()
-        key = (size, rank_class, place)
+        longest = max(row.position for row in rows) + 1
+        key = (size, keys_of_graph(longest, most=self._max_model_len), rank_class, place)
         graph = self._graphs.get(key) or self._recorded(key, lora)
         if graph is None:
             return None
         self.num_replays += 1
         return graph.run(rows, lora, segments)[: len(rows)]
 
-    def _recorded(self, key: tuple[int, int, int], lora: LoraContext | None) -> _DecodeGraph | None:
+    def _recorded(self, key: tuple[int, int, int, int], lora: LoraContext | None) -> _DecodeGraph | None:
         """Record a graph; after a failure, such as too little memory, passes are launched one by one for good."""
         if self._records and self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
@@ -117,7 +129,8 @@ class DecodeGraphs:
                 decoder=self._decoder,
                 cache=self._cache,
                 lora=lora,
-                most_keys=self._max_model_len,
+                most_keys=key[1],
+                max_model_len=self._max_model_len,
                 pool=self._pool,
                 records=self._records,
             )
@@ -131,12 +144,13 @@ class DecodeGraphs:
 class _FixedPages:
     """Attention of one new position a row; satisfies :class:`cohort.models.attention.AttentionContext`."""
 
-    def __init__(self, cache: KvBlocks, rows_T: Tensor, tiles: PagedTiles) -> None:
-        self._cache, self._rows_T, self._tiles = cache, rows_T, tiles
+    def __init__(self, cache: KvBlocks, rows_T: Tensor, tiles: PagedTiles, *, max_model_len: int) -> None:
+        self._cache, self._rows_T, self._tiles, self._max_model_len = cache, rows_T, tiles, max_model_len
 
     @property
     def num_positions(self) -> int:
-        return self._tiles.most_keys
+        # the rotary table moves when it grows, and graphs know where it is: it has its full length from the first on
+        return self._max_model_len
 
     def attend(self, layer_index: int, q_THE: Tensor, k_TGE: Tensor, v_TGE: Tensor, *, rule: AttentionRule) -> Tensor:
         self._cache.write(layer_index, rows=self._rows_T, k_TGE=k_TGE, v_TGE=v_TGE)
@@ -155,6 +169,7 @@ class _DecodeGraph:
         cache: KvBlocks,
         lora: LoraContext | None,
         most_keys: int,
+        max_model_len: int,
         pool: Any,
         records: bool,
     ) -> None:
@@ -169,13 +184,14 @@ class _DecodeGraph:
         self._tiles_T4 = torch.zeros(size, 4, dtype=torch.int32, device=device)
         self._tables_TP = torch.zeros(size, pages, dtype=torch.int32, device=device)
         tiles = PagedTiles(tiles_N4=self._tiles_T4, tables_SP=self._tables_TP, queries=1, most_keys=most_keys)
-        self._attention = _FixedPages(cache, rows_T, tiles)
+        self._attention = _FixedPages(cache, rows_T, tiles, max_model_len=max_model_len)
         self._lora: LoraContext | None = None
         self._row_tables: RowTables | None = None
         if lora is not None:
             assert isinstance(lora.tables, RowTables), "checked before"
             nothing = SegmentTable(num_rows=size, offsets=(0,) * (lora.slots.num_slots + 1), samples=())
             self._row_tables = RowTables(nothing, lora.slots, device=device, rank_class=lora.tables.rank_class)
+            _ = self._row_tables.rows_T4  # it is sent when it is first asked for: before the recording
             self._lora = replace(lora, segments=replace(nothing, multiplies_slots=True), tables=self._row_tables)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._logits_TV: Tensor | None = None

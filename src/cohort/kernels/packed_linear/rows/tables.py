@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cohort.core.errors import SegmentError
 from cohort.kernels.packed_linear.tables import SlotTable
@@ -23,7 +24,6 @@ class RowTables:
     """Device tables of one short stream. The buffer keeps its place when its contents change, for CUDA graphs.
 
     Attributes:
-        rows_T4: int32 [T, 4]: first rank row, rank (0: no adapter), scale as float32 bits, 0.
         rank_class: Rank rows that a program holds: a power of two, at least 16 and at least every rank.
     """
 
@@ -35,11 +35,23 @@ class RowTables:
         widest = max(max(slots.ranks, default=0), 1)
         self.rank_class = rank_class or max(16, 1 << (widest - 1).bit_length())
         self._device = torch.device(device)
-        host = torch.zeros(self.num_rows, 4, dtype=torch.int32)
-        self._host = host.pin_memory() if self._device.type == "cuda" else host
         self._copied: torch.cuda.Event | None = None
-        self.rows_T4 = torch.zeros(self.num_rows, 4, dtype=torch.int32, device=self._device)
-        self.update(segments, slots)
+        self._host: Tensor | None = None
+        self._rows_T4: Tensor | None = None
+        self._described = segments, slots
+
+    @property
+    def rows_T4(self) -> Tensor:
+        """int32 [T, 4] on the device: first rank row, rank (0: no adapter), scale as float32 bits, 0.
+
+        Sent there when it is first asked for: a pass that a graph computes has tables of its own.
+        """
+        if self._rows_T4 is None:
+            self._rows_T4 = torch.zeros(self.num_rows, 4, dtype=torch.int32, device=self._device)
+            host = torch.zeros(self.num_rows, 4, dtype=torch.int32)
+            self._host = host.pin_memory() if self._device.type == "cuda" else host
+            self._send()
+        return self._rows_T4
 
     def update(self, segments: SegmentTable, slots: SlotTable) -> None:
         """Describe another stream of equally many rows.
@@ -57,10 +69,17 @@ class RowTables:
                 f"the stream has {segments.num_rows} rows, {slots.num_slots} slots and ranks up to "
                 f"{max(slots.ranks, default=0)}: build new tables"
             )
+        self._described = segments, slots
+        if self._rows_T4 is not None:
+            self._send()
+
+    def _send(self) -> None:
+        assert self._rows_T4 is not None, "allocated before"
+        assert self._host is not None, "allocated before"
         if self._copied is not None:
             self._copied.synchronize()  # the last transfer still reads the pinned memory
-        self._host.copy_(torch.from_numpy(_entries(segments, slots)))
-        self.rows_T4.copy_(self._host, non_blocking=True)
+        self._host.copy_(torch.from_numpy(_entries(*self._described)))
+        self._rows_T4.copy_(self._host, non_blocking=True)
         if self._device.type == "cuda":
             self._copied = torch.cuda.Event()
             self._copied.record()

@@ -25,11 +25,10 @@ from cohort.kernels.packed_linear.tables import LoraPart
 
 __all__ = ["add_row_terms"]
 
-# entries of K that one program sums, and entries that it holds at a time
+# entries of K that one program sums
 SPLIT = 1024
-INNER = 256
-# output columns of a program
-COLUMNS = 256
+# Entries of a factor that a program holds at a time, 32 a thread: 256 columns of 16 rank rows, 16 columns of 256.
+TILE = 4096
 _MOST_PARTS = 3
 
 
@@ -38,7 +37,8 @@ def _of_part(part, first, second, third):
     return tl.where(part == 0, first, tl.where(part == 1, second, third))
 
 
-@triton.jit(do_not_specialize=["num_rows", "a_0", "a_1", "a_2"])
+# offsets are specialised: only loads that are known to begin at multiples of 16 bytes read 16 bytes at a time
+@triton.jit(do_not_specialize=["num_rows"])
 def _shrink_kernel(
     x_ptr,
     a_ptr,
@@ -72,7 +72,7 @@ def _shrink_kernel(
         tl.store(s_ptr + ((split * num_rows + row) * PARTS + part) * RANKS + ranks, total)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_splits", "b_0", "b_1", "b_2"])
+@triton.jit(do_not_specialize=["num_rows", "num_splits"])
 def _expand_kernel(
     s_ptr,
     b_ptr,
@@ -143,7 +143,8 @@ def _add_terms(y_TN: Tensor, x_TK: Tensor, parts: Sequence[LoraPart], tables: Ro
     b_offsets = [part.b_RN.storage_offset() - b.storage_offset() for part in padded]
     widths = [part.b_RN.shape[1] for part in parts] + [0] * (_MOST_PARTS - len(parts))
     columns = [part.column_start for part in padded]
-    num_blocks = sum(triton.cdiv(n, COLUMNS) for n in widths)
+    block = max(16, min(256, TILE // tables.rank_class))
+    num_blocks = sum(triton.cdiv(n, block) for n in widths)
     with on_device_of(x_TK):
         _shrink_kernel[(num_rows, num_splits, len(parts))](
             x_TK,
@@ -158,7 +159,7 @@ def _add_terms(y_TN: Tensor, x_TK: Tensor, parts: Sequence[LoraPart], tables: Ro
             PARTS=len(parts),
             RANKS=tables.rank_class,
             SPAN=SPLIT,
-            BLOCK=INNER,
+            BLOCK=block,
             num_warps=4,
         )
         _expand_kernel[(num_rows, num_blocks)](
@@ -175,6 +176,6 @@ def _add_terms(y_TN: Tensor, x_TK: Tensor, parts: Sequence[LoraPart], tables: Ro
             *columns,
             PARTS=len(parts),
             RANKS=tables.rank_class,
-            BLOCK=COLUMNS,
+            BLOCK=block,
             num_warps=4,
         )
