@@ -2,15 +2,16 @@
 
 ``python -m benchmarks.kernels.fp8_rounding [--tokens 1024 8192] [--out RESULT.json]``. Each width of a layer's inputs
 (4096, 14336) and gradients (6144, 28672, with factors), by columns and warps of a program; ``whole`` keeps a row in one
-program's registers. GB/s are of 3 bytes an entry, the least that a pass of its own moves. Every variant gives the same
-bits, which is checked. ``--tiny`` tries it out in Triton's interpreter, whose times mean nothing.
+program's registers. GB/s are of 3 bytes an entry, the least that a pass of its own moves. Then the norm that joins a
+block's output to the stream: alone, followed by a rounding of its own, and writing the codes itself. Every variant
+gives the same bits, which is checked. ``--tiny`` tries it out in Triton's interpreter, whose times mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from torch import Tensor
 from benchmarks.measure import RESULTS, interleaved, print_table, write_result
 from benchmarks.requirements import need_gpu
 from cohort.kernels.backend import Backend
-from cohort.kernels.fp8_product import Fp8Rows, quantise_rows, triton
+from cohort.kernels.fp8_product import Fp8Rows, empty_rows, quantise_rows, triton
+from cohort.kernels.rms_norm import add_rms_norm
 
 QUESTION = "What does rounding rows to e4m3 cost, by the pieces in which a wide row is read?"
 # width and whether columns have factors, as gradients do
@@ -30,6 +32,7 @@ WIDTHS = ((4096, False), (4096, True), (6144, True), (14336, False), (28672, Tru
 PIECES = ((2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16), (8192, 32))
 WHOLE = 1 << 20
 Work = Callable[[], Fp8Rows]
+HIDDEN = 4096
 
 
 def _variant(x_TK: Tensor, factors_K: Tensor | None, *, columns: int | None = None, warps: int = 0) -> Work:
@@ -48,9 +51,32 @@ def _variant(x_TK: Tensor, factors_K: Tensor | None, *, columns: int | None = No
     return work
 
 
-def _timed(works: dict[str, Work]) -> dict[str, float]:
+def measure_norms(*, width: int, num_rows: int, device: str) -> dict[str, Any]:
+    """Return the times of a norm, and of two ways to the codes of its rows."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    x_TD, residual_TD = (torch.randn(num_rows, width, device=device).to(dtype) for _ in range(2))
+    weight_D = torch.rand(width, device=device).to(dtype)
+
+    def norm(codes: Fp8Rows | None = None) -> Tensor:
+        kept = {"residual_TD": residual_TD, "weight_D": weight_D, "eps": 1e-5}
+        return add_rms_norm(x_TD, codes=codes, backend=Backend.TRITON, **kept)[0]
+
+    def together() -> Fp8Rows:
+        codes = empty_rows(x_TD, width=width)
+        norm(codes)
+        return codes
+
+    def apart() -> Fp8Rows:
+        return quantise_rows(norm(), backend=Backend.TRITON)
+
+    assert torch.equal(together().codes_TK.view(torch.uint8), apart().codes_TK.view(torch.uint8))
+    times = _timed({"norm": norm, "norm, codes apart": apart, "norm, codes together": together}, baseline="norm")
+    return {"tokens": num_rows, "width": width, **{f"{name} us": ms * 1e3 for name, ms in times.items()}}
+
+
+def _timed(works: Mapping[str, Callable[[], object]], *, baseline: str = "product") -> dict[str, float]:
     if torch.cuda.is_available():
-        times = interleaved(works, baseline="product", rounds=3, block_seconds=0.02)
+        times = interleaved(works, baseline=baseline, rounds=3, block_seconds=0.02)
         return {name: ms for name, (ms, _) in times.items()}
     found = {}
     for name, work in works.items():
@@ -98,6 +124,10 @@ def main() -> None:
         rows.append(row)
         write_result(options.out, question=QUESTION, headline=headline(rows), rows=rows)
     print_table(rows, columns=list(rows[0]))
+    width = 256 if options.tiny else HIDDEN
+    norms = [measure_norms(width=width, num_rows=num_rows, device=device) for num_rows in tokens]
+    write_result(options.out, question=QUESTION, headline=headline(rows), rows=rows + norms)
+    print_table(norms, columns=list(norms[0]))
 
 
 def headline(rows: list[dict[str, Any]]) -> dict[str, float]:

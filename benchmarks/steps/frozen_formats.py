@@ -4,7 +4,8 @@
 decoder with random weights at a time; four adapters of rank 16 share each step, recorded as a CUDA graph where a run
 would. For each format: seconds to quantise, bytes of the decoder, the median step by number of tokens, and how far the
 adapters are from those of the format ``none`` after eight steps. ``--one-copy`` also times fp8 without its transposed
-copy, as a model that fills the GPU runs, and ``--exact-sums`` fp8 with exact sums in the gradients' products.
+copy, as a model that fills the GPU runs, ``--exact-sums`` fp8 with exact sums in the gradients' products, and
+``--codes-apart`` fp8 with rows rounded by a pass of their own behind the norms too.
 ``--shape tiny`` tries it out on a CPU, whose times mean nothing.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +35,7 @@ from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 QUESTION = "What does each format of frozen weights cost in a training step, and how much memory does it save?"
 NUM_ADAPTERS, RANK = 4, 16
 LONGEST = 1024
-ONE_COPY, EXACT_SUMS = "one copy", "exact sums"
+ONE_COPY, EXACT_SUMS, CODES_APART = "one copy", "exact sums", "codes apart"
 
 
 def _wait() -> None:
@@ -94,7 +96,11 @@ def measure(
         "made_seconds": time.perf_counter() - begun,
         "decoder_gib": decoder.num_bytes / 2**30,
     }
-    with patch.object(fp8_op, "FAST_SUM_BACKWARD", kind != EXACT_SUMS):
+    with ExitStack() as patches:
+        if kind == EXACT_SUMS:
+            patches.enter_context(patch.object(fp8_op, "FAST_SUM_BACKWARD", False))
+        if kind == CODES_APART:
+            patches.enter_context(patch.object(fp8.Fp8Linear, "code_room", lambda *_: None))
         adapters, loss = first_gradients(decoder, count=tokens[0])
         row |= {"loss_after_8_steps": loss, **steps(decoder, tokens=tokens, repeats=repeats)}
     del decoder
@@ -128,13 +134,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--one-copy", action="store_true")
     parser.add_argument("--exact-sums", action="store_true")
+    parser.add_argument("--codes-apart", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     need_gpu(shape=options.shape)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens = [32, 64] if options.shape == "tiny" else options.tokens
     config = decoder_config(options.shape, num_layers=options.num_layers)
-    kinds = {ONE_COPY: options.one_copy, EXACT_SUMS: options.exact_sums}
+    kinds = {ONE_COPY: options.one_copy, EXACT_SUMS: options.exact_sums, CODES_APART: options.codes_apart}
     wanted = [(name, "") for name in options.formats]
     wanted += [("fp8", kind) for kind, is_asked in kinds.items() if is_asked]
     rows: list[dict[str, Any]] = []

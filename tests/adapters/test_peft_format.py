@@ -77,6 +77,17 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         read_adapter(tmp_path)
 
 
+@pytest.mark.parametrize(("key", "value", "found"), [("r", None, "no such key"), ("lora_alpha", "two", "'two'")])
+def test_a_configuration_without_its_numbers_names_the_key(tmp_path: Path, key: str, value: object, found: str) -> None:
+    folder = save(tmp_path, torch.zeros(3, LAYOUT.width))
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config[key] = value
+    path.write_text(json.dumps({name: each for name, each in config.items() if each is not None or name != key}))
+    with pytest.raises(InputError, match=rf"adapter_config.json: {key}: found {found}"):
+        read_adapter(folder)
+
+
 def test_target_modules_are_suffixes_where_these_mean_the_same() -> None:
     linears = [f"layers.{layer}.{name}" for layer in range(2) for name in ("q_proj", "v_proj")]
     both = [name for name in linears if name.endswith("q_proj")]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cohort.core.events import StepDone
 from cohort.models.decoder import Decoder
-from cohort.models.weight_formats import WEIGHT_FORMATS
+from cohort.models.weight_formats import WEIGHT_FORMATS, fp8
 from cohort.models.weights import load_decoder
 from cohort.training.executor import Executor, ExecutorSettings
 from tests.training.small_models import save_llama, save_qwen2
@@ -81,3 +81,38 @@ def test_a_gpus_losses_are_near_the_definitions(tmp_path: Path, name: str) -> No
         losses.append([executor.step()[0].loss for _ in range(STEPS)])
     # bf16 streams of a small random model differ by about 1 % from float32 ones in any format
     torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), rtol=0.03, atol=0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph_tokens", [0, 4096])
+def test_codes_from_the_norms_change_no_bit_of_training(
+    tmp_path: Path, graph_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_llama(tmp_path, hidden_size=96)
+
+    def outcomes() -> tuple[list[float], Tensor]:
+        decoder = load_decoder(tmp_path, dtype="bfloat16", device="cuda", weight_format="fp8")
+        settings = ExecutorSettings(
+            num_slots=8,
+            num_rank_rows=512,
+            token_budget=4096,
+            evaluation_token_budget=4096,
+            graph_tokens=graph_tokens,
+        )
+        executor = Executor(
+            decoder,
+            target_linears=decoder.linears,
+            train_rows=ROWS,
+            settings=settings,
+            device="cuda",
+            compute_dtype=decoder.dtype,
+        )
+        executor.load(SUBJECT)
+        losses = [executor.step()[0].loss for _ in range(STEPS)]
+        return losses, executor.weights(SUBJECT.trial_id).cpu()
+
+    losses, weights = outcomes()
+    monkeypatch.setattr(fp8.Fp8Linear, "code_room", lambda *_: None)
+    apart_losses, apart_weights = outcomes()
+    assert losses == apart_losses
+    assert torch.equal(weights, apart_weights)

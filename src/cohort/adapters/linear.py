@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
 from cohort.core.errors import ShapeError
+from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import (
     FrozenProduct,
     LaunchTables,
@@ -19,6 +20,7 @@ from cohort.kernels.packed_linear import (
     input_room,
     packed_linear,
 )
+from cohort.kernels.packed_linear.frozen_product import can_take_codes
 from cohort.kernels.packed_linear.rows.tables import RowTables
 from cohort.kernels.segments import SegmentTable
 
@@ -86,17 +88,38 @@ class PackedLinear:
             return None
         return input_room(like, frozen=self.frozen, parts=self.adapted(lora), tables=lora.tables)
 
-    def __call__(self, x_TK: Tensor, lora: LoraContext | None, *, room: PaddedRows | None = None) -> Tensor:
+    def code_room(self, like: Tensor) -> Fp8Rows | None:
+        """Return rows to write the codes of the input into where the product multiplies codes; None elsewhere.
+
+        ``like`` is any tensor [T, ...] of the pass.
+        """
+        return self.frozen.code_room(like) if can_take_codes(self.frozen) else None
+
+    def reading(self, codes: Fp8Rows | None) -> FrozenProduct:
+        """Return the frozen product for the one input whose codes these are; the product itself without codes."""
+        return self.frozen if codes is None or not can_take_codes(self.frozen) else self.frozen.reading(codes)
+
+    def __call__(
+        self,
+        x_TK: Tensor,
+        lora: LoraContext | None,
+        *,
+        room: PaddedRows | None = None,
+        codes: Fp8Rows | None = None,
+    ) -> Tensor:
         """Return y [T, N]; without ``lora``, or a part in it, the frozen product alone.
 
-        ``room``: what :meth:`input_room` gave for this pass, with ``x`` in it.
+        Args:
+            room: What :meth:`input_room` gave for this pass, with ``x`` in it.
+            codes: What :meth:`code_room` gave for this pass, with the codes of ``x`` in it.
         """
+        frozen = self.reading(codes)
         if lora is None:
-            return packed_linear(x_TK, frozen=self.frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
+            return packed_linear(x_TK, frozen=frozen, parts=(), slots=_NO_SLOTS, segments=_no_segments(x_TK))
         parts = self.adapted(lora)
         y_TN = packed_linear(
             x_TK,
-            frozen=self.frozen,
+            frozen=frozen,
             parts=parts,
             slots=lora.slots,
             segments=lora.segments,

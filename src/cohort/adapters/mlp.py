@@ -6,6 +6,7 @@ from torch import Tensor
 
 from cohort.adapters.linear import LoraContext, PackedLinear
 from cohort.kernels.backend import Backend, choose_backend
+from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.gated_activation import Activation, gated_activation
 from cohort.kernels.packed_mlp import fuses, packed_mlp
 
@@ -29,14 +30,17 @@ class PackedMlp:
         self.down = down
         self._activation = activation
 
-    def __call__(self, x_TD: Tensor, lora: LoraContext | None) -> Tensor:
-        """Return y [T, D]; without ``lora`` the frozen block alone."""
+    def __call__(self, x_TD: Tensor, lora: LoraContext | None, *, codes: Fp8Rows | None = None) -> Tensor:
+        """Return y [T, D]; without ``lora`` the frozen block alone.
+
+        ``codes``: what gate and up's ``code_room`` gave for this pass, with the codes of ``x`` in it.
+        """
         # magnitudes multiply what comes out of each linear, so the block is not one node
         if lora is None or self.is_composed or self._activation is not Activation.SILU or lora.magnitudes is not None:
-            return self.down(gated_activation(self.gate_up(x_TD, lora), activation=self._activation), lora)
+            return self.down(gated_activation(self.gate_up(x_TD, lora, codes=codes), activation=self._activation), lora)
         return packed_mlp(
             x_TD,
-            gate_up=self.gate_up.frozen,
+            gate_up=self.gate_up.reading(codes),
             gate_up_parts=self.gate_up.adapted(lora),
             down=self.down.frozen,
             down_parts=self.down.adapted(lora),

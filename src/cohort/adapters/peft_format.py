@@ -254,10 +254,11 @@ def read_adapter(directory: Path) -> PeftAdapter:
                 "path_initial_model_for_weight_conversion.",
             )
         )
-    blocks = _block_diagonal(config.get("use_bdlora"), r=int(config["r"]), where=str(config_path))
+    r, lora_alpha = (_number(config, key, where=str(config_path)) for key in ("r", "lora_alpha"))
+    blocks = _block_diagonal(config.get("use_bdlora"), r=int(r), where=str(config_path))
     spec = AdapterSpec(
-        r=int(config["r"]),
-        lora_alpha=float(config["lora_alpha"]),
+        r=int(r),
+        lora_alpha=float(lora_alpha),
         lora_dropout=float(config.get("lora_dropout", 0.0)),
         use_rslora=bool(config.get("use_rslora", False)),
         use_bdlora=blocks,
@@ -266,6 +267,21 @@ def read_adapter(directory: Path) -> PeftAdapter:
         alpha_pattern=tuple((key, float(alpha)) for key, alpha in (config.get("alpha_pattern") or {}).items()),
     )
     return PeftAdapter(spec=spec, tensors=tensors)
+
+
+def _number(config: Mapping[str, Any], key: str, *, where: str) -> float:
+    """Return a number of a configuration that no adapter can be read without."""
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(
+            Problem(
+                where=f"{where}: {key}",
+                found="no such key" if key not in config else repr(value),
+                allowed="a number",
+                hint="Use the configuration that PEFT saved with the adapter.",
+            )
+        )
+    return value
 
 
 def _block_diagonal(section: Mapping[str, Any] | None, *, r: int, where: str) -> BlockDiagonal | None:

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cohort.adapters.linear import LinearPart, LoraContext, PackedLinear
 from cohort.adapters.mlp import PackedMlp
+from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.kernels.packed_linear.dense_rows import dense_rows
 from cohort.kernels.rms_norm import add_rms_norm, fork_rms_norm, rms_norm
@@ -264,9 +265,9 @@ class DecoderLayer:
 
     def __call__(self, residual_TD: Tensor, delta_TD: Tensor | None, shared: _SharedByLayers) -> tuple[Tensor, Tensor]:
         """Return the residual stream and the MLP's output, which the next norm adds to it."""
-        eps = self._config.rms_norm_eps
-        x_TD, residual_TD = _add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps)
-        return self._blocks(x_TD, residual_TD, shared)
+        eps, codes = self._config.rms_norm_eps, self._qkv.code_room(residual_TD)
+        x_TD, residual_TD = _add_and_norm(residual_TD, delta_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
+        return self._blocks(x_TD, residual_TD, shared, codes)
 
     def recomputed(
         self, residual_TD: Tensor, delta_TD: Tensor | None, shared: _SharedByLayers
@@ -280,8 +281,9 @@ class DecoderLayer:
         stream_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
 
         def layer(stream_TD: Tensor) -> tuple[Tensor, Tensor]:
-            x_TD, same_TD = fork_rms_norm(stream_TD, weight_D=self._input_norm_D, eps=self._config.rms_norm_eps)
-            return self._blocks(x_TD, same_TD, shared)
+            eps, codes = self._config.rms_norm_eps, self._qkv.code_room(stream_TD)
+            x_TD, same_TD = fork_rms_norm(stream_TD, weight_D=self._input_norm_D, eps=eps, codes=codes)
+            return self._blocks(x_TD, same_TD, shared, codes)
 
         # a GPU's backward pass runs in a thread of its own, which does not see who forced a backend around the call
         context = copy_context()
@@ -290,23 +292,27 @@ class DecoderLayer:
         )
         return outputs
 
-    def _blocks(self, x_TD: Tensor, residual_TD: Tensor, shared: _SharedByLayers) -> tuple[Tensor, Tensor]:
+    def _blocks(
+        self, x_TD: Tensor, residual_TD: Tensor, shared: _SharedByLayers, codes: Fp8Rows | None
+    ) -> tuple[Tensor, Tensor]:
         eps = self._config.rms_norm_eps
         region = self._region
-        mixed_TD = self._attend(x_TD if region is None else region.enter(x_TD), shared)
+        mixed_TD = self._attend(x_TD if region is None else region.enter(x_TD), shared, codes)
         mixed_TD = mixed_TD if region is None else region.leave(mixed_TD)
         if self._attention_post_norm_D is not None:
             mixed_TD = rms_norm(mixed_TD, weight_D=self._attention_post_norm_D, eps=eps)
-        x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=self._mlp_norm_D, eps=eps)
-        delta_TD = self.mlp(x_TD if region is None else region.enter(x_TD), shared.lora)
+        codes, norm_D = self.mlp.gate_up.code_room(mixed_TD), self._mlp_norm_D
+        x_TD, residual_TD = add_rms_norm(mixed_TD, residual_TD=residual_TD, weight_D=norm_D, eps=eps, codes=codes)
+        delta_TD = self.mlp(x_TD if region is None else region.enter(x_TD), shared.lora, codes=codes)
         delta_TD = delta_TD if region is None else region.leave(delta_TD)
         if self._mlp_post_norm_D is not None:
             delta_TD = rms_norm(delta_TD, weight_D=self._mlp_post_norm_D, eps=eps)
         return residual_TD, delta_TD
 
-    def _attend(self, x_TD: Tensor, shared: _SharedByLayers) -> Tensor:
+    def _attend(self, x_TD: Tensor, shared: _SharedByLayers, codes: Fp8Rows | None) -> Tensor:
         config, attention, lora = self._config, shared.attention, shared.lora
-        q_TX, k_TX, v_TX = self._qkv(x_TD, lora).split((config.query_width, config.kv_width, config.kv_width), dim=1)
+        widths = (config.query_width, config.kv_width, config.kv_width)
+        q_TX, k_TX, v_TX = self._qkv(x_TD, lora, codes=codes).split(widths, dim=1)
         q_THE, k_TGE, v_TGE = (x.unflatten(1, (-1, config.head_dim)) for x in (q_TX, k_TX, v_TX))
         if self._q_norm_E is not None and self._k_norm_E is not None:
             q_THE = rms_norm(q_THE, weight_D=self._q_norm_E, eps=config.rms_norm_eps)
@@ -327,9 +333,9 @@ def _norm_weight(weight_D: Tensor, config: DecoderConfig) -> Tensor:
 
 
 def _add_and_norm(
-    residual_TD: Tensor, delta_TD: Tensor | None, *, weight_D: Tensor, eps: float
+    residual_TD: Tensor, delta_TD: Tensor | None, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the norm of the stream with ``delta`` added, and that stream."""
+    """Return the norm of the stream with ``delta`` added, and that stream; write the norm's codes where asked."""
     if delta_TD is None:
-        return rms_norm(residual_TD, weight_D=weight_D, eps=eps), residual_TD
-    return add_rms_norm(delta_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps)
+        return rms_norm(residual_TD, weight_D=weight_D, eps=eps, codes=codes), residual_TD
+    return add_rms_norm(delta_TD, residual_TD=residual_TD, weight_D=weight_D, eps=eps, codes=codes)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cohort.kernels.adamw.slot_update import SlotUpdate, StagedSlots
 
-__all__ = ["adamw_step"]
+__all__ = ["adamw_step", "norm_and_clip", "update"]
 
 PIECE = 1 << 16
 NORM_EPS = 1e-6  # of torch.nn.utils.clip_grad_norm_
@@ -36,13 +36,7 @@ def adamw_step(
     for index, slot in enumerate(slots):
         rows = slice(slot.row_start, slot.row_start + slot.rank)
         grads = grads_RD[rows].reshape(-1)
-        # in float32 torch sums squares in long runs: at r = 64 that error alone was 2.5 times PEFT's own rounding
-        norm = torch.linalg.vector_norm(grads, dtype=torch.float64).to(grads.dtype)
-        norms_S[index] = norm
-        if slot.max_grad_norm is not None:
-            clip = torch.clamp(slot.max_grad_norm / (norm + NORM_EPS), max=1.0)
-        else:
-            clip = None
+        norms_S[index], clip = norm_and_clip(grads, slot)
         params, exp_avg, exp_avg_sq = (tensor[rows].view(-1) for tensor in (params_RD, exp_avg_RD, exp_avg_sq_RD))
         rates = None
         if scaled_D is not None and slot.scaled_rate != 1.0:
@@ -50,7 +44,7 @@ def adamw_step(
         for start in range(0, grads.shape[0], PIECE):
             piece = slice(start, start + PIECE)
             own = None if rates is None else rates[piece]
-            _update(params[piece], grads[piece], exp_avg[piece], exp_avg_sq[piece], slot=slot, clip=clip, rates=own)
+            update(params[piece], grads[piece], exp_avg[piece], exp_avg_sq[piece], slot=slot, clip=clip, rates=own)
         if compute_RD is not None:
             compute_RD[rows].copy_(params_RD[rows])
         if zero_grads:
@@ -58,7 +52,16 @@ def adamw_step(
     return norms_S
 
 
-def _update(
+def norm_and_clip(grads: Tensor, slot: SlotUpdate) -> tuple[Tensor, Tensor | None]:
+    """Return the norm of a slot's gradient and what the gradient is multiplied by; None where it is left alone."""
+    # in float32 torch sums squares in long runs: at r = 64 that error alone was 2.5 times PEFT's own rounding
+    norm = torch.linalg.vector_norm(grads, dtype=torch.float64).to(grads.dtype)
+    if slot.max_grad_norm is None:
+        return norm, None
+    return norm, torch.clamp(slot.max_grad_norm / (norm + NORM_EPS), max=1.0)
+
+
+def update(
     params: Tensor,
     grads: Tensor,
     exp_avg: Tensor,
@@ -68,6 +71,7 @@ def _update(
     clip: Tensor | None,
     rates: Tensor | None,
 ) -> None:
+    """Step parameters and moments in place; ``rates`` are those of scaled entries over the slot's."""
     if clip is not None:
         grads = grads * clip
     decay = slot.learning_rate * slot.weight_decay

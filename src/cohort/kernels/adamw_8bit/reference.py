@@ -10,14 +10,13 @@ Shapes:  R rank rows of the bank · r those of a chunk · D entries of a rank ro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cohort.kernels.adamw.reference import NORM_EPS, PIECE
+from cohort.kernels.adamw.reference import PIECE, norm_and_clip, update
 from cohort.kernels.adamw.slot_update import SlotUpdate, StagedSlots
 from cohort.kernels.dynamic_map import dynamic_map, nearest_codes
 
@@ -68,44 +67,19 @@ def adamw_8bit_step(
     chunk = max(1, PIECE // max(1, params_RD.shape[1]))
     for index, slot in enumerate(slots):
         stop = slot.row_start + slot.rank
-        norm = torch.linalg.vector_norm(grads_RD[slot.row_start : stop], dtype=torch.float64).to(grads_RD.dtype)
-        norms_S[index] = norm
-        clip = None
-        if slot.max_grad_norm is not None:
-            clip = torch.clamp(slot.max_grad_norm / (norm + NORM_EPS), max=1.0)
+        norms_S[index], clip = norm_and_clip(grads_RD[slot.row_start : stop], slot)
         rates_D = None
         if scaled_D is not None and slot.scaled_rate != 1.0:
             rates_D = torch.where(scaled_D, slot.scaled_rate, 1.0).to(grads_RD.dtype)
         for start in range(slot.row_start, stop, chunk):
             rows = slice(start, min(stop, start + chunk))
-            moments = [tuple(part[rows] for part in moment) for moment in (exp_avg, exp_avg_sq)]
-            _update(params_RD[rows], grads_RD[rows], *moments, slot=slot, clip=clip, rates_D=rates_D)
+            means, squares = (tuple(part[rows] for part in moment) for moment in (exp_avg, exp_avg_sq))
+            mean_rD, square_rD = read_moment(*means, signed=True), read_moment(*squares, signed=False)
+            update(params_RD[rows], grads_RD[rows], mean_rD, square_rD, slot=slot, clip=clip, rates=rates_D)
+            _write_moment(mean_rD, *means, signed=True)
+            _write_moment(square_rD, *squares, signed=False)
             if compute_RD is not None:
                 compute_RD[rows].copy_(params_RD[rows])
             if zero_grads:
                 grads_RD[rows].zero_()
     return norms_S
-
-
-def _update(
-    params_rD: Tensor,
-    grads_rD: Tensor,
-    exp_avg: tuple[Tensor, ...],
-    exp_avg_sq: tuple[Tensor, ...],
-    *,
-    slot: SlotUpdate,
-    clip: Tensor | None,
-    rates_D: Tensor | None,
-) -> None:
-    if clip is not None:
-        grads_rD = grads_rD * clip
-    decay = slot.learning_rate * slot.weight_decay
-    params_rD.mul_(1 - decay if rates_D is None else 1 - decay * rates_D)
-    mean_rD = read_moment(*exp_avg, signed=True).lerp_(grads_rD, 1 - slot.beta1)
-    square_rD = read_moment(*exp_avg_sq, signed=False).mul_(slot.beta2)
-    square_rD.addcmul_(grads_rD, grads_rD, value=1 - slot.beta2)
-    step_size = slot.learning_rate / (1 - slot.beta1**slot.step)
-    denominator = (square_rD.sqrt() / math.sqrt(1 - slot.beta2**slot.step)).add_(slot.eps)
-    params_rD.addcdiv_(mean_rD if rates_D is None else mean_rD * rates_D, denominator, value=-step_size)
-    _write_moment(mean_rD, *exp_avg, signed=True)
-    _write_moment(square_rD, *exp_avg_sq, signed=False)

@@ -15,7 +15,16 @@ from cohort.kernels.backend import Backend, choose_backend, implementation
 from cohort.kernels.fp8_product import reference
 from cohort.kernels.fp8_product.reference import CODES
 
-__all__ = ["Fp8Rows", "fp8_forward", "fp8_grad_input", "fp8_problem", "quantise_rows", "transposed"]
+__all__ = [
+    "Fp8Rows",
+    "empty_rows",
+    "fp8_forward",
+    "fp8_grad_input",
+    "fp8_problem",
+    "has_product",
+    "quantise_rows",
+    "transposed",
+]
 
 # Ada and Hopper were the first with 8-bit floats
 LEAST_CAPABILITY = (8, 9)
@@ -33,6 +42,15 @@ class Fp8Rows:
 
     codes_TK: Tensor
     scales_T: Tensor
+
+
+def empty_rows(like_TD: Tensor, *, width: int) -> Fp8Rows:
+    """Return rows [T, ``width``] that a kernel is to write, on the device of ``like``."""
+    num_rows, device = like_TD.shape[0], like_TD.device
+    return Fp8Rows(
+        codes_TK=torch.empty(num_rows, width, dtype=CODES, device=device),
+        scales_T=torch.empty(num_rows, dtype=torch.float32, device=device),
+    )
 
 
 def fp8_problem(device: torch.device) -> str | None:
@@ -88,7 +106,7 @@ def fp8_forward(
         codes_NK, scales_N: ``W = codes * scales[:, None]``.
         rows: ``x`` as :func:`quantise_rows` gives it, where that was computed already.
     """
-    if not _has_product(x_TK, codes_NK):
+    if not has_product(x_TK, codes_NK):
         return reference.fp8_forward(x_TK, codes_NK=codes_NK, scales_N=scales_N, bias_N=bias_N)
     rows = rows or quantise_rows(x_TK)
     y_TN = _product(rows, codes_NK.t(), scales_N, dtype=x_TK.dtype, fast=FAST_SUM_FORWARD)
@@ -104,7 +122,7 @@ def fp8_grad_input(dy_TN: Tensor, *, codes_NK: Tensor, scales_N: Tensor, codes_K
     Args:
         codes_KN: The codes transposed, where they are kept; otherwise they are transposed now, to the same bits.
     """
-    if not _has_product(dy_TN, codes_NK):
+    if not has_product(dy_TN, codes_NK):
         return reference.fp8_grad_input(dy_TN, codes_NK=codes_NK, scales_N=scales_N)
     rows = quantise_rows(dy_TN, factors_K=scales_N)
     # Hopper multiplies e4m3 only where the summed axis is the consecutive one, in both operands
@@ -113,7 +131,8 @@ def fp8_grad_input(dy_TN: Tensor, *, codes_NK: Tensor, scales_N: Tensor, codes_K
     return _product(rows, turned_KN.t(), ones_K, dtype=dy_TN.dtype, fast=FAST_SUM_BACKWARD)
 
 
-def _has_product(x: Tensor, codes_NK: Tensor) -> bool:
+def has_product(x: Tensor, codes_NK: Tensor) -> bool:
+    """Return whether rows such as ``x`` are multiplied as codes; elsewhere the definition is computed."""
     aligned = all(width > 0 and width % ALIGNMENT == 0 for width in codes_NK.shape)
     return x.device.type == "cuda" and x.dtype is torch.bfloat16 and aligned and fp8_problem(x.device) is None
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from cohort.kernels.backend import on_device_of
 from cohort.kernels.fp8_product.reference import CODES
 
-__all__ = ["quantise_rows", "transposed"]
+__all__ = ["quantise_rows", "row_codes", "transposed"]
 
 LARGEST = tl.constexpr(448.0)
 LEAST = tl.constexpr(1e-12)
@@ -30,6 +30,15 @@ WIDEST_WHOLE_ROW = 4096
 PIECE_WARPS = 16
 # bytes: a tile is read and written in whole cache lines
 TRANSPOSED_TILE = 128
+
+
+@triton.jit
+def row_codes(x):
+    """Return codes and scales of a tile of whole rows in float32, for whichever kernel has them in registers."""
+    # a NaN may get lost here; its own code keeps it, and with it the row
+    largest = tl.max(tl.abs(x), axis=1)
+    scales = tl.div_rn(tl.where(largest < LEAST, LEAST, largest), LARGEST)
+    return tl.div_rn(x, scales[:, None]).to(tl.float8e4nv), scales
 
 
 # one compilation for every number of rows: a row has the same bits in any stream
@@ -52,10 +61,7 @@ def _quantise_kernel(
     x = tl.load(x_ptr + rows.to(tl.int64)[:, None] * x_stride + columns[None, :], mask=mask, other=0.0).to(tl.float32)
     if HAS_FACTORS:
         x *= tl.load(factors_ptr + columns, mask=columns < WIDTH, other=0.0)[None, :]
-    # a NaN may get lost here; its own code keeps it, and with it the row
-    largest = tl.max(tl.abs(x), axis=1)
-    scales = tl.div_rn(tl.where(largest < LEAST, LEAST, largest), LARGEST)
-    codes = tl.div_rn(x, scales[:, None]).to(tl.float8e4nv)
+    codes, scales = row_codes(x)
     tl.store(codes_ptr + rows.to(tl.int64)[:, None] * WIDTH + columns[None, :], codes, mask=mask)
     tl.store(scales_ptr + rows, scales, mask=rows < num_rows)
 

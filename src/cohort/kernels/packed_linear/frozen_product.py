@@ -11,16 +11,20 @@ from typing import Protocol, TypeGuard
 import torch
 from torch import Tensor
 
+from cohort.kernels.fp8_product import Fp8Rows
+
 __all__ = [
     "AccumulatingProduct",
     "AugmentedProduct",
     "FrozenProduct",
+    "CodedProduct",
     "PlainProduct",
     "StreamableProduct",
     "can_accumulate",
     "can_augment",
     "can_reserve",
     "can_stream",
+    "can_take_codes",
     "plain_weight",
 ]
 
@@ -135,3 +139,19 @@ class StreamableProduct(FrozenProduct, Protocol):
 
 def can_stream(frozen: FrozenProduct) -> TypeGuard[StreamableProduct]:
     return hasattr(frozen, "place_weights")
+
+
+class CodedProduct(FrozenProduct, Protocol):
+    """A frozen product that multiplies rounded rows, and takes those that the kernel before it has rounded."""
+
+    def code_room(self, like: Tensor) -> Fp8Rows | None:
+        """Return where the codes of an input [T, K] go; None where rows like these are not multiplied as codes."""
+        ...
+
+    def reading(self, codes: Fp8Rows) -> FrozenProduct:
+        """Return this product for the one input whose codes these are; they are let go once it was multiplied."""
+        ...
+
+
+def can_take_codes(frozen: FrozenProduct) -> TypeGuard[CodedProduct]:
+    return hasattr(frozen, "code_room")

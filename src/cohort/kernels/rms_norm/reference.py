@@ -10,11 +10,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.fp8_product.reference import quantise_rows
+
 __all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
 
 
-def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float) -> Tensor:
+def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None) -> Tensor:
     """Return ``weight * x / sqrt(mean(x^2) + eps)`` over the last axis, in ``x``'s shape and dtype."""
+    y_TD = _normed(x_TD, weight_D, eps)
+    if codes is not None:
+        for place, found in zip((codes.codes_TK, codes.scales_T), quantise_rows(y_TD), strict=True):
+            place.copy_(found)
+    return y_TD
+
+
+def _normed(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     x32_TD = x_TD.to(torch.float32)
     inverse_T1 = torch.rsqrt(x32_TD.pow(2).mean(-1, keepdim=True) + eps)
     if weight_D.dtype != x_TD.dtype:
@@ -33,10 +44,12 @@ def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: flo
     return (normed_grad_TD * inverse_T1 + square_grad_T1 * (2.0 * x32_TD)).to(x_TD.dtype)
 
 
-def add_rms_norm_forward(x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm_forward(
+    x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
+) -> tuple[Tensor, Tensor]:
     """Return ``(rms_norm(residual + x), residual + x)``."""
     new_residual_TD = residual_TD + x_TD
-    return rms_norm_forward(new_residual_TD, weight_D=weight_D, eps=eps), new_residual_TD
+    return rms_norm_forward(new_residual_TD, weight_D=weight_D, eps=eps, codes=codes), new_residual_TD
 
 
 def add_rms_norm_backward(

@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from cohort.kernels.backend import on_device_of
+from cohort.kernels.fp8_product import Fp8Rows
+from cohort.kernels.fp8_product.triton import row_codes
 
 __all__ = ["add_rms_norm_backward", "add_rms_norm_forward", "rms_norm_backward", "rms_norm_forward"]
 
@@ -42,6 +44,8 @@ def _forward_kernel(
     weight_ptr,
     y_ptr,
     new_residual_ptr,
+    codes_ptr,
+    scales_ptr,
     num_rows,
     x_token_stride,
     x_head_stride,
@@ -52,6 +56,7 @@ def _forward_kernel(
     COLUMNS: tl.constexpr,
     ADDS: tl.constexpr,
     GAIN_IS_FLOAT32: tl.constexpr,
+    HAS_CODES: tl.constexpr,
 ):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -69,7 +74,13 @@ def _forward_kernel(
     normed = x * inverse[:, None]
     if not GAIN_IS_FLOAT32:
         normed = normed.to(y_ptr.dtype.element_ty).to(tl.float32)
-    tl.store(y_ptr + places, (normed * weight[None, :]).to(y_ptr.dtype.element_ty), mask=mask)
+    y = (normed * weight[None, :]).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + places, y, mask=mask)
+    if HAS_CODES:
+        # of the row as it is stored: the codes that a pass of its own would make
+        codes, scales = row_codes(tl.where(mask, y.to(tl.float32), 0.0))
+        tl.store(codes_ptr + places, codes, mask=mask)
+        tl.store(scales_ptr + rows, scales, mask=rows < num_rows)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -108,12 +119,11 @@ def _backward_kernel(
     tl.store(dx_ptr + places, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
 
-def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float) -> Tensor:
+def rms_norm_forward(x_TD: Tensor, *, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None) -> Tensor:
     """Return the norm of ``x`` [.., D]; a [T, H, E] view may have any strides but the last."""
     x_TD, y_TD = _with_dense_rows(x_TD), _empty_like(x_TD)
-    _launch(
-        _forward_kernel, (x_TD, x_TD, weight_D, y_TD, y_TD), x_TD=x_TD, eps=eps, adds=False, **_gain(weight_D, x_TD)
-    )
+    operands = (x_TD, x_TD, weight_D, y_TD, y_TD, *_written(codes, y_TD))
+    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=False, **_kind(weight_D, x_TD, codes))
     return y_TD
 
 
@@ -124,11 +134,13 @@ def rms_norm_backward(dy_TD: Tensor, *, x_TD: Tensor, weight_D: Tensor, eps: flo
     return dx_TD
 
 
-def add_rms_norm_forward(x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm_forward(
+    x_TD: Tensor, *, residual_TD: Tensor, weight_D: Tensor, eps: float, codes: Fp8Rows | None = None
+) -> tuple[Tensor, Tensor]:
     """Return ``(rms_norm(residual + x), residual + x)``, the sum rounded to the stream's dtype before the norm."""
     x_TD, y_TD, new_residual_TD = _with_dense_rows(x_TD), _empty_like(x_TD), _empty_like(x_TD)
-    operands = (x_TD, residual_TD.contiguous(), weight_D, y_TD, new_residual_TD)
-    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=True, **_gain(weight_D, x_TD))
+    operands = (x_TD, residual_TD.contiguous(), weight_D, y_TD, new_residual_TD, *_written(codes, y_TD))
+    _launch(_forward_kernel, operands, x_TD=x_TD, eps=eps, adds=True, **_kind(weight_D, x_TD, codes))
     return y_TD, new_residual_TD
 
 
@@ -144,8 +156,12 @@ def add_rms_norm_backward(
     return dx_TD
 
 
-def _gain(weight_D: Tensor, x_TD: Tensor) -> dict[str, bool]:
-    return {"GAIN_IS_FLOAT32": weight_D.dtype != x_TD.dtype}
+def _kind(weight_D: Tensor, x_TD: Tensor, codes: Fp8Rows | None) -> dict[str, bool]:
+    return {"GAIN_IS_FLOAT32": weight_D.dtype != x_TD.dtype, "HAS_CODES": codes is not None}
+
+
+def _written(codes: Fp8Rows | None, y_TD: Tensor) -> tuple[Tensor, Tensor]:
+    return (y_TD, y_TD) if codes is None else (codes.codes_TK, codes.scales_T)
 
 
 def _with_dense_rows(x_TD: Tensor) -> Tensor:

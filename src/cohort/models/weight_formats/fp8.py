@@ -13,7 +13,17 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from cohort.kernels.fp8_product import fp8_forward, fp8_grad_input, fp8_problem, quantise_rows, transposed
+from cohort.core.errors import ShapeError
+from cohort.kernels.fp8_product import (
+    Fp8Rows,
+    empty_rows,
+    fp8_forward,
+    fp8_grad_input,
+    fp8_problem,
+    has_product,
+    quantise_rows,
+    transposed,
+)
 from cohort.kernels.packed_linear import FrozenProduct
 from cohort.models.weight_formats.weight_format import Quantisation, StoredTensors, WeightFormat
 
@@ -28,8 +38,8 @@ KEPT_SHARE = 0.5
 class Fp8Linear:
     """``y = q(x) (scales * codes)^T (+ bias)``, where q rounds each row of x to e4m3.
 
-    Satisfies :class:`cohort.kernels.packed_linear.FrozenProduct`. The LoRA term is added by its own products, from x as
-    it was: only the frozen product sees rounded rows.
+    Satisfies :class:`cohort.kernels.packed_linear.frozen_product.CodedProduct`. The LoRA term is added by its own
+    products, from x as it was: only the frozen product sees rounded rows.
     """
 
     def __init__(self, codes_NK: Tensor, scales_N: Tensor, bias_N: Tensor | None = None, *, dtype: torch.dtype) -> None:
@@ -73,11 +83,58 @@ class Fp8Linear:
         if self._codes_KN is None:
             self._codes_KN = transposed(self._codes_NK)
 
-    def forward(self, x_TK: Tensor) -> Tensor:
-        return fp8_forward(x_TK, codes_NK=self._codes_NK, scales_N=self._scales_N, bias_N=self._bias_N)
+    def code_room(self, like: Tensor) -> Fp8Rows | None:
+        return empty_rows(like, width=self.in_features) if has_product(like, self._codes_NK) else None
+
+    def reading(self, codes: Fp8Rows) -> _CodedInput:
+        return _CodedInput(self, codes)
+
+    def forward(self, x_TK: Tensor, codes: Fp8Rows | None = None) -> Tensor:
+        return fp8_forward(x_TK, codes_NK=self._codes_NK, scales_N=self._scales_N, bias_N=self._bias_N, rows=codes)
 
     def grad_input(self, dy_TN: Tensor) -> Tensor:
         return fp8_grad_input(dy_TN, codes_NK=self._codes_NK, scales_N=self._scales_N, codes_KN=self._codes_KN)
+
+
+class _CodedInput:
+    """An fp8 linear for one input, whose codes are there already.
+
+    A linear's autograd node keeps this until its backward pass, which has no use for the codes: the product lets go of
+    them. Whatever is multiplied after that is rounded as it arrives, to the same bits.
+    """
+
+    def __init__(self, linear: Fp8Linear, codes: Fp8Rows) -> None:
+        self._linear = linear
+        self._codes: Fp8Rows | None = codes
+
+    @property
+    def in_features(self) -> int:
+        return self._linear.in_features
+
+    @property
+    def out_features(self) -> int:
+        return self._linear.out_features
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._linear.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._linear.device
+
+    @property
+    def num_bytes(self) -> int:
+        return self._linear.num_bytes
+
+    def forward(self, x_TK: Tensor) -> Tensor:
+        codes, self._codes = self._codes, None
+        if codes is not None and x_TK.shape != codes.codes_TK.shape:
+            raise ShapeError(f"x is {tuple(x_TK.shape)} but its codes are {tuple(codes.codes_TK.shape)}")
+        return self._linear.forward(x_TK, codes)
+
+    def grad_input(self, dy_TN: Tensor) -> Tensor:
+        return self._linear.grad_input(dy_TN)
 
 
 def _quantise(weight_NK: Tensor) -> StoredTensors:

@@ -19,6 +19,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.linear import LoraContext, PackedLinear
 from cohort.adapters.sharding import Parallelism, ShardingError, parallelism_of, slora_slices
 from cohort.adapters.spec import AdapterSpec
+from cohort.kernels.fp8_product import Fp8Rows
 from cohort.kernels.packed_linear import PaddedRows
 from cohort.models.decoder import Decoder
 from cohort.parallel.tensor.groups import RankGroup
@@ -65,9 +66,16 @@ class _SloraLinear(PackedLinear):
         self._group, self._adapters = group, adapters
 
     @torch.no_grad()
-    def __call__(self, x_TK: Tensor, lora: LoraContext | None, *, room: PaddedRows | None = None) -> Tensor:
+    def __call__(
+        self,
+        x_TK: Tensor,
+        lora: LoraContext | None,
+        *,
+        room: PaddedRows | None = None,
+        codes: Fp8Rows | None = None,
+    ) -> Tensor:
         del room
-        y_TN = self.frozen.forward(x_TK)
+        y_TN = self.reading(codes).forward(x_TK)
         if lora is None:
             return y_TN
         kind = parallelism_of(self.parts[0].name)

@@ -91,10 +91,13 @@ class PackingProblem:
         )
 
     def pass_bytes(self, num_tokens: float) -> float:
-        """Return activation bytes of a pack of ``num_tokens`` a step, micro-batches considered."""
-        if self.token_budget is not None:
-            num_tokens = self.token_budget
-        return self.activation_bytes + self.activation_bytes_per_token * num_tokens
+        """Return the activation bytes that a pack of ``num_tokens`` a step needs.
+
+        With a token budget they are those of a full micro-batch whatever the pack: a run sets aside a pass of its
+        budget, since the packs that share the GPU later may fill it.
+        """
+        counted = num_tokens if self.token_budget is None else self.token_budget
+        return self.activation_bytes + self.activation_bytes_per_token * counted
 
     def fits(self, pack: Sequence[PackableTrial], *, num_gpus: int) -> bool:
         tokens = sum(trial.work.num_tokens for trial in pack)
