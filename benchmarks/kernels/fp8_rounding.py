@@ -58,8 +58,9 @@ def measure_norms(*, width: int, num_rows: int, device: str) -> dict[str, Any]:
     weight_D = torch.rand(width, device=device).to(dtype)
 
     def norm(codes: Fp8Rows | None = None) -> Tensor:
-        kept = {"residual_TD": residual_TD, "weight_D": weight_D, "eps": 1e-5}
-        return add_rms_norm(x_TD, codes=codes, backend=Backend.TRITON, **kept)[0]
+        return add_rms_norm(
+            x_TD, residual_TD=residual_TD, weight_D=weight_D, eps=1e-5, codes=codes, backend=Backend.TRITON
+        )[0]
 
     def together() -> Fp8Rows:
         codes = empty_rows(x_TD, width=width)

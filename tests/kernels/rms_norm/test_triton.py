@@ -38,8 +38,9 @@ def test_codes_are_those_of_a_pass_of_their_own(triton_device: str, kind: str, n
     outputs = []
     for codes in (None, empty_rows(x, width=width)):
         if kind == "adding":
-            halves = {"residual_TD": x * 0.5, "weight_D": weight, "eps": eps, "backend": Backend.TRITON}
-            outputs.append(add_rms_norm(x * 0.5, codes=codes, **halves)[0])
+            half = x * 0.5
+            added = add_rms_norm(half, residual_TD=half, weight_D=weight, eps=eps, codes=codes, backend=Backend.TRITON)
+            outputs.append(added[0])
         elif kind == "forking":
             outputs.append(fork_rms_norm(x, weight_D=weight, eps=eps, codes=codes, backend=Backend.TRITON)[0])
         else:

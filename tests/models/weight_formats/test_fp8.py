@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_codes_written_by_the_norms_are_multiplied_and_let_go(tmp_path: Path, mo
     """Only a GPU multiplies codes; here the product is made to, from the codes that came with the rows."""
     taken: list[Fp8Rows] = []
 
-    def from_codes(x_TK: Tensor, *, rows: Fp8Rows | None, **kept: Tensor) -> Tensor:
+    def from_codes(x_TK: Tensor, *, rows: Fp8Rows | None, **kept: Any) -> Tensor:
         if rows is not None:
             taken.append(rows)
             x_TK = torch.where(torch.tensor(True), rows.codes_TK.float() * rows.scales_T[:, None], x_TK)
