@@ -6,18 +6,21 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cohort.core.clock import ManualClock
-from cohort.core.errors import InputError
-from cohort.engine.shared_session import SharedSession
+from cohort.core.errors import InputError, StorageFullError
+from cohort.engine.shared_session import CannotShareError, SharedSession, TaskEnd
 from cohort.engine.train.progress import RunProgress
 from cohort.engine.train.session import Session
+from cohort.engine.train.supervisor import Supervisor
 from cohort.engine.train.task_run import TaskRun
 from cohort.engine.tune import RunOptions, resume, tune
+from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.runs.records import LoggedDecision
 from cohort.runs.results.task_result import TasksFailedError
@@ -218,3 +221,72 @@ def test_what_cannot_share_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a base model that the session"):
         session.submit(tiny_task(folder, model_name_or_path=str(tmp_path / "model")), tmp_path / "three", name="three")
     assert not (tmp_path / "one").exists()
+
+
+def test_a_task_leaves_and_comes_back_while_another_trains(
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome]
+) -> None:
+    ends: list[TaskEnd] = []
+
+    def on_end(end: TaskEnd) -> None:
+        ends.append(end)
+        # its directory is free at once
+        assert RunDirectory(tmp_path / end.name).lock().holder() is None
+        if end.has_left:
+            assert session.resume(tmp_path / end.name)
+
+    session = SharedSession(options=OPTIONS, clock=TickingClock(), on_end=on_end)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient")
+    leaving = Acting(4, lambda: session.leave("other"))
+    session.submit(other_task(folder, priority=5), tmp_path / "other", name="other", watcher=leaving)
+    assert [result.name for result in session.run()] == ["patient", "other"]
+    assert [(end.name, end.has_left) for end in ends if end.has_left] == [("other", True)]
+    assert {end.name for end in ends if not end.has_left} == {"patient", "other"}
+    assert (in_any_order(tmp_path / "patient"), in_any_order(tmp_path / "other")) == alone
+
+
+def test_an_error_of_one_task_ends_that_task_alone(
+    folder: Path, tmp_path: Path, alone: tuple[Outcome, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, ends = Supervisor.checkpoint, list[TaskEnd]()
+    broken: list[bool] = []
+
+    def checkpoint_or_fail(self: Supervisor) -> None:
+        if broken and self._run.directory.root.name == "other":
+            raise StorageFullError("no space is left for other")
+        checkpoint(self)
+
+    monkeypatch.setattr(Supervisor, "checkpoint", checkpoint_or_fail)
+    # a checkpoint after every step
+    options = replace(OPTIONS, checkpoint_seconds=0.0)
+    session = SharedSession(options=options, clock=TickingClock(), on_end=ends.append)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient")
+    fails = Acting(3, lambda: broken.append(True))
+    session.submit(other_task(folder, priority=5), tmp_path / "other", name="other", watcher=fails)
+    with pytest.raises(TasksFailedError) as caught:
+        session.run()
+    assert set(caught.value.results) == {"patient"}
+    assert [end.name for end in ends] == ["other", "patient"]
+    assert isinstance(ends[0].error, StorageFullError)
+    assert in_any_order(tmp_path / "patient") == alone[0]
+    monkeypatch.undo()
+    resume(tmp_path / "other")
+    assert in_any_order(tmp_path / "other") == alone[1]
+
+
+def test_what_the_running_executor_has_no_room_for_is_refused(folder: Path, tmp_path: Path) -> None:
+    session = SharedSession(options=OPTIONS, clock=TickingClock())
+    found: list[CannotShareError] = []
+
+    def hand_in() -> None:
+        sections: dict[str, dict[str, Any]] = {"search": {"space": {"r": [256]}}, "lora": {"use_dora": True}}
+        for name, section in sections.items():
+            with pytest.raises(CannotShareError) as refused:
+                session.submit(tiny_task(folder, **{name: section}), tmp_path / name)
+            found.append(refused.value)
+
+    watcher = Acting(1, hand_in)
+    session.submit(patient_task(folder), tmp_path / "patient", name="patient", watcher=watcher)
+    assert [result.name for result in session.run()] == ["patient"]
+    assert "rank rows of the running session" in str(found[0])
+    assert "variant of LoRA" in str(found[1])

@@ -51,10 +51,10 @@ def prepare_task(
         InputError: anything is wrong with the task; all of it.
     """
     # part of a run's identity: sums over many numbers have other last bits with another number of threads
-    if threads is not None:
+    # a later task of a session finds the threads that the first one settled
+    if threads is not None and backbone is None:
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
-    # a later task of a session finds the threads that the first one settled
     elif backbone is None:
         on_cpu = task.num_gpus == 0 or not torch.cuda.is_available()
         settle_thread_count(task.model_name_or_path, on_cpu=on_cpu)

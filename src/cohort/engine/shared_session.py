@@ -2,7 +2,7 @@
 
 Trials of all tasks share their steps. A task of higher priority takes slots at the next step boundary; among equal ones
 the first goes first, and what is left over goes to the next. A trial's bits do not depend on the others, so a task ends
-as it would have alone, and after a stop each run is resumed by itself.
+as it would have alone. A task may come, leave or fail while the others train, and each run is resumed by itself.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import contextlib
 import os
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohort.core.clock import Clock, SystemClock
 from cohort.core.errors import CohortError, InputError, Problem, RunStateError
+from cohort.engine.run_resume import ReadyRun, ready_to_resume
 from cohort.engine.run_start import begun_run, new_directory, prepare_task
-from cohort.engine.train.isolation import one_line
+from cohort.engine.shared_fit import fit_problems, several_gpus
+from cohort.engine.train.isolation import is_executor_wide, one_line
 from cohort.engine.train.open_run import RunOptions
 from cohort.engine.train.progress import ProgressWatcher, SilentWatcher
 from cohort.engine.train.task_run import TaskRun
@@ -27,21 +30,40 @@ from cohort.prepare.preparation import LoadedBackbone, Preparation
 from cohort.runs.directory import RunDirectory
 from cohort.runs.facts import PassFacts
 from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result
-from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task import Task
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["SharedSession"]
+__all__ = ["CannotShareError", "SharedSession", "TaskEnd"]
+
+
+class CannotShareError(InputError):
+    """A task is in order, but cannot share the executor with those that are there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEnd:
+    """How a task of a session ended.
+
+    Attributes:
+        name: Of the task.
+        error: What ended it; None where its results are written, or where it left.
+        has_left: It was asked to leave: its state is saved, and it is not done.
+    """
+
+    name: str
+    error: CohortError | None = None
+    has_left: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Submitted:
-    """A task that is ready to join."""
+    """A task that is ready to join; ``ready`` is the run that it continues."""
 
     name: str
     directory: Path
     preparation: Preparation
     watcher: ProgressWatcher
+    ready: ReadyRun | None = None
 
 
 class SharedSession:
@@ -51,7 +73,12 @@ class SharedSession:
     """
 
     def __init__(
-        self, *, options: RunOptions | None = None, clock: Clock | None = None, num_gpus: int | None = None
+        self,
+        *,
+        options: RunOptions | None = None,
+        clock: Clock | None = None,
+        num_gpus: int | None = None,
+        on_end: Callable[[TaskEnd], None] = lambda _: None,
     ) -> None:
         """Start without a task.
 
@@ -59,8 +86,9 @@ class SharedSession:
             options: How all runs are carried out.
             clock: Measures all runs' time.
             num_gpus: Replaces the tasks' own: 0 trains on the CPU; None leaves it to the tasks.
+            on_end: Called when a task has ended and its run directory is free, while others may train on.
         """
-        self._num_gpus = num_gpus
+        self._num_gpus, self._on_end = num_gpus, on_end
         self._options, self._clock = options or RunOptions(), clock or SystemClock()
         # held while a task is prepared: two threads must not load the backbone twice
         self._submitting = threading.Lock()
@@ -70,6 +98,20 @@ class SharedSession:
         self._session: TaskSession | None = None
         self._ended: set[str] = set()
         self._failures: dict[str, CohortError] = {}
+        self._members: dict[TaskRun, str] = {}
+        # what each task holds until it ends: its lock and its record
+        self._held: dict[str, contextlib.ExitStack] = {}
+        self._leaving: set[str] = set()
+
+    @property
+    def free_share(self) -> float:
+        """Share of a step's tokens that the tasks leave free while none of their trials waits; for any thread."""
+        return 0.0 if self._session is None else self._session.free_share
+
+    @property
+    def has_submitted(self) -> bool:
+        """Whether a task was handed in that has not joined."""
+        return not self._submitted.empty()
 
     def submit(
         self,
@@ -101,7 +143,8 @@ class SharedSession:
         run_directory = Path("runs") / name if run_directory is None else Path(run_directory)
         task = task.with_rows_in(RunDirectory(run_directory).rows)
         with self._submitting:
-            found = (self._taken(name), RunDirectory.find_problem(run_directory), _several_gpus(task))
+            self._leaving.discard(name)
+            found = (self._taken(name), RunDirectory.find_problem(run_directory), several_gpus(task))
             also = [problem for problem in found if problem]
             preparation = prepare_task(
                 task,
@@ -111,12 +154,57 @@ class SharedSession:
                 also=also,
                 backbone=self._backbone(),
             )
-            self._require_fit(preparation)
-            self._first = self._first or preparation
-            self._directories[name] = run_directory
-            self._submitted.put(
-                _Submitted(name=name, directory=run_directory, preparation=preparation, watcher=watcher)
+            self._hand_in(_Submitted(name=name, directory=run_directory, preparation=preparation, watcher=watcher))
+
+    def resume(
+        self, run_directory: str | os.PathLike[str], *, name: str | None = None, watcher: ProgressWatcher | None = None
+    ) -> bool:
+        """Hand in the run of a directory, which goes on from its last checkpoint; return False if it is done.
+
+        The arguments are those of :meth:`submit`; ``name`` is the directory's where it is None.
+
+        Raises:
+            InputError: there is no run, it is not what it began with, or it cannot share with those that are there.
+            RunStateError: another process holds the run.
+        """
+        path, watcher = Path(run_directory), watcher or SilentWatcher()
+        name = name or path.name
+        with self._submitting:
+            self._leaving.discard(name)
+            if (taken := self._taken(name)) is not None:
+                raise InputError(taken)
+            ready = ready_to_resume(
+                path, watcher=watcher, options=self._options, clock=self._clock, backbone=self._backbone()
             )
+            if ready is None:
+                return False
+            with contextlib.ExitStack() as held:
+                held.enter_context(ready)
+                if (several := several_gpus(ready.preparation.task)) is not None:
+                    raise CannotShareError(several)
+                self._hand_in(
+                    _Submitted(name=name, directory=path, preparation=ready.preparation, watcher=watcher, ready=ready)
+                )
+                held.pop_all()
+        return True
+
+    def leave(self, name: str) -> None:
+        """Have a task save its state at the next step boundary and leave, while the others train on; for any thread.
+
+        A task that has ended, or was never handed in, is not asked.
+        """
+        self._leaving.add(name)
+
+    def _hand_in(self, submitted: _Submitted) -> None:
+        ready, sizes = submitted.ready, None if self._session is None else self._session.sizes
+        threads = None if ready is None or ready.facts is None else ready.facts.machine.threads
+        if self._first is not None and (
+            problems := fit_problems(submitted.preparation, first=self._first, sizes=sizes, threads=threads)
+        ):
+            raise CannotShareError(problems)
+        self._first = self._first or submitted.preparation
+        self._directories[submitted.name] = submitted.directory
+        self._submitted.put(submitted)
 
     def run(self) -> list[TaskResult]:
         """Train until every submitted task has ended; return their results in the order of submission.
@@ -129,30 +217,36 @@ class SharedSession:
         waiting = self._take_submitted()
         if self._session is None and not waiting:
             return []
-        session, names = self._open_session(waiting), dict[TaskRun, str]()
+        session = self._open_session(waiting)
 
         def welcome() -> None:
+            # first, so that one which comes back at once finds the others
+            for run, name in [*self._members.items()]:
+                if name in self._leaving:
+                    self._let_go(run, session)
             for submitted in [*waiting, *self._take_submitted()]:
-                try:
-                    names[self._join(submitted, session, runs)] = submitted.name
-                except Exception as error:
-                    # the tasks that are in training have no part in it
-                    self._failures[submitted.name] = _beginning_error(submitted, error)
+                self._join(submitted, session)
             waiting.clear()
 
         def finish(run: TaskRun) -> None:
+            error: Exception | None = None
             try:
                 session.finish(run)
-            except CohortError as error:
-                self._failures[names[run]] = error
-            self._ended.add(names[run])
+            except Exception as found:
+                if is_executor_wide(found):
+                    raise
+                error = found
+            self._end(run, error=error)
 
-        with contextlib.ExitStack() as runs:
-            try:
-                session.run(welcome=welcome, finish=finish)
-            finally:
-                # what was stopped is saved, and its slots are free for tasks of the next call
-                session.vacate()
+        try:
+            session.run(welcome=welcome, finish=finish, fail=lambda run, error: self._end(run, error=error))
+        finally:
+            # what was stopped is saved, and its slots are free for tasks of the next call
+            session.vacate()
+            self._members.clear()
+            for held in self._held.values():
+                held.close()
+            self._held.clear()
         # one that was handed in when the last had ended waits for the next call
         done = [name for name in self._directories if name in self._ended and name not in self._failures]
         results = {name: read_task_result(self._directories[name], name=name) for name in done}
@@ -174,29 +268,78 @@ class SharedSession:
             return None
         return replace(self._first.backbone, sizes=None if self._session is None else self._session.sizes)
 
-    def _join(self, submitted: _Submitted, session: TaskSession, runs: contextlib.ExitStack) -> TaskRun:
-        """Make the run directory of a task and let it join; ``runs`` gives back its lock and its record."""
+    def _join(self, submitted: _Submitted, session: TaskSession) -> None:
+        """Open the run of a task and let it join; an error is the task's alone."""
+        if submitted.name in self._leaving:
+            if submitted.ready is not None:
+                with submitted.ready:
+                    pass
+            self._report(TaskEnd(name=submitted.name, has_left=True))
+            return
+        try:
+            # given back at once if the task cannot begin, at its end if it does
+            with contextlib.ExitStack() as beginning:
+                run = self._joined(submitted, session, beginning)
+                self._held[submitted.name] = beginning.pop_all()
+        except Exception as error:
+            # the tasks that are in training have no part in it
+            self._report(TaskEnd(name=submitted.name, error=_task_error(submitted.directory, error, "begin")))
+        else:
+            self._members[run] = submitted.name
+
+    def _joined(self, submitted: _Submitted, session: TaskSession, held: contextlib.ExitStack) -> TaskRun:
+        """Let a task join with its run open; ``held`` gives back its lock and its record."""
         # what the task asked for by itself does not hold in the session's executor
         sizes = session.sizes
         passes = PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens)
         facts = replace(submitted.preparation.facts, sizes=size_facts(sizes), passes=passes)
         preparation = replace(submitted.preparation, sizes=sizes, facts=facts)
-        # given back at once if the task cannot begin, at the end of the session if it does
-        with contextlib.ExitStack() as beginning:
-            directory = beginning.enter_context(new_directory(submitted.directory, preparation.task))
-            run = beginning.enter_context(
-                begun_run(
-                    preparation,
-                    directory,
-                    watcher=submitted.watcher,
-                    options=self._options,
-                    clock=self._clock,
-                    num_tasks=len(self._directories),
-                )
+        watcher, num_tasks = submitted.watcher, len(self._directories)
+        if submitted.ready is not None:
+            ready = held.enter_context(submitted.ready).with_preparation(preparation)
+            run, checkpoint = held.enter_context(
+                ready.opened(watcher=watcher, options=self._options, clock=self._clock, num_tasks=num_tasks)
             )
-            joined = session.join(preparation, run)
-            runs.push(beginning.pop_all())
-        return joined
+            return session.join(preparation, run, checkpoint=checkpoint)
+        directory = held.enter_context(new_directory(submitted.directory, preparation.task))
+        begun = begun_run(
+            preparation,
+            directory,
+            watcher=watcher,
+            options=self._options,
+            clock=self._clock,
+            num_tasks=num_tasks,
+        )
+        return session.join(preparation, held.enter_context(begun))
+
+    def _let_go(self, run: TaskRun, session: TaskSession) -> None:
+        """Save the state of a task that was asked to leave."""
+        error: Exception | None = None
+        try:
+            session.leave(run)
+        except Exception as found:
+            if is_executor_wide(found):
+                raise
+            error = found
+        self._end(run, error=error, has_left=error is None)
+
+    def _end(self, run: TaskRun, *, error: Exception | None = None, has_left: bool = False) -> None:
+        """Give back what a task held, and say how it ended."""
+        name = self._members.pop(run)
+        self._held.pop(name).close()
+        found = None if error is None else _task_error(self._directories[name], error, "go on")
+        self._report(TaskEnd(name=name, error=found, has_left=has_left))
+
+    def _report(self, end: TaskEnd) -> None:
+        self._leaving.discard(end.name)
+        if end.has_left:
+            # it may come back in this session
+            del self._directories[end.name]
+        elif end.error is None:
+            self._ended.add(end.name)
+        else:
+            self._failures[end.name] = end.error
+        self._on_end(end)
 
     def _taken(self, name: str) -> Problem | None:
         if name not in self._directories:
@@ -212,72 +355,12 @@ class SharedSession:
                 taken.append(self._submitted.get_nowait())
         return taken
 
-    def _require_fit(self, preparation: Preparation) -> None:
-        """Refuse a task that cannot share the bank with those that are there."""
-        first = self._first
-        if first is None:
-            return
-        task, problems, linears = preparation.task, [], preparation.inputs.target_modules
-        # a rank row holds the same linears for every adapter of a bank
-        if linears != first.inputs.target_modules:
-            problems.append(
-                Problem(
-                    where=task.where("lora.target_modules"),
-                    found=f"{len(linears)} linears, which differ from those of the session's tasks",
-                    allowed="the same target_modules: tasks that share a bank adapt the same linears",
-                    hint="Tune this task in a session of its own.",
-                )
-            )
-        if task.memory != first.task.memory:
-            problems.append(
-                Problem(
-                    where=task.where("memory"),
-                    found="a memory section that differs from that of the session's tasks",
-                    allowed="the same: all tasks train in the same passes, within one limit",
-                    hint="Write the same section, or tune this task in a session of its own.",
-                )
-            )
-        theirs, own = possible_optimizers(first.task), possible_optimizers(task)
-        if own != theirs:
-            problems.append(
-                Problem(
-                    where=task.where("training.optim"),
-                    found=f"{', '.join(own)}; the session's tasks have {', '.join(theirs)}",
-                    allowed="the same where one of them is adamw_8bit, whose states differ: all tasks share a bank",
-                    hint="Write the same optim, or tune this task in a session of its own.",
-                )
-            )
-        # the bank was made for the tasks that were there first, and is not made larger while they train
-        largest = max(spec.adapter.num_rows for spec in preparation.proposals.largest())
-        if self._session is not None and largest > (rank_rows := self._session.sizes.capacity.rank_rows):
-            problems.append(
-                Problem(
-                    where=task.where("search.space.r"),
-                    found=str(largest),
-                    allowed=f"at most {rank_rows}, the rank rows of the running session",
-                    hint="Submit the task before the session runs, or tune it in a session of its own.",
-                )
-            )
-        if problems:
-            raise InputError(problems)
 
-
-def _several_gpus(task: TaskFile) -> Problem | None:
-    if task.num_gpus == "auto" or task.num_gpus <= 1:
-        return None
-    return Problem(
-        where=task.where("num_gpus"),
-        found=str(task.num_gpus),
-        allowed="auto | 0 (CPU) | 1: tasks of a session share one GPU",
-        hint="Write num_gpus: 1, or tune this task by itself.",
-    )
-
-
-def _beginning_error(submitted: _Submitted, error: Exception) -> CohortError:
-    """Return the error that kept a task from starting, in a form that results can carry."""
+def _task_error(directory: Path, error: Exception, what: str) -> CohortError:
+    """Return the error that kept a task from doing ``what``, in a form that results can carry."""
     if isinstance(error, CohortError):
         return error
     # nothing of ours: it stays the cause, for those who want to see where it came from
-    found = RunStateError(f"{submitted.directory}: the task could not begin: {one_line(error)}")
+    found = RunStateError(f"{directory}: the task could not {what}: {one_line(error)}")
     found.__cause__ = error
     return found

@@ -17,7 +17,7 @@ from cohort.core.events import TrialFailed
 from cohort.metrics import MetricFailedError
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
-__all__ = ["MOST_ERRORS", "TrialErrors", "is_run_wide", "one_line", "run_isolated"]
+__all__ = ["MOST_ERRORS", "TrialErrors", "is_executor_wide", "is_run_wide", "one_line", "run_isolated"]
 
 # errors that make a trial a failed one: it is tried again twice, since a file system or a driver may recover
 MOST_ERRORS = 3
@@ -37,6 +37,11 @@ def is_run_wide(error: Exception) -> bool:
         return True
     # not out of memory, which has a class of its own: after any other of these the process has lost its GPU
     return isinstance(error, torch.AcceleratorError)
+
+
+def is_executor_wide(error: Exception) -> bool:
+    """Return True if no task of the executor can go on, because a GPU or a process is lost."""
+    return isinstance(error, RankLostError | torch.AcceleratorError)
 
 
 class TrialErrors:

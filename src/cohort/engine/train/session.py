@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from cohort.core.clock import Clock
 from cohort.core.events import StepDone, TrialFailed
-from cohort.engine.train.isolation import is_run_wide, one_line, run_isolated
+from cohort.engine.train.isolation import is_executor_wide, is_run_wide, one_line, run_isolated
 from cohort.engine.train.supervisor import Supervisor
 from cohort.parallel.training_executor import TrainingExecutor
-from cohort.scheduling.admission import Capacity, admit
+from cohort.scheduling.admission import Capacity, Request, admit
 
 __all__ = ["Session", "StopRequestedError"]
 
@@ -39,6 +40,7 @@ class Session:
         stop_requested: Callable[[], bool],
         at_boundary: Callable[[], None] = lambda: None,
         on_end: Callable[[Supervisor], None] = lambda _: None,
+        on_failure: Callable[[Supervisor, Exception], None] | None = None,
         window_steps: int = 1,
     ) -> None:
         """Start without a task.
@@ -49,10 +51,15 @@ class Session:
             clock: Measures steps.
             stop_requested, at_boundary: Called at each step boundary; ``at_boundary`` may call :meth:`join`.
             on_end: Receives a task once all of its trials have ended and its last checkpoint is made.
+            on_failure: Receives a task that an error of its own ended, while the others train on; None: every error
+                ends the loop.
             window_steps: Most steps between two boundaries; no trial passes its next evaluation.
         """
         self._executor, self._capacity, self._clock = executor, capacity, clock
         self._stop_requested, self._at_boundary, self._on_end = stop_requested, at_boundary, on_end
+        self._on_failure = on_failure
+        self.free_share = 0.0
+        """Share of a step's tokens that residents leave free while no trial waits; 0 while one does."""
         self._window_steps = window_steps
         self._members: list[Supervisor] = []
         # after an error in a window: a step by itself says whose it is
@@ -62,6 +69,13 @@ class Session:
     def join(self, member: Supervisor) -> None:
         """Take in a task; its trials compete for slots from the next step on."""
         self._members.append(member)
+
+    def leave(self, member: Supervisor) -> None:
+        """Save a task's state at this step boundary, and let the others train on without it."""
+        try:
+            member.checkpoint()
+        finally:
+            self._remove(member)
 
     def run(self) -> None:
         """Train until all tasks have ended.
@@ -79,13 +93,13 @@ class Session:
                     member.checkpoint()
                 raise StopRequestedError
             # after the boundary: what callbacks decided about these steps is saved with them, as it is not asked again
-            for member in self._members if has_stepped else ():
-                member.checkpoint_when_due()
+            for member in [*self._members] if has_stepped else ():
+                self._guard(member, member.checkpoint_when_due)
             for member in [member for member in self._members if member.is_finished]:
                 # results are written from what this checkpoint holds, so a kill while writing repeats no step
-                member.checkpoint()
-                self._members.remove(member)
-                self._on_end(member)
+                if self._guard(member, member.checkpoint):
+                    self._members.remove(member)
+                    self._on_end(member)
             if not self._members:
                 return
             self._admit()
@@ -94,10 +108,33 @@ class Session:
                 self._step()
             has_stepped = True
 
+    def _guard(self, member: Supervisor, act: Callable[[], None]) -> bool:
+        """Do something of one task; return False if an error ended that task."""
+        try:
+            act()
+        except Exception as error:
+            if self._on_failure is None or is_executor_wide(error):
+                raise
+            self.fail(member, error)
+            return False
+        return True
+
+    def fail(self, member: Supervisor, error: Exception) -> None:
+        """End a task whose error is its own; its last checkpoint stays."""
+        assert self._on_failure is not None, "without it every error ends the loop"
+        self._remove(member)
+        self._on_failure(member, error)
+
+    def _remove(self, member: Supervisor) -> None:
+        self._members.remove(member)
+        for trial_id in member.share.resident:
+            member.share.drop(trial_id)
+
     def _admit(self) -> None:
         owned = {key: self._owner(key) for key in self._executor.resident}
+        wanting = [request for member in self._members for request in member.runnable()]
         admission = admit(
-            [request for member in self._members for request in member.runnable()],
+            wanting,
             [
                 member.request_of(trial_id, rank=self._executor.rank_of(key))
                 for key, (member, trial_id) in owned.items()
@@ -105,21 +142,46 @@ class Session:
             self._capacity,
             vacated_batch_sizes=[size for member in self._members for size in member.take_vacated()],
         )
-        for key in admission.evicted:
-            member, trial_id = self._owner(key)
+        failures: list[tuple[Supervisor, TrialFailed]] = []
+
+        def evict(member: Supervisor, trial_id: int) -> None:
             member.evict(trial_id)
-        failures = []
-        for key in admission.admitted:
-            member, trial_id = self._owner(key)
-            if (failure := member.enter(trial_id, rank=admission.ranks.get(key))) is not None:
+
+        def enter(member: Supervisor, trial_id: int, *, rank: int | None) -> None:
+            if (failure := member.enter(trial_id, rank=rank)) is not None:
                 failures.append((member, failure))
-        for key, rank in admission.moved.items():
-            member, trial_id = self._owner(key)
+
+        def move(member: Supervisor, trial_id: int, *, rank: int) -> None:
             member.move(trial_id, rank=rank)
-        assert self._executor.resident or failures, "an unfinished task always has a trial that can run"
+
+        num_members = len(self._members)
+        for key in admission.evicted:
+            self._change(key, evict)
+        for key in admission.admitted:
+            self._change(key, partial(enter, rank=admission.ranks.get(key)))
+        for key, rank in admission.moved.items():
+            self._change(key, partial(move, rank=rank))
+        is_short = len(self._members) < num_members
+        assert self._executor.resident or failures or is_short, "an unfinished task always has a trial that can run"
         # only now: what follows from a failure may change which trials can run
         for member, failure in failures:
-            member.record([failure])
+            if member in self._members:
+                self._guard(member, partial(member.record, [failure]))
+        self.free_share = self._free_share(wanting)
+
+    def _change(self, key: int, change: Callable[[Supervisor, int], None]) -> None:
+        # of a task that an earlier change ended, nothing is left to change
+        if (found := self._find_owner(key)) is not None:
+            self._guard(found[0], partial(change, *found))
+
+    def _free_share(self, wanting: Sequence[Request]) -> float:
+        resident = set(self._executor.resident)
+        inside = [request for request in wanting if request.trial_id in resident]
+        capacity = self._capacity
+        if len(inside) < len(wanting) or len(inside) >= capacity.num_slots or capacity.num_ranks > 1:
+            return 0.0
+        used = sum(request.tokens_per_step for request in inside) / capacity.tokens_per_step
+        return max(0.0, 1 - max(used, sum(request.r for request in inside) / capacity.rank_rows))
 
     def _step(self) -> None:
         """Step the resident trials of every task: once, or a window of steps."""
@@ -128,13 +190,21 @@ class Session:
             self._take_window(began)
             return
         self._is_careful = False
-        steps_done, failed = run_isolated(
-            self._executor.step,
-            sorted(self._executor.resident),
-            count=self._count_error,
-            reload=self._reload,
-            on_split=self._warn_of_split,
-        )
+        try:
+            steps_done, failed = run_isolated(
+                self._executor.step,
+                sorted(self._executor.resident),
+                count=self._count_error,
+                reload=self._reload,
+                on_split=self._warn_of_split,
+            )
+        except Exception as error:
+            # with residents of one task alone it is that task's, even where others wait for slots
+            owners = {self._owner(key)[0] for key in self._executor.resident}
+            if len(owners) != 1 or self._on_failure is None or is_executor_wide(error):
+                raise
+            self.fail(owners.pop(), error)
+            return
         self._took(steps_done, failed, seconds=self._clock.monotonic() - began)
 
     def _take_window(self, began: float) -> None:
@@ -158,19 +228,24 @@ class Session:
     def _took(self, steps_done: Sequence[StepDone], failed: Mapping[int, TrialFailed], *, seconds: float) -> None:
         """Give each task its own results of one step of each trial."""
         total = sum(event.num_tokens for event in steps_done)
-        for member in self._members:
+        for member in [*self._members]:
             own = _own(member, steps_done)
             lost = [failure for key, failure in failed.items() if member.share.trial_of(key) is not None]
             if own or lost:
                 # a task pays for its share of the pack's tokens
                 part = sum(event.num_tokens for event in own) / total if total else 1 / len(self._members)
-                member.took_step(own, lost, seconds=part * seconds)
+                self._guard(member, partial(member.took_step, own, lost, seconds=part * seconds))
 
-    def _owner(self, key: int) -> tuple[Supervisor, int]:
+    def _find_owner(self, key: int) -> tuple[Supervisor, int] | None:
         for member in self._members:
             if (trial_id := member.share.trial_of(key)) is not None:
                 return member, trial_id
-        raise AssertionError(f"trial {key} of the executor belongs to no task")
+        return None
+
+    def _owner(self, key: int) -> tuple[Supervisor, int]:
+        found = self._find_owner(key)
+        assert found is not None, f"trial {key} of the executor belongs to no task"
+        return found
 
     def _count_error(self, key: int, error: Exception) -> TrialFailed | None:
         member, trial_id = self._owner(key)

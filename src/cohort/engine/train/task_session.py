@@ -10,6 +10,7 @@ from cohort.core.clock import Clock
 from cohort.core.interrupts import stopping_gently
 from cohort.engine.train.callback_caller import CallbackError
 from cohort.engine.train.executor_share import ExecutorShare
+from cohort.engine.train.isolation import is_executor_wide
 from cohort.engine.train.open_run import OpenRun
 from cohort.engine.train.session import Session, StopRequestedError
 from cohort.engine.train.supervisor import Supervisor
@@ -37,6 +38,12 @@ class TaskSession:
         self._num_joined = 0
         self._members: dict[Supervisor, TaskRun] = {}
         self._joining: list[Supervisor] = []
+        self._loop: Session | None = None
+
+    @property
+    def free_share(self) -> float:
+        """Share of a step's tokens that residents leave free while no trial waits; may be read by any thread."""
+        return 0.0 if self._loop is None else self._loop.free_share
 
     def join(self, preparation: Preparation, run: OpenRun, *, checkpoint: Manifest | None = None) -> TaskRun:
         """Take in a task; it trains from the next step boundary on.
@@ -56,6 +63,7 @@ class TaskSession:
                 member.supervisor.restore(checkpoint)
             member.measure_base()
         except BaseException:
+            self._vacate(member.supervisor)
             del self._members[member.supervisor]
             member.close_trackers()
             raise
@@ -63,14 +71,35 @@ class TaskSession:
         self._joining.append(member.supervisor)
         return member
 
+    def leave(self, member: TaskRun) -> None:
+        """Save a task's state and let the others train on; to be called at a step boundary, by ``welcome``."""
+        supervisor = member.supervisor
+        try:
+            if supervisor in self._joining:
+                self._joining.remove(supervisor)
+                supervisor.checkpoint()
+                self._vacate(supervisor)
+            else:
+                assert self._loop is not None, "tasks leave while others train"
+                self._loop.leave(supervisor)
+            member.was_interrupted()
+        finally:
+            del self._members[supervisor]
+            member.close_trackers()
+
     def run(
-        self, *, welcome: Callable[[], None] = lambda: None, finish: Callable[[TaskRun], None] | None = None
+        self,
+        *,
+        welcome: Callable[[], None] = lambda: None,
+        finish: Callable[[TaskRun], None] | None = None,
+        fail: Callable[[TaskRun, Exception], None] | None = None,
     ) -> None:
         """Train until every task has ended, and write their results.
 
         Args:
-            welcome: Called at each step boundary; may call :meth:`join`.
+            welcome: Called at each step boundary; may call :meth:`join` and :meth:`leave`.
             finish: Calls :meth:`finish` and deals with its errors; None lets them pass.
+            fail: Receives a task that an error of its own ended, while the others train on; None: every error ends all.
 
         Raises:
             KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is saved.
@@ -94,27 +123,38 @@ class TaskSession:
             welcome()
             while self._joining:
                 loop.join(self._joining.pop(0))
-            for member in self._members.values():
+            for supervisor, member in [*self._members.items()]:
                 try:
                     member.between_steps()
                 except CallbackError as error:
                     # the loop saves all states before it ends
                     failed.append(error)
                     stop.set()
+                except Exception as error:
+                    if fail is None or is_executor_wide(error):
+                        raise
+                    loop.fail(supervisor, error)
             memory.took()
+
+        def failed_alone(supervisor: Supervisor, error: Exception) -> None:
+            assert fail is not None, "the loop was given this function"
+            member = self._members.pop(supervisor)
+            member.close_trackers()
+            fail(member, error)
 
         # a resumed run keeps the budgets that an earlier process lowered; new ones have none
         before = next((member.run.store.reader.facts().passes for member in self._members.values()), PassFacts())
         memory = MemoryWatch(
             self._executor, self._plan, before=before, record=record, note=self._note, clock=self._clock
         )
-        loop = Session(
+        loop = self._loop = Session(
             self._executor,
             capacity=self.sizes.capacity,
             clock=self._clock,
             stop_requested=stop.is_set,
             at_boundary=at_boundary,
             on_end=lambda supervisor: ended.append(self._members.pop(supervisor)),
+            on_failure=None if fail is None else failed_alone,
             window_steps=self._window_steps,
         )
         try:
@@ -133,6 +173,7 @@ class TaskSession:
                 member.close_trackers()
             self._members.clear()
             self._joining.clear()
+            self._loop = None
         # outside of the gentle stop: Ctrl-C ends the writing at once, and a resume writes what is missing
         finish_ended()
 
@@ -148,6 +189,10 @@ class TaskSession:
         """Free the slots that a stop left taken; the states are saved."""
         for key in self._executor.resident:
             self._executor.drop(key)
+
+    def _vacate(self, supervisor: Supervisor) -> None:
+        for trial_id in supervisor.share.resident:
+            supervisor.share.drop(trial_id)
 
     def _give_way(self) -> bool:
         """Park a trial of the bank, of the task that joined last; return False if there is none."""

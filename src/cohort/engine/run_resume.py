@@ -1,0 +1,246 @@
+"""A run that is there goes on: locked, checked, prepared where it stands, and opened at its last whole checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+from cohort.adapter_files.base_model import find_base, record_base
+from cohort.checkpoints.checkpoints import Manifest, latest_good_checkpoint
+from cohort.core.clock import Clock
+from cohort.core.durable_files import write_text
+from cohort.core.errors import RunStateError
+from cohort.engine.changed_rows import rewritten_note
+from cohort.engine.copied_runs import places_now, settle_copy
+from cohort.engine.resume_checks import (
+    changed_functions_warning,
+    require_same_inputs,
+    require_same_task,
+    surroundings_warning,
+)
+from cohort.engine.run_start import begun_run, open_state_store, prepare_task
+from cohort.engine.train.callbacks import Callbacks
+from cohort.engine.train.finish import is_complete
+from cohort.engine.train.open_run import OpenRun, RunOptions
+from cohort.engine.train.progress import ProgressWatcher
+from cohort.memory.sizes import SizeRequest
+from cohort.prepare.preparation import LoadedBackbone, Preparation
+from cohort.runs.database_copies import repair_database
+from cohort.runs.directory import RunDirectory
+from cohort.runs.facts import RunFacts, RunState
+from cohort.runs.reader import RunReader
+from cohort.runs.records import LoggedDecision, LoggedEvent
+from cohort.runs.requests.trial_requests import RequestSpool
+from cohort.runs.store import RunStore
+from cohort.runs.task_of_run import load_run_task, model_place
+from cohort.tasks.added_keys import with_added_keys
+from cohort.tuning.interventions import USER
+
+__all__ = ["ReadyRun", "ready_to_resume"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyRun:
+    """A run that can go on; its directory stays locked until the ``with`` block ends. Nothing is written before.
+
+    Attributes:
+        directory: The run's directory.
+        preparation: Its task.
+        facts: As recorded; None for a run that was killed before its first checkpoint, and begins again.
+    """
+
+    directory: RunDirectory
+    preparation: Preparation
+    facts: RunFacts | None
+    _held: contextlib.ExitStack = field(repr=False)
+
+    def __enter__(self) -> ReadyRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held.close()
+
+    def with_preparation(self, preparation: Preparation) -> ReadyRun:
+        """Return the run with a preparation for an executor that is there; this one is not to be used after that."""
+        return replace(self, preparation=preparation)
+
+    @contextlib.contextmanager
+    def opened(
+        self,
+        *,
+        watcher: ProgressWatcher,
+        options: RunOptions,
+        clock: Clock,
+        callbacks: Callbacks | None = None,
+        num_tasks: int = 1,
+    ) -> Iterator[tuple[OpenRun, Manifest | None]]:
+        """Open the run within, at the checkpoint that it goes on from; None for one that begins again.
+
+        Raises:
+            RunStateError: no checkpoint is left.
+        """
+        write_text(self.directory.task_file, self.preparation.task.resolved_yaml())
+        if self.facts is None:
+            with begun_run(
+                self.preparation,
+                self.directory,
+                watcher=watcher,
+                options=options,
+                clock=clock,
+                num_tasks=num_tasks,
+                callbacks=callbacks,
+            ) as run:
+                yield run, None
+            return
+        with contextlib.closing(RunStore.resume(self.directory.database, clock=clock)) as store:
+            self._note_changes(store, self.facts, watcher=watcher)
+            states = open_state_store(self.preparation, self.directory, options=options, num_tasks=num_tasks)
+            run = OpenRun(
+                directory=self.directory,
+                store=store,
+                state_store=states,
+                clock=clock,
+                watcher=watcher,
+                options=options,
+                callbacks=callbacks or Callbacks(),
+            )
+            checkpoint = _last_checkpoint(run)
+            # steps after it are trained again, to the same bits
+            dropped = store.truncate_after(checkpoint.position)
+            if dropped:
+                # it was measured on states that are trained again, and on a GPU to other bits
+                store.set_facts(finals=None, test=None)
+            for note in _undone(dropped, directory=self.directory):
+                watcher.note(f"warning: {note}")
+            store.set_facts(state=RunState.RUNNING)
+            yield run, checkpoint
+
+    def _note_changes(self, store: RunStore, facts: RunFacts, *, watcher: ProgressWatcher) -> None:
+        """Record where the inputs are now, and say what around the run is no longer as it was."""
+        now = self.preparation.facts
+        store.set_facts(places=places_now(self.directory, self.preparation.task))
+        if (rewritten := rewritten_note(facts.inputs, now.inputs)) is not None:
+            watcher.note(rewritten)
+        if (warning := surroundings_warning(facts.machine, now.machine)) is not None:
+            watcher.note(f"warning: {warning}")
+        if (warning := changed_functions_warning(facts.inputs, now.inputs)) is not None:
+            watcher.note(f"warning: {warning}")
+
+
+def ready_to_resume(
+    run_directory: str | Path,
+    *,
+    watcher: ProgressWatcher,
+    options: RunOptions,
+    clock: Clock,
+    places: Sequence[str] = (),
+    backbone: LoadedBackbone | None = None,
+) -> ReadyRun | None:
+    """Lock a run and check that it still has what it began with; None where nothing is left to do.
+
+    Args:
+        places: As for :func:`cohort.engine.tune.resume`; a finished run records where its base model is.
+        backbone: The same base model, where it is loaded already.
+
+    Raises:
+        InputError: there is no run, or the data, the model or the task is no longer what the run began with.
+        RunStateError: another process holds the run.
+    """
+    directory = RunDirectory.open(run_directory)
+    with contextlib.ExitStack() as held:
+        held.enter_context(directory.lock())
+        directory.clean_up()
+        if (repaired := _repair(directory)) is not None:
+            watcher.note(f"warning: {repaired}")
+        facts, begun = RunFacts(), None
+        if directory.database.exists():
+            with contextlib.closing(RunStore.resume(directory.database, clock=clock)) as store:
+                facts = store.reader.facts()
+                # runs of earlier versions have checkpoints but no such fact
+                if store.reader.checkpoints() or facts.has_begun is not None:
+                    if is_complete(store, directory=directory):
+                        if places:
+                            _record_place(store, directory, facts=facts, places=places)
+                        return None
+                    begun = facts
+            if begun is None:
+                directory.database.unlink()
+        task = load_run_task(directory, facts=facts, places=places)
+        if begun is None:
+            # killed before its first checkpoint: nothing was trained, so it begins again
+            request = SizeRequest(token_budget=options.token_budget, num_ranks=options.num_ranks)
+            preparation = prepare_task(task, watcher=watcher, clock=clock, request=request, backbone=backbone)
+        else:
+            require_same_task(with_added_keys(begun.task.document or {}), task, path=directory.task_file)
+            preparation = prepare_task(
+                task,
+                watcher=watcher,
+                clock=clock,
+                request=SizeRequest.recorded(begun.sizes, num_ranks=options.num_ranks),
+                threads=begun.machine.threads,
+                recorded=begun.inputs,
+                backbone=backbone,
+            )
+            # nothing is written before all checks: a refused resume leaves the run as it was
+            require_same_inputs(begun, preparation)
+        return ReadyRun(directory=directory, preparation=preparation, facts=begun, _held=held.pop_all())
+
+
+def _record_place(store: RunStore, directory: RunDirectory, *, facts: RunFacts, places: Sequence[str]) -> None:
+    """Record where the base model of a finished run is now; its rows are needed no more.
+
+    Raises:
+        InputError: something else is set, or the model there is another one.
+    """
+    model = model_place(places, directory=directory)
+    record_base(directory, store, find_base(directory, facts=facts, model=model))
+
+
+def _repair(directory: RunDirectory) -> str | None:
+    """Replace a database that cannot be used by that of the last whole checkpoint; return what was done."""
+    if not (directory.database.exists() or directory.checkpoints.exists()):
+        return None
+    if (repaired := repair_database(directory)) is not None or not directory.database.exists():
+        return repaired
+    with RunReader.open(directory.database) as reader:
+        facts = reader.facts()
+    # a database that was copied while it was written may be torn without showing it
+    return settle_copy(directory, facts)
+
+
+def _undone(dropped: Sequence[LoggedEvent | LoggedDecision], *, directory: RunDirectory) -> list[str]:
+    """Return what people did to trials that is after the checkpoint, and that nothing repeats.
+
+    A request is answered once it is in a checkpoint, so this is only after damage, or what a callback had asked.
+    """
+    spool = RequestSpool(directory.requests)
+    waiting = {request.signature for name in spool.waiting() if (request := spool.read(name)) is not None}
+    return [
+        f"trial {entry.decision.trial_id}: {entry.decision.reason} ({entry.decision.message}) came after the "
+        "checkpoint that this run continues from; a callback asks again by itself, a person has to"
+        for entry in dropped
+        if isinstance(entry, LoggedDecision) and entry.decision.rule == USER and entry.decision.message not in waiting
+    ]
+
+
+def _last_checkpoint(run: OpenRun) -> Manifest:
+    """Put the last whole checkpoint on the state store and return it.
+
+    Raises:
+        RunStateError: none is left.
+    """
+    manifest, problems = latest_good_checkpoint(run.store, run.state_store, directory=run.directory)
+    for problem in problems:
+        run.watcher.note(f"warning: {problem}; continuing from an earlier checkpoint")
+    if manifest is None:
+        raise RunStateError(
+            f"no complete checkpoint is left in {run.directory.root}: {'; '.join(problems)}; if this is a copy of a "
+            "run that was training, copy it again; otherwise start again with "
+            f"`cohort tune {run.directory.task_file} -o NEW_DIR`"
+        )
+    return manifest
