@@ -11,12 +11,14 @@ from benchmarks.llama_shapes import SHAPES, decoder_config, random_decoder, rows
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import build_executor, frozen_step, median_seconds, trial_specs
 from cohort.adapters.mlp import PackedMlp
+from cohort.models.weight_formats import WEIGHT_FORMATS
 
 
 def main() -> None:
     """Profile one frozen and one packed step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
+    parser.add_argument("--format", choices=sorted(WEIGHT_FORMATS), default="none", help="of the frozen weights")
     parser.add_argument("--num-layers", type=int, default=4)
     parser.add_argument("--adapters", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
@@ -27,7 +29,8 @@ def main() -> None:
     arguments = parser.parse_args()
     need_gpu()
     config = decoder_config(arguments.shape, num_layers=arguments.num_layers)
-    decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16)
+    weight_format = WEIGHT_FORMATS[arguments.format]
+    decoder = random_decoder(config, device="cuda", dtype=torch.bfloat16, weight_format=weight_format)
     count = arguments.tokens // arguments.length
     rows = rows_of_lengths([(1, arguments.length - 1)] * 64, vocab_size=config.vocab_size)
     frozen = frozen_step(decoder, rows, range(count))
