@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,11 +147,11 @@ def test_files_that_changed_meanwhile_are_not_served(pool: AdapterPool, llama: S
 
 def test_weights_in_memory_are_published_and_checked(pool: AdapterPool, llama: Served) -> None:
     stored = read_adapter(llama.adapters[1])
-    pool.publish("live", stored.spec, stored.tensors)
+    pool.publish("live", stored)
     assert acquired(pool, pool.handle("live")).slot is not None
     broken = {name: tensor * float("nan") for name, tensor in stored.tensors.items()}
     with pytest.raises(InputError, match="not finite"):
-        pool.publish("live", stored.spec, broken)
+        pool.publish("live", replace(stored, tensors=broken))
 
 
 def test_senseless_settings_are_refused() -> None:

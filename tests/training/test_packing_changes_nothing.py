@@ -50,7 +50,7 @@ def trial(
 
 # optimizers in turn, so that they share a pack too
 OF_VARIANTS = [
-    replace(trial(10 + n), adapter=adapter, optim="adamw" if adapter.use_dora else OPTIM[n % len(OPTIM)])
+    replace(trial(10 + n), adapter=adapter, optim=OPTIM[n % len(OPTIM)] if adapter.has_only_factors else "adamw")
     for n, adapter in enumerate(VARIANTS.values())
 ]
 SUBJECTS = [
@@ -146,7 +146,7 @@ def test_variants_in_one_pack_have_the_bits_they_have_alone(
     assert_same(in_a_varied_pack[subject.trial_id], alone(with_biases, subject))
 
 
-@pytest.mark.parametrize("victim", ["dora", "patterns", "pissa", "bd"])
+@pytest.mark.parametrize("victim", ["dora", "patterns", "pissa", "bd", "vera"])
 def test_a_poisoned_variant_leaves_the_others_bits_alone(with_biases: Decoder, victim: str) -> None:
     subject, bad = OF_VARIANTS[[*VARIANTS].index("dora_patterns")], OF_VARIANTS[[*VARIANTS].index(victim)]
     executor = executor_for(with_biases)

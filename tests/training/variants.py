@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, VeraConfig, get_peft_model
 from peft.tuners.lora.config import BdLoraConfig
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -16,6 +16,8 @@ from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockD
 from cohort.adapters.block_factors import packed
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.vector_adapter import VectorAdapter
+from cohort.adapters.vera import lambda_d_columns
 
 VARIANTS: dict[str, AdapterSpec] = {
     "gaussian": AdapterSpec(r=6, lora_alpha=9, init_lora_weights="gaussian", lora_dropout=0.2),
@@ -51,14 +53,21 @@ VARIANTS: dict[str, AdapterSpec] = {
             nblocks=4, target_modules_bd_a=("down",), target_modules_bd_b=("up_proj",), match_strict=False
         ),
     ),
+    "vera": AdapterSpec(r=20, lora_alpha=3.0, use_vera=VectorAdapter(projection_prng_key=7)),
+    "vera_dropout": AdapterSpec(
+        r=5, lora_alpha=1.0, lora_dropout=0.2, use_vera=VectorAdapter(d_initial=0.4, save_projection=False)
+    ),
     "pissa_patterns": AdapterSpec(
         r=3, lora_alpha=6, init_lora_weights="pissa", rank_pattern=(("down_proj", 5),), alpha_pattern=(("q_proj", 2.0),)
     ),
 }
 
 
-def peft_config(spec: AdapterSpec, **changes: Any) -> LoraConfig:
-    """PEFT's configuration of an adapter that begins with plain factors."""
+def peft_config(spec: AdapterSpec, **changes: Any) -> PeftConfig:
+    """PEFT's configuration of an adapter that begins with plain factors, or of a VeRA adapter."""
+    if spec.use_vera is not None:
+        shared = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"} | dataclasses.asdict(spec.use_vera)
+        return VeraConfig(r=spec.r, vera_dropout=spec.lora_dropout, **shared | changes)
     options: dict[str, Any] = {
         "r": spec.r,
         "lora_alpha": spec.lora_alpha,
@@ -79,6 +88,10 @@ def trained_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_RD: Tensor
     """What is trained under PEFT's names, at the training precision (files hold float32)."""
     tensors = {}
     for name, columns in layout.columns.items():
+        if spec.use_vera is not None:
+            tensors[f"base_model.model.{name}.vera_lambda_b"] = weights_RD[0, columns.b]
+            tensors[f"base_model.model.{name}.vera_lambda_d"] = weights_RD[0, lambda_d_columns(columns, r=spec.r)]
+            continue
         rows = slice(0, spec.rank_of(name))
         a, b = weights_RD[rows, columns.a], weights_RD[rows, columns.b].T
         blocks = spec.use_bdlora

@@ -18,6 +18,7 @@ from cohort.adapters.linear import LoraContext
 from cohort.adapters.magnitude import Magnitudes, MagnitudeSlot
 from cohort.adapters.module_scales import module_scales
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.vera import ScalingVectors
 from cohort.core.errors import CohortError
 from cohort.kernels.backend import Backend, choose_backend
 from cohort.kernels.dropout import module_key
@@ -57,7 +58,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterState:
-    """Everything of an adapter that training changes, each [r, D].
+    """Everything of an adapter that training changes, each [r, D]; of a VeRA adapter one row of vectors.
 
     Attributes:
         moments: The optimizer's, by name; none before the first step, where all are zero.
@@ -124,6 +125,7 @@ class AdapterBank:
         # by slot, what its columns are multiplied by for the products
         self._factors_D: dict[int, Tensor] = {}
         self._magnitudes = Magnitudes(layout, weights_RD=self.weights_RD, grads_RD=self.grads_RD)
+        self._vectors = ScalingVectors(layout, weights_RD=self.weights_RD, grads_RD=self.grads_RD)
         # by slot, the linears that its magnitudes are for
         self._magnitude_modules: dict[int, frozenset[str]] = {}
         self._parts = self._views()
@@ -154,8 +156,9 @@ class AdapterBank:
         return self._specs[slot]
 
     def rank_rows(self, slot: int) -> slice:
-        """Return the rank rows of ``slot``, padding left out."""
-        return slice(self._starts[slot], self._starts[slot] + self._specs[slot].num_rows)
+        """Return the rank rows of the state of ``slot``, padding left out."""
+        spec, start = self._specs[slot], self._starts[slot]
+        return slice(start + spec.first_state_row, start + spec.num_rows)
 
     def slot_table(self) -> SlotTable:
         slots = range(self.num_slots)
@@ -288,15 +291,20 @@ class AdapterBank:
     def separate_compute(self) -> None:
         """Let products read a copy of the masters from now on, if they do not yet."""
         if self.compute_RD is self.weights_RD:
+            # what VeRA's products read is in the clone as well
             self.compute_RD = self.weights_RD.clone()
             self._parts = self._views()
 
     def refresh(self, slot: int) -> None:
         """Make what products read of ``slot`` from its master weights, where it is not the same."""
         self._magnitudes.changed(slot)
+        rank_rows = self._factor_rows(slot)
+        if (vectors := self._specs[slot].use_vera) is not None:
+            row = self.rank_rows(slot).start
+            self._vectors.write_factors(vectors, self.compute_RD, rank_rows=rank_rows, row=row)
+            return
         if self.compute_RD is self.weights_RD:
             return
-        rank_rows = self._factor_rows(slot)
         masters_rD, factors_D = self.weights_RD[rank_rows], self._factors_D.get(slot)
         self.compute_RD[rank_rows].copy_(masters_rD if factors_D is None else masters_rD * factors_D)
 
@@ -307,6 +315,8 @@ class AdapterBank:
             self._confine_gradients(slot)
             if self._specs[slot].use_dora:
                 self._magnitudes.finish_gradients(rank_rows)
+            if (vectors := self._specs[slot].use_vera) is not None:
+                self._vectors.turn_gradients(vectors, rank_rows=self._factor_rows(slot), row=rank_rows.start)
             if factors_D is not None:
                 self.grads_RD[self._factor_rows(slot)].mul_(factors_D)
             frozen = slice(rank_rows.start + self._specs[slot].num_trained_rows, rank_rows.stop)
@@ -316,7 +326,7 @@ class AdapterBank:
     def after_update(self, slots: Collection[int]) -> None:
         """Make what products read from the masters that an optimizer stepped; plain copies it has refreshed itself."""
         for slot in slots:
-            if slot in self._factors_D:
+            if slot in self._factors_D or self._specs[slot].use_vera is not None:
                 self.refresh(slot)
             if slot in self._magnitude_modules:
                 self._magnitudes.changed(slot)
@@ -325,7 +335,7 @@ class AdapterBank:
 
     def clear_gradients(self, slot: int) -> None:
         """Zero what an unfinished step has left."""
-        self.grads_RD[self.rank_rows(slot)].zero_()
+        self.grads_RD[self._starts[slot] : self.rank_rows(slot).stop].zero_()
         self._magnitudes.clear_gradients(self.rank_rows(slot))
 
     def _factor_rows(self, slot: int) -> slice:

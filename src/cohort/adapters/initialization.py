@@ -14,6 +14,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.magnitude import row_norms
 from cohort.adapters.principal import PrincipalFactors, principal_factors
 from cohort.adapters.spec import AdapterSpec
+from cohort.adapters.vera import initial_vectors
 from cohort.core.seeds import derive_seed
 
 __all__ = ["initial_weights"]
@@ -27,7 +28,7 @@ def initial_weights(
     dtype: torch.dtype = torch.float32,
     weight_of: Callable[[str], Tensor] | None = None,
 ) -> Tensor:
-    """Return the rank rows [rows of the spec, D] of a new adapter, on the host.
+    """Return the rank rows [rows of the spec's state, D] of a new adapter, on the host.
 
     By default A is Kaiming-uniform with a = sqrt(5) as in PEFT, with ``gaussian`` normal with deviation 1 / r, and B is
     zero. A is drawn in float32 from a generator seeded by (trial seed, module name), so a trial starts alike in every
@@ -35,10 +36,13 @@ def initial_weights(
     their product out of the base; here A0 and -B0 are further, frozen rank rows, because the base is shared.
     A block-diagonal A is drawn as the paper builds it, one LoRA adapter on each block of ``in / N`` inputs: within
     ``sqrt(N / in)``. PEFT draws it within ``sqrt(6 N / in)``.
+    VeRA begins with its vectors, which no seed changes.
 
     Args:
         weight_of: From a module's path to its base weight [N, K]; needed where the spec has frozen rows or magnitudes.
     """
+    if spec.use_vera is not None:
+        return initial_vectors(layout, spec.use_vera, r=spec.r, dtype=dtype)
     rows_rD = torch.zeros(spec.num_rows, layout.width, dtype=dtype)
     for name, columns in layout.columns.items():
         in_features, r = layout.linears[name][0], spec.rank_of(name)

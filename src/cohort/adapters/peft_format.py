@@ -1,5 +1,7 @@
 """Adapters as PEFT stores them: ``adapter_config.json`` and ``adapter_model.safetensors``, float32.
 
+A VeRA adapter is written as one (:mod:`cohort.adapters.vera_format`) and read as the LoRA adapter that it computes.
+
 A BD-LoRA adapter (``use_bdlora``) stores a block-diagonal A as [r, K / n] and a block-diagonal B as [N, r / n], for n
 blocks. Shapes tell which linears are stored so, not the flag: PEFT trains dense factors on quantised linears under it.
 
@@ -16,14 +18,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from cohort.adapters.block_diagonal import BlockDiagonal, BlockFactor
 from cohort.adapters.block_factors import expanded, packed
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec, changes_base
+from cohort.adapters.vera import Projections
+from cohort.adapters.vera_format import (
+    is_vera,
+    read_projections,
+    vera_config,
+    vera_factors,
+    vera_metadata,
+    vera_modules,
+    vera_tensors,
+)
 from cohort.core.errors import InputError, Problem
 
 __all__ = [
@@ -46,14 +58,22 @@ _MAGNITUDE = ".lora_magnitude_vector"
 
 @dataclass(frozen=True, kw_only=True)
 class PeftAdapter:
-    """An adapter read from a directory: its hyperparameters and its tensors under PEFT's names."""
+    """An adapter read from a directory: its hyperparameters and its tensors under PEFT's names.
+
+    Attributes:
+        spec: Of a VeRA adapter that of the LoRA adapter with scale 1 that :meth:`factors` gives.
+        projections: Those of a VeRA adapter; None for all others.
+    """
 
     spec: AdapterSpec
     tensors: Mapping[str, Tensor]
+    projections: Projections | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:
         """Full paths of the adapted linears, sorted."""
+        if self.projections is not None:
+            return tuple(sorted(vera_modules(self.tensors)))
         ends = ".lora_A.weight"
         return tuple(sorted(name[len(_PREFIX) : -len(ends)] for name in self.tensors if name.endswith(ends)))
 
@@ -63,6 +83,8 @@ class PeftAdapter:
         Args:
             shape: K and N of the linear in the base model. Factors that fit it in no form are returned as stored.
         """
+        if self.projections is not None:
+            return vera_factors(self.projections, self.tensors, module, in_features=shape[0])
         a, b = self.tensors[f"{_PREFIX}{module}.lora_A.weight"], self.tensors[f"{_PREFIX}{module}.lora_B.weight"]
         blocks, (in_features, out_features), r = self.spec.use_bdlora, shape, self.spec.r
         if blocks is not None:
@@ -98,6 +120,8 @@ def peft_tensors(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -
     Of an adapter with frozen rows they are ``[A; A0]`` and ``[B, -B0]``, of rank 2 r: the plain LoRA of the original
     base model that PEFT's ``path_initial_model_for_weight_conversion`` makes.
     """
+    if spec.use_vera is not None:
+        return vera_tensors(layout, spec.use_vera, weights_rD[0], r=spec.r)
     tensors = {}
     for name, columns in layout.columns.items():
         rows = _rows_of(spec, name)
@@ -159,7 +183,8 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
 
 
 def serialised_weights(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> bytes:
-    return save(peft_tensors(layout, spec, weights_rD), metadata={"format": "pt"})
+    own = {} if spec.use_vera is None else vera_metadata(layout)
+    return save(peft_tensors(layout, spec, weights_rD), metadata={"format": "pt", **own})
 
 
 def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -> list[str]:
@@ -178,6 +203,14 @@ def adapter_config(spec: AdapterSpec, *, base_model: str, target_modules: Iterab
 
     An adapter with frozen rows is written as the plain LoRA that its tensors are: twice the rank, the same scale.
     """
+    if spec.use_vera is not None:
+        return vera_config(
+            spec.use_vera,
+            r=spec.r,
+            dropout=spec.lora_dropout,
+            base_model=base_model,
+            target_modules=target_modules,
+        )
     blocks, ranks, alphas = spec.use_bdlora, 1, 1.0
     if spec.has_frozen_rows:
         ranks, alphas = 2, math.sqrt(2) if spec.use_rslora else 2.0
@@ -230,7 +263,9 @@ def read_adapter(directory: Path) -> PeftAdapter:
         raise InputError(problems)
     try:
         config = json.loads(config_path.read_text(encoding="utf-8"))
-        tensors = load_file(weights_path)
+        with safe_open(weights_path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
     except (ValueError, SafetensorError) as error:
         raise InputError(
             Problem(
@@ -244,15 +279,22 @@ def read_adapter(directory: Path) -> PeftAdapter:
     if changes_base(str(config.get("init_lora_weights")).lower()):
         # PEFT writes such an adapter for the base that its own factors were taken out of
         unsupported.append(f"init_lora_weights {config['init_lora_weights']}")
-    if config.get("peft_type") != "LORA" or unsupported:
+    if (config.get("peft_type") != "LORA" and not is_vera(config)) or unsupported:
         raise InputError(
             Problem(
                 where=str(config_path),
                 found=f"peft_type {config.get('peft_type')!r} with {', '.join(unsupported) or 'no extras'}",
-                allowed="plain LoRA",
+                allowed="plain LoRA, or VeRA without biases",
                 hint="Use an adapter without these features; PEFT converts PiSSA and OLoRA when it saves with "
                 "path_initial_model_for_weight_conversion.",
             )
+        )
+    if is_vera(config):
+        r = int(_number(config, "r", where=str(config_path)))
+        return PeftAdapter(
+            spec=AdapterSpec(r=r, lora_alpha=r, lora_dropout=float(config.get("vera_dropout", 0.0))),
+            tensors=tensors,
+            projections=read_projections(config, tensors, metadata=metadata, where=str(weights_path)),
         )
     r, lora_alpha = (_number(config, key, where=str(config_path)) for key in ("r", "lora_alpha"))
     blocks = _block_diagonal(config.get("use_bdlora"), r=int(r), where=str(config_path))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cohort.adapters.block_diagonal import BlockDiagonal
+from cohort.adapters.vector_adapter import VectorAdapter
 
 __all__ = ["INITIALISATIONS", "AdapterSpec", "VariantError", "changes_base", "check_initialisation"]
 
@@ -51,6 +52,8 @@ class AdapterSpec:
         init_lora_weights: ``true`` (A Kaiming-uniform, B zero), ``gaussian``, ``pissa``, ``pissa_niter_N`` or
             ``olora``.
         use_dora: Train a magnitude for each output of an adapted linear as well (:mod:`cohort.adapters.magnitude`).
+        use_vera: Train vectors around shared frozen projections instead of A and B (:mod:`cohort.adapters.vera`); the
+            scale is 1, and ``lora_alpha`` and ``use_rslora`` are not read.
         rank_pattern: Ranks of modules that have another than ``r``, by pattern. As in PEFT a pattern is a regular
             expression that a module's path ends with, behind a dot or as a whole, and the first that fits counts.
         alpha_pattern: The same for ``lora_alpha``.
@@ -63,6 +66,7 @@ class AdapterSpec:
     use_bdlora: BlockDiagonal | None = None
     init_lora_weights: str = "true"
     use_dora: bool = False
+    use_vera: VectorAdapter | None = None
     rank_pattern: tuple[tuple[str, int], ...] = ()
     alpha_pattern: tuple[tuple[str, float], ...] = ()
 
@@ -86,9 +90,22 @@ class AdapterSpec:
         if self.use_dora and (self.has_frozen_rows or self.use_bdlora is not None):
             other = "use_bdlora" if self.use_bdlora is not None else f"init_lora_weights {self.init_lora_weights}"
             raise VariantError(f"use_dora with {other}")
+        self._check_vectors()
         for pattern, value in (*self.rank_pattern, *self.alpha_pattern):
             if not value > 0:
                 raise ValueError(f"ranks and alphas of patterns must be above 0, got {value} for {pattern!r}")
+
+    def _check_vectors(self) -> None:
+        if self.use_vera is None:
+            return
+        others = {
+            "use_dora": self.use_dora,
+            "use_bdlora": self.use_bdlora is not None,
+            f"init_lora_weights {self.init_lora_weights}": self.init_lora_weights != "true",
+            "rank_pattern or alpha_pattern": self.has_patterns,
+        }
+        if found := [name for name, is_there in others.items() if is_there]:
+            raise VariantError(f"use_vera with {found[0]}")
 
     @property
     def scale(self) -> float:
@@ -105,24 +122,36 @@ class AdapterSpec:
         return changes_base(self.init_lora_weights)
 
     @property
+    def has_only_factors(self) -> bool:
+        """Whether A and B are all that is trained."""
+        return not self.use_dora and self.use_vera is None
+
+    @property
     def num_factor_rows(self) -> int:
         """Rank rows that products read: the trained ones, then those of :attr:`has_frozen_rows`."""
         return self.largest_rank * (2 if self.has_frozen_rows else 1)
 
     @property
     def num_trained_rows(self) -> int:
-        """Rank rows that the optimizer steps, the first of the adapter."""
+        """Rank rows that the optimizer steps, the first of its state."""
+        if self.use_vera is not None:
+            return 1
         return self.magnitude_row + 1 if self.use_dora else self.largest_rank
 
     @property
     def magnitude_row(self) -> int:
-        """The rank row of DoRA's magnitudes: behind the last tile of 16 rows that products read."""
+        """The rank row of DoRA's magnitudes, or VeRA's vectors: behind the last tile of 16 rows that products read."""
         return -(-self.num_factor_rows // 16) * 16
 
     @property
     def num_rows(self) -> int:
-        """Rank rows of its state."""
-        return self.magnitude_row + 1 if self.use_dora else self.num_factor_rows
+        """Rank rows that it takes in a bank."""
+        return self.num_factor_rows if self.has_only_factors else self.magnitude_row + 1
+
+    @property
+    def first_state_row(self) -> int:
+        """The first rank row of its state; those before are made from it."""
+        return self.magnitude_row if self.use_vera is not None else 0
 
     @property
     def has_patterns(self) -> bool:
@@ -139,6 +168,8 @@ class AdapterSpec:
         return self._scale(self.rank_of(module), self.alpha_of(module))
 
     def _scale(self, r: int, alpha: float) -> float:
+        if self.use_vera is not None:
+            return 1.0
         return alpha / (math.sqrt(r) if self.use_rslora else r)
 
 

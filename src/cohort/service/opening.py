@@ -94,7 +94,7 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     names = settings.names or (source.name,)
     pool = AdapterPool(decoder, settings=settings.pool, reserved_names=names, check=_base_check(source.directory))
     for name, adapter in source.adapters:
-        pool.publish(name, adapter.spec, adapter.tensors, replaces=False)
+        pool.publish(name, adapter, replaces=False)
     for name, folder in folders:
         pool.load(name, folder)
     decoding = copy.deepcopy(tokenizer)

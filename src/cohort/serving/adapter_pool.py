@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,14 +166,15 @@ class AdapterPool:
         spec, rows_rD, digest = load_version(path, layout=self._layout, most_rank=self.settings.max_lora_rank)
         return self._put(name, spec=spec, rows_rD=rows_rD, path=path, digest=digest, replaces=replaces)
 
-    def publish(self, name: str, spec: AdapterSpec, tensors: Mapping[str, Tensor], *, replaces: bool = True) -> None:
+    def publish(self, name: str, adapter: PeftAdapter, *, replaces: bool = True) -> None:
         """Give weights in memory a name: tensors under PEFT's names. They stay in host memory.
 
         Raises:
             InputError, NameTakenError: as :meth:`load`.
         """
-        rows_rD = rank_rows_from_peft(self._layout, PeftAdapter(spec=spec, tensors=tensors))
+        rows_rD = rank_rows_from_peft(self._layout, adapter)
         require_finite(rows_rD, where=name)
+        spec = adapter.spec
         if spec.num_factor_rows > self.settings.max_lora_rank:
             raise InputError(
                 Problem(
