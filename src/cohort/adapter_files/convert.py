@@ -82,6 +82,8 @@ def write_as_lora(source: Path, target: Path, *, base: RunBase) -> str:
     adapter, layout, weights_rD = _read(source, base=base)
     spec = spec_with_blocks(adapter.spec, None, r=adapter.spec.r)
     kind = "plain LoRA already" if adapter.spec.use_bdlora is None else "the same function, with zeros between blocks"
+    if adapter.projections is not None:
+        kind = "the same function as VeRA's, its vectors multiplied into the projections"
     _write(source, target, layout=layout, spec=spec, weights_rD=weights_rD, base=base, how=f"Written as LoRA: {kind}.")
     return f"LoRA of rank {spec.r}: {kind}"
 

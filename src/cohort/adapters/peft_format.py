@@ -32,9 +32,9 @@ from cohort.adapters.vera_format import (
     read_projections,
     vera_config,
     vera_factors,
-    vera_metadata,
     vera_modules,
     vera_tensors,
+    with_width,
 )
 from cohort.core.errors import InputError, Problem
 
@@ -183,8 +183,8 @@ def rank_rows_from_peft(layout: AdapterLayout, adapter: PeftAdapter) -> Tensor:
 
 
 def serialised_weights(layout: AdapterLayout, spec: AdapterSpec, weights_rD: Tensor) -> bytes:
-    own = {} if spec.use_vera is None else vera_metadata(layout)
-    return save(peft_tensors(layout, spec, weights_rD), metadata={"format": "pt", **own})
+    file = save(peft_tensors(layout, spec, weights_rD), metadata={"format": "pt"})
+    return file if spec.use_vera is None else with_width(file, layout)
 
 
 def shortest_target_modules(adapted: Iterable[str], *, linears: Iterable[str]) -> list[str]:

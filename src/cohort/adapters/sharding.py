@@ -182,10 +182,11 @@ def shard_adapter(
         weights_rD: Whole rank rows, zeros outside of blocks included; moments of an optimizer are divided alike.
 
     Raises:
-        ShardingError: ``size`` does not divide a width, or the adapter is DoRA, PiSSA or OLoRA, or has patterns.
+        ShardingError: ``size`` does not divide a width, or the adapter is DoRA, VeRA, PiSSA or OLoRA, or has patterns.
     """
-    if spec.has_patterns or spec.has_frozen_rows or spec.use_dora:
-        raise ShardingError("adapters with rank or alpha patterns, DoRA, PiSSA or OLoRA are not divided over ranks")
+    if spec.has_patterns or spec.has_frozen_rows or not spec.has_only_factors:
+        what = "adapters with rank or alpha patterns, DoRA, VeRA, PiSSA or OLoRA"
+        raise ShardingError(f"{what} are not divided over ranks")
     local, blocks = local_layout(layout, rank=rank, size=size), spec.use_bdlora
     found = _slices(layout, spec, rank=rank, size=size)
     num_rows = max(own.rows.stop - own.rows.start for own in found.values())

@@ -9,6 +9,7 @@ Shapes:  r rank · K input width · N output width of one linear · K* and N* th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,9 +25,9 @@ __all__ = [
     "read_projections",
     "vera_config",
     "vera_factors",
-    "vera_metadata",
     "vera_modules",
     "vera_tensors",
+    "with_width",
 ]
 
 _PREFIX = "base_model.model."
@@ -47,9 +48,18 @@ def vera_tensors(layout: AdapterLayout, adapter: VectorAdapter, vectors_D: Tenso
     return tensors
 
 
-def vera_metadata(layout: AdapterLayout) -> dict[str, str]:
-    """Return what the file's header says besides PEFT's."""
-    return {_WIDTH: str(max(in_features for in_features, _ in layout.linears.values()))}
+def with_width(file: bytes, layout: AdapterLayout) -> bytes:
+    """Return a safetensors file whose header also names the width of A.
+
+    Not through safetensors: it writes several entries of metadata in an order that differs from process to process.
+    """
+    length = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + length])
+    header["__metadata__"][_WIDTH] = str(max(in_features for in_features, _ in layout.linears.values()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    # the data begins at a multiple of eight
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[8 + length :]
 
 
 def vera_config(

@@ -22,7 +22,7 @@ from cohort.integrations.trl_preference import IDLE_FIELDS, MAPPED_FIELDS, PREFE
 
 __all__ = ["ConfigFields", "TrlKeys", "trl_keys"]
 
-_SFT, _LORA = "SFTConfig", "LoraConfig"
+_SFT, _LORA, _VERA = "SFTConfig", "LoraConfig", "VeraConfig"
 
 # mapped below, field by field
 _MAPPED_SFT = """
@@ -34,6 +34,10 @@ _MAPPED_LORA = """
     r lora_alpha lora_dropout use_rslora target_modules task_type peft_type base_model_name_or_path init_lora_weights
     use_dora use_bdlora
     rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern
+"""
+_MAPPED_VERA = """
+    r vera_dropout d_initial projection_prng_key save_projection target_modules task_type peft_type
+    base_model_name_or_path layers_to_transform layers_pattern
 """
 # how work is done, shown, stored or split over machines: Cohort decides it itself, and it leaves an adapter as it is
 _NO_EFFECT = """
@@ -103,17 +107,18 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
     Args:
         sft_config: A ``trl.SFTConfig``, DPOConfig, ORPOConfig, CPOConfig or KTOConfig. Its batch size counts for one
             process.
-        lora_config: A ``peft.LoraConfig``.
+        lora_config: A ``peft.LoraConfig``, or a ``peft.VeraConfig``.
         columns: Columns of the rows, if known: TRL's default for the tokens that count depends on them.
 
     Raises:
         InputError: every field that cannot be honoured, with the reason.
     """
-    problems = [*_wrong_type(sft_config, (_SFT, *PREFERENCE_CONFIGS)), *_wrong_type(lora_config, (_LORA,))]
+    problems = [*_wrong_type(sft_config, (_SFT, *PREFERENCE_CONFIGS)), *_wrong_type(lora_config, (_LORA, _VERA))]
     if problems:
         raise InputError(problems)
     kind = next(own.__name__ for own in type(sft_config).__mro__ if own.__name__ in (_SFT, *PREFERENCE_CONFIGS))
-    sft, lora = ConfigFields(kind, sft_config), ConfigFields(_LORA, lora_config)
+    adapter = next(own.__name__ for own in type(lora_config).__mro__ if own.__name__ in (_LORA, _VERA))
+    sft, lora = ConfigFields(kind, sft_config), ConfigFields(adapter, lora_config)
     _refuse_wrong_types(sft, lora)
     if problems := [*sft.problems, *lora.problems]:
         # the values are computed with below
@@ -121,7 +126,7 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
     sections: dict[str, Any] = {
         "dataset": _dataset(sft, columns=columns),
         "training": _training(sft),
-        "lora": _lora(lora),
+        "lora": _lora(lora) if adapter == _LORA else _vera(lora),
     }
     if kind != _SFT:
         sections["objective"] = preference_objective(sft, name=kind)
@@ -133,7 +138,7 @@ def trl_keys(sft_config: object, lora_config: object, *, columns: frozenset[str]
     if trackers := _trackers(sft):
         sections["report_to"] = trackers
     sft.refuse_others(_MAPPED_SFT if kind == _SFT else _MAPPED_SFT + MAPPED_FIELDS)
-    lora.refuse_others(_MAPPED_LORA)
+    lora.refuse_others(_MAPPED_LORA if adapter == _LORA else _MAPPED_VERA)
     if problems := [*sft.problems, *lora.problems]:
         raise InputError(problems)
     name = Path(str(sft.get("output_dir") or "task")).name
@@ -297,20 +302,14 @@ def _trackers(sft: ConfigFields) -> list[str] | str:
     return [] if names in ([], ["none"]) else "all" if names == ["all"] else names
 
 
+def _vera(vera: ConfigFields) -> dict[str, Any]:
+    section = {key: vera.get(key) for key in ("r", "d_initial", "projection_prng_key", "save_projection")}
+    section |= {"use_vera": True, "lora_dropout": vera.get("vera_dropout")}
+    return section | _modules(vera)
+
+
 def _lora(lora: ConfigFields) -> dict[str, Any]:
     section = {key: lora.get(key) for key in ("r", "lora_alpha", "lora_dropout", "use_rslora")}
-    modules = lora.get("target_modules")
-    if modules == "all-linear":
-        section["target_modules"] = modules
-    elif isinstance(modules, list | tuple | set | frozenset):
-        # PEFT keeps a set, whose order is another one in each process
-        section["target_modules"] = sorted(modules)
-    elif isinstance(modules, str):
-        section["target_modules"] = modules
-    else:
-        hint = "Write target_modules='all-linear', or a list such as ['q_proj', 'v_proj']."
-        allowed = "'all-linear', a list of names or an expression (PEFT chooses by the kind of model)"
-        lora.refuse("target_modules", allowed=allowed, hint=hint)
     if lora.get("use_dora"):
         section["use_dora"] = True
     if (blocks := lora.get("use_bdlora")) is not None:
@@ -323,14 +322,32 @@ def _lora(lora: ConfigFields) -> dict[str, Any]:
         lora.refuse("init_lora_weights", allowed=allowed, hint="Write init_lora_weights=True.")
     elif start != "true":
         section["init_lora_weights"] = start
+    if _word(lora.get("peft_type")) not in (None, "LORA"):
+        lora.refuse("peft_type", allowed="LORA", hint="Use a plain peft.LoraConfig.")
+    return section | _modules(lora)
+
+
+def _modules(lora: ConfigFields) -> dict[str, Any]:
+    """Return which linears are adapted, and what differs between them."""
+    section: dict[str, Any] = {}
+    modules = lora.get("target_modules")
+    if modules == "all-linear":
+        section["target_modules"] = modules
+    elif isinstance(modules, list | tuple | set | frozenset):
+        # PEFT keeps a set, whose order is another one in each process
+        section["target_modules"] = sorted(modules)
+    elif isinstance(modules, str):
+        section["target_modules"] = modules
+    else:
+        hint = "Write target_modules='all-linear', or a list such as ['q_proj', 'v_proj']."
+        allowed = "'all-linear', a list of names or an expression (PEFT chooses by the kind of model)"
+        lora.refuse("target_modules", allowed=allowed, hint=hint)
     for key in ("rank_pattern", "alpha_pattern", "exclude_modules", "layers_to_transform", "layers_pattern"):
         value = lora.get(key)
         if value is not None and value not in ({}, []):
             section[key] = sorted(value) if isinstance(value, set | frozenset) else value
     if _word(lora.get("task_type")) not in (None, "CAUSAL_LM"):
         lora.refuse("task_type", allowed="None or 'CAUSAL_LM'", hint="Write task_type='CAUSAL_LM'.")
-    if _word(lora.get("peft_type")) not in (None, "LORA"):
-        lora.refuse("peft_type", allowed="LORA", hint="Use a plain peft.LoraConfig.")
     return section
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from cohort.adapters.spec import AdapterSpec, VariantError, changes_base
+from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.core.errors import InputError, Problem
 from cohort.models.targets import ModuleFilter
+from cohort.prepare.vector_checks import vector_problems
 from cohort.tasks.hyperparameters import SECTION_OF
 from cohort.tasks.possible_values import possible_values
 from cohort.tasks.task_file import TaskFile
@@ -30,6 +32,7 @@ def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
             use_rslora=bool(values["use_rslora"]),
             init_lora_weights=str(values.get("init_lora_weights", "true")),
             use_dora=bool(values.get("use_dora", False)),
+            use_vera=_vectors(task, values),
             use_bdlora=task.block_diagonal(int(values.get("nblocks", 1))),
             rank_pattern=tuple(task.lora.rank_pattern.items()),
             alpha_pattern=tuple(task.lora.alpha_pattern.items()),
@@ -45,6 +48,16 @@ def adapter_spec(task: TaskFile, values: Mapping[str, Any]) -> AdapterSpec:
         ) from error
 
 
+def _vectors(task: TaskFile, values: Mapping[str, Any]) -> VectorAdapter | None:
+    if not values.get("use_vera", False):
+        return None
+    return VectorAdapter(
+        projection_prng_key=int(values["projection_prng_key"]),
+        d_initial=float(values["d_initial"]),
+        save_projection=task.lora.save_projection,
+    )
+
+
 def module_filter(task: TaskFile) -> ModuleFilter:
     lora = task.lora
     return ModuleFilter(
@@ -56,11 +69,15 @@ def module_filter(task: TaskFile) -> ModuleFilter:
 
 def largest_adapter(task: TaskFile, adapter: AdapterSpec, *, r: int) -> AdapterSpec:
     """Return an adapter that takes as much memory as any trial's with rank ``r`` may; it is never trained."""
+    plain = replace(adapter, r=r, init_lora_weights="true", use_dora=False, use_vera=None, use_bdlora=None)
+    found = [replace(adapter, r=r)]
     if any(changes_base(str(name)) for name in possible_values(task, "init_lora_weights")):
-        adapter = replace(adapter, init_lora_weights="pissa", lora_dropout=0.0, use_dora=False, use_bdlora=None)
-    elif True in possible_values(task, "use_dora"):
-        adapter = replace(adapter, use_dora=True, use_bdlora=None)
-    return replace(adapter, r=r)
+        found.append(replace(plain, init_lora_weights="pissa", lora_dropout=0.0))
+    if True in possible_values(task, "use_dora"):
+        found.append(replace(plain, use_dora=True))
+    if True in possible_values(task, "use_vera"):
+        found.append(replace(plain, use_vera=VectorAdapter(), rank_pattern=(), alpha_pattern=()))
+    return max(found, key=lambda own: own.num_rows)
 
 
 def variant_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
@@ -80,7 +97,8 @@ def variant_problems(task: TaskFile, *, linears: Mapping[str, tuple[int, int]]) 
         )
     if from_base:
         yield from _too_few_singular_values(task, from_base[0], linears)
-    names = ("init_lora_weights", "lora_dropout", "use_dora", "nblocks", "optim")
+    yield from vector_problems(task, linears=linears)
+    names = ("init_lora_weights", "lora_dropout", "use_dora", "use_vera", "nblocks", "optim", "loraplus_lr_ratio")
     if any(name in text for text in task.search.constraints for name in names):
         # the task itself says which go together; a trial that does not is refused when it is proposed
         return
@@ -100,13 +118,26 @@ def _exclusions(task: TaskFile, from_base: Sequence[str]) -> Iterator[Problem]:
     has_dora = True in possible_values(task, "use_dora")
     has_blocks = any(task.block_diagonal(int(n)) is not None for n in possible_values(task, "nblocks"))
     others = [name for name in map(str, possible_values(task, "init_lora_weights")) if name != "true"]
+    has_vectors, optimizers = True in possible_values(task, "use_vera"), possible_values(task, "optim")
+    ratios = [float(ratio) for ratio in possible_values(task, "loraplus_lr_ratio")]
     pairs = (
         ("use_dora", has_dora and from_base, f"use_dora with init_lora_weights {', '.join(from_base)}"),
-        ("optim", has_dora and "muon" in possible_values(task, "optim"), "muon, which steps matrices, with use_dora"),
+        ("optim", has_dora and "muon" in optimizers, "muon, which steps matrices, with use_dora"),
         ("use_dora", has_dora and has_blocks, "use_dora with use_bdlora"),
         ("init_lora_weights", has_blocks and others, f"init_lora_weights {', '.join(others)} with use_bdlora"),
         ("rank_pattern", has_blocks and task.lora.rank_pattern, "rank_pattern with use_bdlora"),
         ("alpha_pattern", has_blocks and task.lora.alpha_pattern, "alpha_pattern with use_bdlora"),
+        ("use_vera", has_vectors and has_dora, "use_vera with use_dora"),
+        ("use_vera", has_vectors and has_blocks, "use_vera with use_bdlora"),
+        ("use_vera", has_vectors and others, f"use_vera with init_lora_weights {', '.join(others)}"),
+        ("rank_pattern", has_vectors and task.lora.rank_pattern, "rank_pattern with use_vera"),
+        ("alpha_pattern", has_vectors and task.lora.alpha_pattern, "alpha_pattern with use_vera"),
+        ("optim", has_vectors and "muon" in optimizers, "muon, which steps matrices, with use_vera"),
+        (
+            "loraplus_lr_ratio",
+            has_vectors and set(ratios) != {1.0},
+            "loraplus_lr_ratio, a rate of B, with use_vera, which trains neither A nor B",
+        ),
     )
     for name, is_possible, found in pairs:
         if is_possible:

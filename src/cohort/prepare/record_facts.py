@@ -25,6 +25,7 @@ from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs
 from cohort.prepare.reference import reference_adapter_hash
 from cohort.prepare.trials import PlannedTrial
+from cohort.prepare.vector_checks import has_vectors
 from cohort.runs.facts import InputFacts, MachineFacts, TaskFacts
 from cohort.runs.records import JsonValue
 from cohort.tasks.task_file import TaskFile
@@ -95,8 +96,8 @@ def input_facts(task: TaskFile, inputs: TaskInputs, *, plan: EvaluationPlan) -> 
         all_validation_input=inputs.data.report.all_validation_input if task.evaluation.finalists else None,
         model_hash=model_fingerprint(inputs.model_directory),
         target_modules=tuple(inputs.target_modules),
-        # one block is plain LoRA: such a run has no other sizes to tell of
-        adapted_shapes=adapted_shapes(inputs.layout.linears) if has_blocks(task) else None,
+        # a rank tells the size of plain LoRA
+        adapted_shapes=adapted_shapes(inputs.layout.linears) if has_blocks(task) or has_vectors(task) else None,
         evaluation_rows=plan.num_rows,
         evaluation_times=plan.times,
         evaluation_cost_fraction=plan.cost_fraction,
@@ -109,6 +110,7 @@ def _shared_training(task: TaskFile) -> dict[str, JsonValue]:
     """Return the settings that all trials share, for the report and model cards."""
     searched = set(task.search.space)
     hidden = searched if has_blocks(task) else {*searched, "nblocks"}
+    hidden = hidden if has_vectors(task) else {*hidden, "use_vera", "d_initial", "projection_prng_key"}
     shared = {name: value for name, value in task.searchable_defaults().items() if name not in hidden}
     # a value that depends on another hyperparameter (2r) is kept as it is written
     plain: dict[str, JsonValue] = {

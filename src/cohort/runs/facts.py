@@ -129,7 +129,8 @@ class InputFacts:
             one did, by ``train_fingerprint`` and ``validation_fingerprint``.
         all_validation_input: The same for every validation row, where the best trials are compared on all of them.
         test_input: The same for the test rows.
-        adapted_shapes: Inputs, outputs and count of the adapted linears of each name; only where trials may be BD-LoRA.
+        adapted_shapes: Inputs, outputs and count of the adapted linears of each name, for trials that may be BD-LoRA
+            or VeRA.
         evaluation_rows: Validation rows that every evaluation uses.
         evaluation_times: When trials are evaluated, where it is less often than the task says.
         evaluation_cost_fraction: Cost of evaluating over that of training, as planned.

@@ -39,7 +39,7 @@ _MULTIPLE = re.compile(r"^\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*\*?\s*r\s*$")
 
 @dataclass(frozen=True, kw_only=True)
 class LoraKeys:
-    """Keys of the ``lora`` section that can be searched."""
+    """Keys of the ``lora`` section; all but ``save_projection`` can be searched."""
 
     lora_dropout: float = number(0.0, "dropout on an adapter's input", below=1)
     use_rslora: bool = flag(False, "scale by lora_alpha / sqrt(r) instead of lora_alpha / r")
@@ -50,6 +50,10 @@ class LoraKeys:
         allowed="true | gaussian | olora | pissa | pissa_niter_N with a number N",
     )
     use_dora: bool = flag(False, "DoRA: train the magnitude of each output next to its direction")
+    use_vera: bool = flag(False, "VeRA: train vectors around frozen random projections that all linears share")
+    d_initial: float = number(0.1, "use_vera: what the vector lambda_d begins with", minimum=None)
+    projection_prng_key: int = whole(0, "use_vera: seed of the projections", minimum=0, most=2**63 - 1)
+    save_projection: bool = flag(True, "use_vera: write the projections into adapters, as PEFT does by default")
     r: int = whole(16, "rank of an adapter")
 
 
@@ -137,6 +141,9 @@ _EXAMPLES = {
     "optim": "[adamw, lion]",
     "init_lora_weights": "[true, pissa_niter_4]",
     "use_dora": "[true, false]",
+    "use_vera": "[true, false]",
+    "d_initial": "[0.1, 1.0]",
+    "projection_prng_key": "[0, 1]",
     "nblocks": "[1, 2, 4]",
     "beta": "[0.05, 0.1, 0.3]",
     "loss_type": "[sigmoid, ipo]",

@@ -188,7 +188,7 @@ class Task:
 
         Args:
             sft_config: A ``trl.SFTConfig``, or a DPOConfig, ORPOConfig, CPOConfig or KTOConfig.
-            lora_config: A ``peft.LoraConfig``.
+            lora_config: A ``peft.LoraConfig``, or a ``peft.VeraConfig``.
             search_space, evaluation, search, memory, early_exit, priority: As for :class:`Task`.
             dataset: The rows of the trainer's ``train_dataset``; with an ``eval_dataset``
                 ``{"train": ..., "validation": ...}``.

@@ -35,5 +35,11 @@ def test_the_task_says_which_linears_have_blocks() -> None:
     assert found.trainable_parameters == 8 * 2 * ((64 // 4 + 32) + (32 + 64))
 
 
+def test_vera_has_vectors_alone() -> None:
+    found = adapter_size({**SETTINGS, "use_vera": True}, shapes=SHAPES, lora={})
+    assert found.trainable_parameters == 2 * (32 + 8) + 2 * (64 + 8)
+    assert found.scale == 1.0
+
+
 def test_rank_stabilised_lora_scales_by_the_root() -> None:
     assert adapter_size({**SETTINGS, "r": 16, "use_rslora": True}, shapes=SHAPES, lora={}).scale == pytest.approx(4.0)

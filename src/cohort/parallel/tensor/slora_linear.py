@@ -47,7 +47,7 @@ class SloraAdapter:
             ShardingError: ``size`` does not divide the rank or a width, or the adapter is a variant whose rank rows are
                 not A and B alone.
         """
-        if spec.use_dora or spec.has_frozen_rows or spec.has_patterns:
+        if spec.has_frozen_rows or spec.has_patterns or not spec.has_only_factors:
             raise ShardingError(f"adapters are divided with one rank and scale, without magnitudes; found {spec}")
         factors = {}
         for name, columns in layout.columns.items():

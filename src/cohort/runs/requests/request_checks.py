@@ -155,9 +155,9 @@ def _too_large(parameters: Mapping[str, Value], *, facts: RunFacts) -> tuple[Pro
         return ()
     room = Capacity(rank_rows=rank_rows, num_slots=num_slots, tokens_per_step=1.0)
     settings = {**(facts.task.training or {}), **parameters}
-    # twice the rank rows, of which half are frozen; or one more behind the last tile of 16, for the magnitudes
+    # twice the rank rows, of which half are frozen; or one more behind the last tile of 16, for magnitudes or vectors
     r = int(parameters["r"]) * (2 if changes_base(str(settings.get("init_lora_weights"))) else 1)
-    r = -(-r // 16) * 16 + 1 if settings.get("use_dora") else r
+    r = -(-r // 16) * 16 + 1 if settings.get("use_dora") or settings.get("use_vera") else r
     wish = Request(trial_id=0, r=r, batch_size=int(parameters["batch_size"]), mean_length=1.0)
     return tuple(
         Problem(
@@ -222,16 +222,17 @@ def _cold(trial: TrialRecord, parameters: Mapping[str, Value], *, shared: Mappin
                 hint="Leave out --init_lora_weights or --warm-start.",
             )
         )
-    has_dora, had_dora = (bool({**shared, **own}.get("use_dora")) for own in (parameters, trial.parameters))
-    if has_dora != had_dora:
-        problems.append(
-            Problem(
-                where="--use_dora",
-                found=f"{str(has_dora).lower()} with the weights of a trial with {str(had_dora).lower()}",
-                allowed=f"{str(had_dora).lower()}, as trial {trial.trial_id} has",
-                hint="Leave out --use_dora or --warm-start.",
+    for name, default in (("use_dora", False), ("use_vera", False), ("projection_prng_key", 0)):
+        value, before = ({**shared, **own}.get(name, default) for own in (parameters, trial.parameters))
+        if value != before:
+            problems.append(
+                Problem(
+                    where=f"--{name}",
+                    found=f"{str(value).lower()} with the weights of a trial with {str(before).lower()}",
+                    allowed=f"{str(before).lower()}, as trial {trial.trial_id} has",
+                    hint=f"Leave out --{name} or --warm-start.",
+                )
             )
-        )
     if parameters["r"] != trial.parameters["r"]:
         problems.append(
             Problem(

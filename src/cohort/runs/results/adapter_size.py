@@ -1,4 +1,4 @@
-"""How large a trial's adapter is where trials may be BD-LoRA, whose rank alone does not tell."""
+"""How large a trial's adapter is where trials may be BD-LoRA or VeRA, whose rank alone does not tell."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["AdapterSize", "adapter_size"]
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterSize:
-    """What adapters of different block structures are compared by.
+    """What adapters of different kinds are compared by.
 
     Attributes:
-        trainable_parameters: Entries inside of the blocks.
+        trainable_parameters: Entries inside of the blocks; of VeRA those of its vectors.
         rank_of_equal_lora: The rank that plain LoRA of as many parameters would have; no whole number in general.
         scale: The factor on the product of both factors.
     """
@@ -55,6 +55,9 @@ def adapter_size(
     own = plain
     if blocks is not None:
         own = sum(blocks.width_of(name, (ins, outs)) * count for name, (ins, outs, count) in shapes.items())
+    num_parameters, scale = spec.r * own, spec.scale
+    if settings.get("use_vera"):
+        num_parameters, scale = sum((outs + spec.r) * count for _, outs, count in shapes.values()), 1.0
     return AdapterSize(
-        trainable_parameters=spec.r * own, rank_of_equal_lora=round(spec.r * own / plain, 4), scale=spec.scale
+        trainable_parameters=num_parameters, rank_of_equal_lora=round(num_parameters / plain, 4), scale=scale
     )
