@@ -1,18 +1,20 @@
-"""BD-LoRA against LoRA with equally many parameters: the same sweep of learning rates for each, several seeds.
+"""BD-LoRA, DoRA and VeRA against LoRA with equally many parameters: the same sweep of learning rates, several seeds.
 
-Two real tasks on two small real models. Each structure (LoRA, BD-LoRA of 2, 4 and 8 blocks, swapped BD-LoRA) gets the
-rank that is as large as LoRA of ``--rank``, the same learning rates and the same scale; of each seed the best learning
-rate counts. No GPU.
+Two real tasks on two small real models. Each structure (LoRA, BD-LoRA of 2, 4 and 8 blocks, swapped BD-LoRA, DoRA) gets
+the rank that is as large as LoRA of ``--rank``, the same learning rates and the same scale; of each seed the best
+learning rate counts. VeRA has a parameter for each output and rank and cannot be as large: it gets the largest rank
+that its linears allow, up to 256. With ``--jobs`` structures run in processes of their own, on one GPU as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import multiprocessing
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +33,40 @@ from cohort.models.weights import check_checkpoint
 from cohort.runs.reader import RunReader
 from cohort.tasks.loading import task_from_mapping
 
-STRUCTURES = ("lora", "bd 2", "bd 4", "bd 8", "swapped 2", "swapped 4", "swapped 8")
+STRUCTURES = ("lora", "bd 2", "bd 4", "bd 8", "swapped 2", "swapped 4", "swapped 8", "dora", "vera")
+MOST_VERA_RANK = 256
 
 
 def blocks_of(structure: str) -> BlockDiagonal | None:
-    """Return the block structure that a name stands for; None for LoRA."""
+    """Return the block structure that a name stands for; None for those without."""
     kind, _, nblocks = structure.partition(" ")
-    if kind == "lora":
+    if kind not in ("bd", "swapped"):
         return None
     if kind == "bd":
         return BlockDiagonal(nblocks=int(nblocks))
     return BlockDiagonal(nblocks=int(nblocks), target_modules_bd_a=COLUMN_PARALLEL, target_modules_bd_b=ROW_PARALLEL)
+
+
+def sized(structure: str, linears: Mapping[str, tuple[int, int]], *, rank: int) -> tuple[dict[str, Any], int]:
+    """Return the keys of a structure's ``lora`` section, and its parameters."""
+    blocks, per_rank = blocks_of(structure), num_parameters(linears, r=1, blocks=None)
+    num_outputs = sum(outs for _, outs in linears.values())
+    if structure == "dora":
+        # the magnitudes are a parameter for each output
+        r = max(1, round((rank * per_rank - num_outputs) / per_rank))
+        return {"r": r, "lora_alpha": "2r", "use_dora": True}, r * per_rank + num_outputs
+    if structure == "vera":
+        r = min(MOST_VERA_RANK, *(ins for ins, _ in linears.values()))
+        return {"r": r, "use_vera": True}, num_outputs + r * len(linears)
+    if blocks is None:
+        return {"r": rank, "lora_alpha": "2r"}, rank * per_rank
+    r = rank_of_equal_size(linears, r=rank, blocks=blocks)
+    section = {
+        "nblocks": blocks.nblocks,
+        "target_modules_bd_a": list(blocks.target_modules_bd_a),
+        "target_modules_bd_b": list(blocks.target_modules_bd_b),
+    }
+    return {"r": r, "lora_alpha": "2r", "use_bdlora": section}, num_parameters(linears, r=r, blocks=blocks)
 
 
 def tasks(shared: Path) -> dict[str, dict[str, Any]]:
@@ -63,21 +88,13 @@ def tasks(shared: Path) -> dict[str, dict[str, Any]]:
 
 def run_structure(task: dict[str, Any], structure: str, options: argparse.Namespace) -> dict[str, Any]:
     """Tune one structure of a task and return its sizes and losses by learning rate and seed."""
-    blocks = blocks_of(structure)
     known = linear_shapes(check_checkpoint(Path(task["model_name_or_path"])))
     linears = {name: known[name] for name in select_linears(task["lora"]["target_modules"], paths=known)}
-    r = options.rank if blocks is None else rank_of_equal_size(linears, r=options.rank, blocks=blocks)
-    lora = {**task["lora"], "r": r, "lora_alpha": "2r"}
-    if blocks is not None:
-        lora["use_bdlora"] = {
-            "nblocks": blocks.nblocks,
-            "target_modules_bd_a": list(blocks.target_modules_bd_a),
-            "target_modules_bd_b": list(blocks.target_modules_bd_b),
-        }
+    keys, parameters = sized(structure, linears, rank=options.rank)
     data = {
         **task,
         "dataset": {**task["dataset"], "validation": 0.2, "on_long_rows": "truncate", "max_train_samples": 1200},
-        "lora": lora,
+        "lora": {**task["lora"], **keys},
         "training": {"max_steps": options.steps, "batch_size": 4, "lr_scheduler_type": "cosine", "warmup_ratio": 0.05},
         "evaluation": {
             "max_examples": 48,
@@ -88,22 +105,22 @@ def run_structure(task: dict[str, Any], structure: str, options: argparse.Namesp
         },
         "search": {"space": {"learning_rate": options.learning_rates, "seed": list(range(options.seeds))}},
         "early_exit": "none",
-        "num_gpus": 0,
+        "num_gpus": 1 if options.gpu else 0,
     }
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         tune(task_from_mapping(data, base_directory=Path(folder)), run)
         with RunReader.open(run / "run.db") as reader:
-            trials = [(trial.parameters, trial.best_loss, trial.planned_steps) for trial in reader.trials()]
+            trials = [(trial.parameters, trial.best_loss) for trial in reader.trials()]
     losses: dict[int, dict[float, float]] = {}
-    for parameters, loss, _ in trials:
+    for values, loss in trials:
         value = math.inf if loss is None else loss
-        losses.setdefault(int(parameters["seed"]), {})[float(parameters["learning_rate"])] = value
+        losses.setdefault(int(values["seed"]), {})[float(values["learning_rate"])] = value
     best = [min(by_rate.values()) for _, by_rate in sorted(losses.items())]
     return {
         "structure": structure,
-        "r": r,
-        "parameters": num_parameters(linears, r=r, blocks=blocks),
+        "r": keys["r"],
+        "parameters": parameters,
         "loss_mean": statistics.mean(best),
         "loss_spread": statistics.stdev(best) if len(best) > 1 else 0.0,
         "best_by_seed": best,
@@ -121,19 +138,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--learning-rates", type=float, nargs="+", default=[3e-3, 1e-2, 3e-2])
     parser.add_argument("--structures", nargs="+", default=list(STRUCTURES))
+    parser.add_argument("--gpu", action="store_true", help="train on the GPU")
+    parser.add_argument("--jobs", type=int, default=1, help="structures at once, each in a process of its own")
     parser.add_argument("--tiny", action="store_true", help="a minute at most, to try the script")
     parser.add_argument("--out", type=Path, default=RESULTS / "bd_quality.json")
     options = parser.parse_args(arguments)
     if options.tiny:
-        options.steps, options.seeds, options.learning_rates, options.structures = 2, 1, [1e-2], ["lora", "bd 2"]
-    rows = []
-    for name, task in tasks(options.shared).items():
-        for structure in options.structures:
-            rows.append({"task": name, **run_structure(task, structure, options)})
-            print(
-                json.dumps({key: rows[-1][key] for key in ("task", "structure", "loss_mean", "loss_spread")}),
-                flush=True,
-            )
+        options.steps, options.seeds, options.learning_rates, options.structures = (
+            2,
+            1,
+            [1e-2],
+            ["lora", "bd 2", "vera"],
+        )
+    pairs = [
+        (name, task, structure) for name, task in tasks(options.shared).items() for structure in options.structures
+    ]
+    if options.jobs > 1:
+        # spawned: a forked process cannot use the GPU of its parent
+        with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            found = list(pool.map(run_structure, *zip(*((task, own, options) for _, task, own in pairs), strict=True)))
+    else:
+        found = [run_structure(task, structure, options) for _, task, structure in pairs]
+    rows = [{"task": name, **own} for (name, _, _), own in zip(pairs, found, strict=True)]
     shown = ("task", "structure", "r", "parameters", "loss_mean", "loss_spread")
     print_table(rows, columns=shown)
     plain = {row["task"]: row["loss_mean"] for row in rows if row["structure"] == "lora"}
@@ -142,14 +168,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{kind}_over_lora_loss_max": max(
             row["loss_mean"] / plain[row["task"]] for row in others if kind in row["structure"]
         )
-        for kind in ("bd", "swapped")
+        for kind in ("bd", "swapped", "dora", "vera")
         if any(kind in row["structure"] for row in others)
     }
     write_result(
         options.out,
-        question="Does BD-LoRA reach the loss of LoRA with equally many parameters?",
+        question="Do BD-LoRA, DoRA and VeRA reach the loss of LoRA with equally many parameters?",
         headline=headline,
         rows=rows,
+        notes={"steps": options.steps, "learning_rates": options.learning_rates, "gpu": options.gpu},
     )
 
 
