@@ -17,6 +17,7 @@ from benchmarks.measure import RESULTS, print_table, write_result
 from benchmarks.requirements import need_gpu
 from benchmarks.steps.step_timing import median_seconds, trial_specs
 from cohort.adapters.bank import AdapterState, aligned_rank
+from cohort.adapters.vector_adapter import VectorAdapter
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
 from cohort.training.executor import Executor, ExecutorSettings
@@ -32,6 +33,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pissa": ({"init_lora_weights": "pissa"}, {}),
     "patterns": ({"rank_pattern": (("down_proj", 8),), "alpha_pattern": (("v_proj", 8.0),)}, {}),
     "dora": ({"use_dora": True}, {}),
+    "vera": ({"use_vera": VectorAdapter()}, {}),
     "dora_dropout": ({"use_dora": True, "lora_dropout": 0.05}, {}),
     "lion": ({}, {"optim": "lion"}),
     "muon": ({}, {"optim": "muon"}),
@@ -63,7 +65,7 @@ def step_seconds(decoder: Decoder, specs: list[TrialSpec], rows: TokenisedRows, 
     )
     for spec in specs:
         generator = torch.Generator().manual_seed(spec.trial_id)
-        weights_rD = torch.empty(spec.adapter.num_rows, executor.bank.layout.width)
+        weights_rD = torch.empty(spec.adapter.num_rows - spec.adapter.first_state_row, executor.bank.layout.width)
         # A and B of a usual size, and magnitudes above 0
         weights_rD.normal_(std=0.01, generator=generator).abs_()
         executor.load(spec, TrialState(adapter=AdapterState(weights=weights_rD)))
