@@ -290,9 +290,9 @@ def read_adapter(directory: Path) -> PeftAdapter:
             )
         )
     if is_vera(config):
-        r = int(_number(config, "r", where=str(config_path)))
+        rank = int(_number(config, "r", where=str(config_path)))
         return PeftAdapter(
-            spec=AdapterSpec(r=r, lora_alpha=r, lora_dropout=float(config.get("vera_dropout", 0.0))),
+            spec=AdapterSpec(r=rank, lora_alpha=rank, lora_dropout=float(config.get("vera_dropout", 0.0))),
             tensors=tensors,
             projections=read_projections(config, tensors, metadata=metadata, where=str(weights_path)),
         )
