@@ -127,7 +127,7 @@ def test_packs_are_what_several_gpus_could_do_for_one_task(
         "r x batch size",
         "packs on 2 workers end in",
         "above the bound over all packings",
-        "gives a task one",
+        "each free slot to the next trial",
     ):
         assert said in out, said
 

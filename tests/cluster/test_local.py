@@ -110,6 +110,18 @@ def test_a_stopped_worker_can_be_killed_and_an_error_is_told_with_its_last_line(
     assert reasons[1].startswith("ended with exit code 1: ValueError: it was told to (see ")
 
 
+def test_the_worker_of_a_gang_has_the_devices_of_all_its_slots(tmp_path: Path, importable: None) -> None:
+    pool = LocalPool(gpu_slots(["4", "GPU-b", "7"], num_threads=1), target=TARGET, log_directory=tmp_path)
+    pool.start(1, also=(2,))
+    pool.start(0)
+    assert message_of(pool, 1, "ready")["gpus"] == "GPU-b,7"
+    pool.kill(1)
+    death_of(pool, 1)
+    pool.start(1)
+    assert message_of(pool, 1, "ready")["gpus"] == "GPU-b"
+    pool.close()
+
+
 def test_a_worker_that_cannot_begin_is_told_as_its_death(tmp_path: Path, importable: None) -> None:
     pool = LocalPool(
         gpu_slots(["0"], num_threads=1), target="tests.cluster.chatting_worker:refuse", log_directory=tmp_path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 import types
 
@@ -27,7 +26,7 @@ def test_the_function_gets_the_channel_of_the_descriptor(monkeypatch: pytest.Mon
     program = types.ModuleType("a_worker")
     program.serve = serve  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "a_worker", program)
-    monkeypatch.setattr(worker_process, "_die_with_parent", parents.append)
+    monkeypatch.setattr(worker_process, "die_with_parent", parents.append)
     monkeypatch.setattr(sys, "argv", ["worker_process", str(theirs.detach()), "77", "a_worker:serve"])
     dispatcher = LineChannel(ours)
     dispatcher.send({"number": 21})
@@ -35,16 +34,3 @@ def test_the_function_gets_the_channel_of_the_descriptor(monkeypatch: pytest.Mon
     assert dispatcher.receive() == {"doubled": 42}
     assert parents == [77]
     dispatcher.close()
-
-
-def test_a_worker_whose_dispatcher_died_before_it_began_ends_at_once() -> None:
-    # its parent is this process, and not the one that is named
-    code = "from cohort.cluster.worker_process import _die_with_parent; _die_with_parent(1); print('goes on')"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout) == (1, "")
-
-
-def test_a_worker_whose_dispatcher_lives_goes_on() -> None:
-    code = "import os; from cohort.cluster.worker_process import _die_with_parent as die; die(os.getppid()); print(1)"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout) == (0, "1\n")

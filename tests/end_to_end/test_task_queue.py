@@ -23,6 +23,7 @@ from cohort.core.errors import CohortError
 from cohort.engine.tune import RunOptions, tune
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.runs.reader import RunReader
+from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.operations import add_to_queue, work_off
 from cohort.task_queue.pool import WORKER_TARGET
 from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
@@ -98,8 +99,8 @@ def is_gone(process_id: int) -> bool:
         return True
 
 
-def in_order(task: QueuedTask) -> float:
-    return float(task.task["training"]["max_steps"])
+def in_order(task: QueuedTask) -> tuple[TaskOption, ...]:
+    return (TaskOption(num_gpus=1, seconds=float(task.task["training"]["max_steps"])),)
 
 
 def what_happened(runs: Path) -> tuple[str, tuple[RunStretch, ...]]:
@@ -166,6 +167,35 @@ def test_a_killed_head_a_killed_worker_and_an_urgent_task(folder: Path, tmp_path
     starts = first_plan_with(runs, "urgent")
     assert starts["urgent"] == min(starts.values()), starts
     assert_as_alone(folder, runs)
+
+
+def test_a_gang_loses_a_process_goes_on_and_ends_as_its_task_alone(folder: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    add_to_queue([folder / "low.yaml"], runs)
+
+    def on_two(task: QueuedTask) -> tuple[TaskOption, ...]:
+        return (TaskOption(num_gpus=2, seconds=60.0),)
+
+    lost: list[int] = []
+
+    def kill_the_other_rank(process_id: int) -> None:
+        lost.extend(workers_of(process_id))
+        os.kill(lost[0], signal.SIGKILL)
+
+    pool = DisturbedPool(runs, [kill_the_other_rank])
+    tasks = work_off(runs, pool, expect=on_two, settings=DispatcherSettings(options=OFTEN))
+    assert {task.state for task in tasks} == {TaskState.DONE}, tasks
+    assert len(lost) == 1
+    said, stretches = what_happened(runs)
+    # its worker lives and says it, so that one process which dies is one failure of the task
+    assert re.search(r"rank 1 \(process \d+\) ended by SIGKILL.*; it will continue from its last checkpoint", said)
+    assert "the worker on" not in said
+    assert [stretch.slot_id for stretch in stretches] == [0, 1, 0, 1]
+    found, expected = outcome_of(runs / "low"), outcome_of(folder / "alone" / "low")
+    # two executors have room for more trials at the same time, so decisions come in another order
+    for outcome in (found, expected):
+        outcome["decisions"] = sorted(outcome["decisions"])
+    assert found == expected
 
 
 @pytest.mark.slow

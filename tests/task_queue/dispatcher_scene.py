@@ -9,6 +9,7 @@ from typing import Any
 
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem
+from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.dispatcher import Dispatcher
 from cohort.task_queue.progress import QueueProgress
 from cohort.task_queue.records import QueuedTask, TaskState
@@ -30,9 +31,13 @@ class Scene:
         self.stop = threading.Event()
         self.notes: list[str] = []
         self.progress: QueueProgress | None = None
+        self.degrees: dict[str, tuple[int, ...]] = {}
         self.actions: list[tuple[float, Callable[[], None]]] = []
 
-    def add(self, name: str, *, priority: int = 0, expected: float | None = None) -> None:
+    def add(
+        self, name: str, *, priority: int = 0, expected: float | None = None, degrees: tuple[int, ...] = (1,)
+    ) -> None:
+        self.degrees[name] = degrees
         source = self.directory / f"{name}.yaml"
         source.write_text("{}")
         self.store.add(
@@ -89,10 +94,14 @@ class Scene:
             self.pool.wait = plain_wait  # type: ignore[method-assign]
         return self.states()
 
-    def expect(self, task: QueuedTask) -> float:
+    def expect(self, task: QueuedTask) -> tuple[TaskOption, ...]:
         if task.name == "unfit":
             raise InputError(Problem(where="unfit", found="80 GiB", allowed="16 GiB", hint="Choose a smaller model."))
-        return max(self.pool.seconds[task.name] - self.pool.done[task.name], 1e-3)
+        left = self.pool.seconds[task.name] - self.pool.done[task.name]
+        if not self.pool.done[task.name] and task.expected_seconds is not None:
+            left = task.expected_seconds
+        degrees = self.degrees.get(task.name, (1,))
+        return tuple(TaskOption(num_gpus=degree, seconds=max(left, 1e-3) / degree) for degree in degrees)
 
     def states(self) -> dict[str, TaskState]:
         return {task.name: task.state for task in self.store.tasks()}

@@ -37,6 +37,7 @@ class FakeWorker:
     task: str | None = None
     is_silent: bool = False
     is_still: bool = False
+    also: tuple[int, ...] = ()
 
 
 @dataclass
@@ -70,19 +71,23 @@ class FakePool:
     def slots(self) -> tuple[Slot, ...]:
         return tuple(self.all_slots.values())
 
-    def start(self, slot_id: int) -> None:
-        assert slot_id not in self.workers
+    def start(self, slot_id: int, *, also: Sequence[int] = ()) -> None:
+        for each in (slot_id, *also):
+            assert each not in self.workers
+            assert not any(each in worker.also for worker in self.workers.values()), "a device has one worker"
         if slot_id in self.unstartable:
             self.pending.append(WorkerDied(slot_id=slot_id, reason="no such device"))
             return
-        self.workers[slot_id] = FakeWorker(ready_at=self.clock.monotonic() + self.start_seconds)
+        ready_at = self.clock.monotonic() + self.start_seconds
+        self.workers[slot_id] = FakeWorker(ready_at=ready_at, also=tuple(also))
 
     def send(self, slot_id: int, message: Message) -> None:
         worker = self.workers.get(slot_id)
         if worker is None or worker.is_silent:
             return
-        match read_message(message):
+        match order := read_message(message):
             case RunTask(task=task):
+                assert (order.options["num_ranks"] or 1) == 1 + len(worker.also)
                 self.started.append((self.clock.monotonic(), slot_id, task))
                 if self.failures.get(task):
                     text = self.failures[task].pop(0)
@@ -102,7 +107,8 @@ class FakePool:
 
     def lose(self, slot_ids: Sequence[int]) -> None:
         for slot_id in slot_ids:
-            del self.workers[slot_id], self.all_slots[slot_id]
+            self.workers.pop(slot_id, None)
+            del self.all_slots[slot_id]
         self.pending.append(SlotsLost(slot_ids=tuple(slot_ids), reason="node lost"))
 
     def gain(self, slot_id: int) -> None:
@@ -135,14 +141,19 @@ class FakePool:
                 self._say(slot_id, Heartbeat())
                 continue
             if not worker.is_still:
-                self.done[task] += seconds
+                # perfect scaling: as many seconds of work as it has devices
+                self.done[task] += seconds * (1 + len(worker.also))
             left = self.seconds[task] - self.done[task]
             still = 1e9 if worker.is_still else 0.0
             steps = int(100 * self.done[task])
             self._say(
                 slot_id,
                 Heartbeat(
-                    task=task, phase="training", seconds_left=max(left, 0.0), steps_done=steps, still_seconds=still
+                    task=task,
+                    phase="training",
+                    seconds_left=max(left, 0.0) / (1 + len(worker.also)),
+                    steps_done=steps,
+                    still_seconds=still,
                 ),
             )
             if left <= 1e-9:

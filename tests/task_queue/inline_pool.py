@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cohort.cluster.worker_pool import Message, PoolEvent, Slot, WorkerMessage
@@ -31,7 +32,7 @@ class InlinePool:
     def slots(self) -> tuple[Slot, ...]:
         return self._slots
 
-    def start(self, slot_id: int) -> None:
+    def start(self, slot_id: int, *, also: Sequence[int] = ()) -> None:
         self._say(slot_id, Ready(process_id=0))
 
     def send(self, slot_id: int, message: Message) -> None:

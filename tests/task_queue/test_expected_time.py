@@ -32,15 +32,40 @@ def queued(folder: Path, runs: Path, **sections: object) -> QueuedTask:
 
 def test_longer_tasks_are_expected_to_take_longer(folder: Path, tmp_path: Path) -> None:
     expect = ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(2, num_threads=1)))
-    short, long = (expect(queued(folder, tmp_path, training={"max_steps": steps})) for steps in (8, 800))
-    assert 0 < short < long
+    (short,), (long,) = (expect(queued(folder, tmp_path, training={"max_steps": steps})) for steps in (8, 800))
+    assert 0 < short.seconds < long.seconds
+
+
+def test_a_task_may_have_several_slots_where_the_queue_allows_it(folder: Path, tmp_path: Path) -> None:
+    task, hardware = queued(folder, tmp_path), hardware_of_slots(cpu_slots(2, num_threads=1))
+    expect = ExpectedTime(tmp_path, hardware, slots_of_node=3, most_gpus=4)
+    one, two = expect(task)
+    assert (one.num_gpus, two.num_gpus) == (1, 2)
+    assert two.seconds < one.seconds
+    # what was predicted when it was added stands, as long as it is about the same numbers of slots
+    known = replace(task, options=(replace(one, seconds=9.0), replace(two, seconds=7.0)))
+    assert expect(known) == known.options
+    (alone,) = ExpectedTime(tmp_path, hardware)(known)
+    assert alone == one
+
+
+def test_tasks_of_a_queue_of_an_earlier_version_keep_their_slot_and_their_prediction(
+    folder: Path, tmp_path: Path
+) -> None:
+    task = replace(queued(folder, tmp_path), expected_seconds=77.0)
+    (option,) = ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(2, num_threads=1)))(task)
+    assert (option.num_gpus, option.seconds) == (1, 77.0)
 
 
 def test_a_task_that_has_begun_says_itself_what_is_left(folder: Path, tmp_path: Path) -> None:
     task = queued(folder, tmp_path)
     tune(tiny_task(folder), tmp_path / task.name)
     expect = ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(1, num_threads=1)))
-    assert expect(task) == 0.0
+    (option,) = expect(task)
+    assert option.seconds == pytest.approx(0.0, abs=0.01)
+    # a run that is resumed on two slots takes a share of the time
+    several = ExpectedTime(tmp_path, hardware_of_slots(cpu_slots(2, num_threads=1)), slots_of_node=2, most_gpus=2)
+    assert [option.num_gpus for option in several(task)] == [1, 2]
 
 
 def test_a_task_that_fits_no_slot_is_refused(folder: Path, tmp_path: Path) -> None:

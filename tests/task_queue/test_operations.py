@@ -9,6 +9,7 @@ import pytest
 from cohort.core.clock import ManualClock
 from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.runs.lock import RunLock
+from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.operations import enqueue, remove_from_queue, work_off
 from cohort.task_queue.records import QueuedTask, TaskState
 from cohort.task_queue.store import find_queue, open_queue, queue_holder
@@ -19,10 +20,10 @@ def queued(*names: str) -> list[QueuedTask]:
     return [QueuedTask(name=n, source=f"/{n}.yaml", task={}, digests={}, priority=0, added_at="") for n in names]
 
 
-def refuse_large(task: QueuedTask) -> float:
+def refuse_large(task: QueuedTask) -> tuple[TaskOption, ...]:
     if task.name.startswith("large"):
         raise InputError(Problem(where=task.name, found="80 GiB", allowed="16 GiB", hint="Choose a smaller model."))
-    return 5.0
+    return (TaskOption(num_gpus=1, seconds=5.0),)
 
 
 def test_all_tasks_are_added_or_none(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from cohort.scheduling.placement.cluster_events import (
     TaskReestimated,
     TaskWithdrawn,
 )
-from cohort.scheduling.placement.records import Cluster
+from cohort.scheduling.placement.records import Cluster, TaskOption
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.messages import Heartbeat
 from cohort.task_queue.progress import SilentQueueWatcher
@@ -42,10 +42,10 @@ class Scene:
         )
         self.seconds = {"a": 100.0, "b": 10.0}
 
-    def expect(self, task: QueuedTask) -> float:
+    def expect(self, task: QueuedTask) -> tuple[TaskOption, ...]:
         if task.name not in self.seconds:
             raise InputError(Problem(where=task.name, found="80 GiB", allowed="16 GiB", hint="Choose a smaller model."))
-        return self.seconds[task.name]
+        return (TaskOption(num_gpus=1, seconds=self.seconds[task.name]),)
 
     def plan(self) -> None:
         events, self.states.events = self.states.events, []

@@ -18,7 +18,7 @@ from cohort.runs.directory import RunDirectory
 from cohort.runs.results.task_result import TaskResult, TasksFailedError, read_task_result
 from cohort.task_queue.expected_time import ExpectedTime
 from cohort.task_queue.operations import enqueue, work_off
-from cohort.task_queue.pool import PoolRequest, open_pool
+from cohort.task_queue.pool import PoolRequest, most_slots_of_node, open_pool
 from cohort.task_queue.progress import QueueProgress
 from cohort.task_queue.records import TaskState
 from cohort.task_queue.settings import DispatcherSettings
@@ -99,7 +99,7 @@ def run_as_queue(
     num_gpus: int,
     conduct: Conduct,
 ) -> dict[str, CohortError]:
-    """Tune checked tasks on ``num_gpus`` GPUs, one on each; return what went wrong, by task name.
+    """Tune checked tasks on ``num_gpus`` GPUs, each on as many as it asks for; return what went wrong, by task name.
 
     Raises:
         InputError: there are fewer GPUs, a task fits none, or there are callbacks.
@@ -113,7 +113,7 @@ def run_as_queue(
     files = {name: file.with_rows_in(rows[name]) for name, file in files.items()}
     for name, file in files.items():
         write_given_rows(file, rows[name])
-    expect = ExpectedTime(directory, hardware)
+    expect = ExpectedTime(directory, hardware, slots_of_node=most_slots_of_node(pool))
     enqueue([submission_of(name, file, clock=clock) for name, file in files.items()], directory, expect=expect)
     settings = DispatcherSettings(options=conduct.options or RunOptions())
     with watching(progress=False, watcher=conduct.watcher) as shown:

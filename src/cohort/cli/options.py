@@ -16,6 +16,7 @@ __all__ = [
     "JsonOption",
     "MaxNewTokensOption",
     "LostGpuOption",
+    "MaxGpusOption",
     "ModelOption",
     "QueueDirOption",
     "RunDirArgument",
@@ -64,6 +65,16 @@ LostGpuOption = Annotated[
     typer.Option(
         "--on-lost-gpu",
         help="If the process of a GPU dies: stop with an error, or go on from the last checkpoint.",
+    ),
+]
+MaxGpusOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-gpus-per-task",
+        metavar="N",
+        help="Most GPUs (CPU workers) of one task; `num_gpus: auto` gets 1, 2, 4 ... as plans need.  "
+        "[default: what the task says, auto is 1]",
+        show_default=False,
     ),
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]

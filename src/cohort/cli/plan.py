@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cohort.cli.exits import exits
-from cohort.cli.options import DebugOption, JsonOption
+from cohort.cli.options import DebugOption, JsonOption, MaxGpusOption
 
 __all__ = ["plan"]
 
@@ -24,10 +24,6 @@ DryRun = Annotated[
     typer.Option(
         "--dry-run", metavar="HARDWARE", help="Plan for GPUs that are not here: 8xH200, 2x8xH100 (two nodes)."
     ),
-]
-MaxGpus = Annotated[
-    int,
-    typer.Option("--max-gpus-per-task", metavar="N", help="Let the plan give one task up to N GPUs (prediction only)."),
 ]
 Simulate = Annotated[bool, typer.Option("--simulate", help="Also simulate the plan, with early exits.")]
 Exits = Annotated[
@@ -50,7 +46,7 @@ def plan(
     gpus: Gpus = None,
     workers: Workers = None,
     dry_run: DryRun = None,
-    max_gpus_per_task: MaxGpus = 1,
+    max_gpus_per_task: MaxGpusOption = None,
     simulate: Simulate = False,
     exit_shares: Exits = None,
     packs: Packs = False,
@@ -79,7 +75,7 @@ def plan(
         shares = exit_shares_of(named, exit_shares, where="--exits") if simulate else {}
         planned = plan_tasks(named, choice, most_gpus=max_gpus_per_task)
         simulation = simulate_plan(planned, exit_shares=shares) if simulate else None
-        packed = plan_task_packs(planned, most_gpus=max_gpus_per_task) if packs else ()
+        packed = plan_task_packs(planned, most_gpus=max_gpus_per_task or 1) if packs else ()
         if output is not None:
             write_plan_page(output, planned, simulation=simulation)
         if as_json:

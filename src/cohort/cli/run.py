@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from cohort.cli.exits import EXIT_FAILED, exits
-from cohort.cli.options import DebugOption, JsonOption, QueueDirOption
+from cohort.cli.options import DebugOption, JsonOption, MaxGpusOption, QueueDirOption
 
 if TYPE_CHECKING:
     from cohort.cluster.worker_pool import WorkerPool
-    from cohort.task_queue.records import QueuedTask
+    from cohort.scheduling.cost.hardware import Hardware
+    from cohort.task_queue.expected_time import ExpectedTime
 
 __all__ = ["continue_queue", "run"]
 
@@ -29,11 +29,9 @@ def run(
         typer.Argument(metavar="TASK.yaml...", help="Task files; none continues the queue.", show_default=False),
     ] = None,
     output: QueueDirOption = Path("runs"),
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", help="GPUs to use, one task on each.  [default: all]")
-    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", metavar="N", help="GPUs to use.  [default: all]")] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Run on the CPU instead, N tasks at a time.")
+        int | None, typer.Option("--workers", metavar="N", help="Run on the CPU instead, on N workers.")
     ] = None,
     ray: Annotated[
         str | None,
@@ -43,6 +41,7 @@ def run(
         Policy,
         typer.Option("--policy", help="The shortest plan found; or first come, shortest or longest first, to compare."),
     ] = "planned",
+    max_gpus_per_task: MaxGpusOption = None,
     keep_open: Annotated[
         bool, typer.Option("--keep-open", help="Wait for `cohort queue add` when all tasks have ended.")
     ] = False,
@@ -60,14 +59,11 @@ def run(
     with exits(as_json=as_json, debug=debug, resume=output):
         from cohort.core.errors import InputError, Problem
         from cohort.machine.local_slots import refuse_more_workers_than_cores
-        from cohort.task_queue.expected_time import ExpectedTime
         from cohort.task_queue.operations import add_to_queue
         from cohort.task_queue.pool import PoolRequest, open_pool
         from cohort.task_queue.store import find_queue, queue_holder
 
-        if stall_limit <= 0:
-            hint = "Leave the option out."
-            raise InputError(Problem(where="--stall-limit", found=f"{stall_limit:g}", allowed="above 0", hint=hint))
+        _refuse_numbers(stall_limit=stall_limit, max_gpus_per_task=max_gpus_per_task)
         if not tasks and not find_queue(output):
             hint = "Name the task files: cohort run TASK.yaml ..."
             raise InputError(Problem(where="cohort run", found="no task", allowed="one or more task files", hint=hint))
@@ -79,10 +75,15 @@ def run(
         places = PoolRequest(gpus=gpus, workers=workers, ray=ray)
         # before the tasks are added: without a usable GPU nothing is written
         pool, hardware = open_pool(places, output)
-        expect = ExpectedTime(output, hardware)
+        expect = _expected_time(output, pool, hardware, most_gpus=max_gpus_per_task)
         if tasks:
             add_to_queue(tasks, output, expect=expect)
-        request = {**places.to_json(), "policy": policy, "stall_limit": stall_limit}
+        request = {
+            **places.to_json(),
+            "policy": policy,
+            "stall_limit": stall_limit,
+            "max_gpus_per_task": max_gpus_per_task,
+        }
         _run_queue(output, pool, expect=expect, request=request, keep_open=keep_open, as_json=as_json)
 
 
@@ -102,7 +103,6 @@ def _add_to_running_queue(tasks: list[Path], directory: Path, *, as_json: bool) 
 def continue_queue(directory: Path, *, as_json: bool) -> None:
     """Run the queue in ``directory`` with the settings of the last ``cohort run``."""
     from cohort.machine.local_slots import num_cores
-    from cohort.task_queue.expected_time import ExpectedTime
     from cohort.task_queue.pool import PoolRequest, open_pool
     from cohort.task_queue.store import open_queue, queue_holder
 
@@ -118,16 +118,38 @@ def continue_queue(directory: Path, *, as_json: bool) -> None:
         print(f"note: {cores} of {places.workers} workers, as there are no more CPU cores here", file=sys.stderr)
         places = replace(places, workers=cores)
     pool, hardware = open_pool(places, directory)
-    expect = ExpectedTime(directory, hardware)
+    expect = _expected_time(directory, pool, hardware, most_gpus=request.get("max_gpus_per_task"))
     request = {**places.to_json(), **request}
     _run_queue(directory, pool, expect=expect, request=request, keep_open=False, as_json=as_json)
+
+
+def _refuse_numbers(*, stall_limit: float, max_gpus_per_task: int | None) -> None:
+    from cohort.core.errors import InputError, Problem
+
+    found = []
+    if stall_limit <= 0:
+        found.append(("--stall-limit", f"{stall_limit:g}", "above 0"))
+    if max_gpus_per_task is not None and max_gpus_per_task < 1:
+        found.append(("--max-gpus-per-task", str(max_gpus_per_task), "1 or more"))
+    if found:
+        hint = "Leave the option out."
+        raise InputError(
+            [Problem(where=where, found=value, allowed=allowed, hint=hint) for where, value, allowed in found]
+        )
+
+
+def _expected_time(directory: Path, pool: WorkerPool, hardware: Hardware, *, most_gpus: int | None) -> ExpectedTime:
+    from cohort.task_queue.expected_time import ExpectedTime
+    from cohort.task_queue.pool import most_slots_of_node
+
+    return ExpectedTime(directory, hardware, slots_of_node=most_slots_of_node(pool), most_gpus=most_gpus)
 
 
 def _run_queue(
     directory: Path,
     pool: WorkerPool,
     *,
-    expect: Callable[[QueuedTask], float],
+    expect: ExpectedTime,
     request: dict[str, Any],
     keep_open: bool,
     as_json: bool,

@@ -80,6 +80,13 @@ def forget_threads_of_pool() -> None:
             os.environ.pop(name, None)
 
 
+def _together(slots: Sequence[LocalSlot]) -> Mapping[str, str]:
+    """Return the environment of a worker that has the devices of several slots, in their order."""
+    # the number of threads stays that of one slot: the worker starts a process for each further device
+    visible = ",".join(name for slot in slots if (name := slot.environment.get("CUDA_VISIBLE_DEVICES", "")))
+    return {**slots[0].environment, "CUDA_VISIBLE_DEVICES": visible}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Worker:
     process: subprocess.Popen[bytes]
@@ -112,7 +119,7 @@ class LocalPool:
         worker = self._workers.get(slot_id)
         return None if worker is None else worker.process.pid
 
-    def start(self, slot_id: int) -> None:
+    def start(self, slot_id: int, *, also: Sequence[int] = ()) -> None:
         if slot_id in self._workers:
             raise RuntimeError(f"slot {slot_id} already has a worker")
         self._log_directory.mkdir(parents=True, exist_ok=True)
@@ -125,7 +132,7 @@ class LocalPool:
             with log.open("ab") as stream, theirs:
                 process = subprocess.Popen(
                     command,
-                    env={**os.environ, **self._slots[slot_id].environment},
+                    env={**os.environ, **_together([self._slots[each] for each in (slot_id, *also)])},
                     stdin=subprocess.DEVNULL,
                     stdout=stream,
                     stderr=stream,

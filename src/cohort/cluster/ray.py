@@ -101,12 +101,13 @@ class _Executor:
 
 @dataclass(frozen=True, kw_only=True)
 class _RaySlot:
-    """A slot, the node it is on, and its actor once a worker was started."""
+    """A slot, the node it is on, and its actor once a worker was started, with its own and others' devices."""
 
     slot: Slot
     node_id: str
     group: Any = None
     actor: Any = None
+    num_devices: int = 1
 
 
 class RayPool:
@@ -148,27 +149,36 @@ class RayPool:
     def slots(self) -> tuple[Slot, ...]:
         return tuple(ray_slot.slot for ray_slot in self._ray_slots.values())
 
-    def start(self, slot_id: int) -> None:
-        """Begin a worker in a slot that has none; Ray places its actor on the slot's node."""
+    def start(self, slot_id: int, *, also: Sequence[int] = ()) -> None:
+        """Begin a worker in a slot that has none; Ray places its actor, with all of its devices, on the slot's node."""
         ray_slot = self._ray_slots.get(slot_id)
         if ray_slot is None:
             # its node was lost in the meantime; that event takes the slot away
             return
+        count = 1 + len(also)
+        if ray_slot.actor is not None and ray_slot.num_devices != count:
+            # an actor keeps the devices it was made with
+            self._forget(slot_id)
+            ray_slot = self._ray_slots[slot_id]
         if ray_slot.actor is None:
-            resources = {"CPU": float(self._cpus), **({"GPU": 1.0} if self._on_gpu else {})}
+            # actors that wait in the other slots for workers hold what this one needs
+            for other in also:
+                if other in self._ray_slots:
+                    self._forget(other)
+            resources = {"CPU": float(count * self._cpus), **({"GPU": float(count)} if self._on_gpu else {})}
             groups = importlib.import_module("ray.util.placement_group")
             strategies = importlib.import_module("ray.util.scheduling_strategies")
             group = groups.placement_group([resources], strategy="STRICT_PACK", _soft_target_node_id=ray_slot.node_id)
             executor = self._ray.remote(_Executor).options(
-                num_cpus=self._cpus,
-                num_gpus=1 if self._on_gpu else 0,
+                num_cpus=count * self._cpus,
+                num_gpus=count if self._on_gpu else 0,
                 # the dispatcher restarts workers itself, and counts their deaths
                 max_restarts=0,
                 scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(placement_group=group),
             )
             actor = executor.remote(self._local_slot(ray_slot.slot), self._target, str(self._log_directory))
             ray_slot = self._ray_slots[slot_id] = _RaySlot(
-                slot=ray_slot.slot, node_id=ray_slot.node_id, group=group, actor=actor
+                slot=ray_slot.slot, node_id=ray_slot.node_id, group=group, actor=actor, num_devices=count
             )
             self._waiting[actor.wait.remote()] = slot_id
         ray_slot.actor.start.remote()

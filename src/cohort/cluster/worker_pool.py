@@ -87,8 +87,12 @@ class WorkerPool(Protocol):
         """Return the present slots."""
         ...
 
-    def start(self, slot_id: int) -> None:
-        """Begin a worker in a slot that has none. Where it cannot begin, its death is the event."""
+    def start(self, slot_id: int, *, also: Sequence[int] = ()) -> None:
+        """Begin a worker in a slot that has none. Where it cannot begin, its death is the event.
+
+        Args:
+            also: Slots of the same node without workers, whose devices this one gets besides those of its own slot.
+        """
         ...
 
     def send(self, slot_id: int, message: Message) -> None:

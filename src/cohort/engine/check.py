@@ -162,10 +162,10 @@ def check_task(task: TaskFile, *, max_problems: int | None = None) -> CheckRepor
 def _outlook(
     task: TaskFile, inputs: TaskInputs, machine: Machine, *, trials: TrialProposals, plan: EvaluationPlan
 ) -> Outlook:
-    num_gpus, hardware = max(1, machine.num_gpus), hardware_of(machine)
+    hardware = hardware_of(machine)
     time: TimeParts | None = None
     try:
-        time = estimate_task(task, hardware, inputs=inputs, most_gpus=num_gpus).options[0].time
+        time = estimate_task(task, hardware, inputs=inputs).options[0].time
     except InputError:
         # the memory limit was checked before; this estimate is from above and may refuse what a run accepts
         if least_weight_bytes(task, inputs.config, machine) >= hardware.memory_bytes:
@@ -174,7 +174,7 @@ def _outlook(
     # what trials end before their last step besides the selection is unknown before they train
     kept = settings.kept_share + (1 - settings.kept_share) * settings.warmup_fraction
     fixed = 0.0 if time is None else time.start + time.rest
-    work = 0.0 if time is None else time.shortened / num_gpus
+    work = 0.0 if time is None else time.shortened
     return Outlook(
         steps_per_trial=_span(trial.spec.num_steps for trial in trials.first),
         tokens_per_trial=_span(trial.planned_tokens for trial in trials.first),

@@ -18,6 +18,7 @@ import torch
 
 from cohort.core.cache_directory import default_cache_directory
 from cohort.core.errors import CohortError
+from cohort.core.parent_death import die_with_parent
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
 from cohort.parallel.rank_executor import RankExecutor
@@ -102,6 +103,8 @@ def main() -> None:
     # the terminal's signals are for rank 0, which stops its ranks at a step boundary
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # a closed connection is noticed between two commands only, and a GPU must be free once rank 0 is gone
+    die_with_parent()
     channel = Channel(Connection(int(sys.argv[1])))
     with contextlib.suppress(EOFError, OSError):
         setup: RankSetup = channel.receive()

@@ -99,26 +99,26 @@ def load_tasks(paths: Sequence[Path], *, repeat: int = 1) -> tuple[NamedTask, ..
     return tuple(replace(task, name=f"{task.name}-{number}") for number in range(1, repeat + 1) for task in found)
 
 
-def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: int = 1) -> TaskPlan:
+def plan_tasks(tasks: Sequence[NamedTask], choice: ClusterChoice, *, most_gpus: int | None = None) -> TaskPlan:
     """Estimate and place ``tasks``; code that shares nothing with the solver checks the plan.
 
     Args:
-        most_gpus: Largest number of GPUs one task may be given.
+        most_gpus: Most GPUs that one task may be given; None: what its file says, and one for ``auto``.
 
     Raises:
         InputError: every task that fits no device or has wrong inputs.
     """
     problems: list[Problem] = []
-    if most_gpus < 1:
+    if most_gpus is not None and most_gpus < 1:
         hint = "Leave it out, or write 1."
         problems.append(Problem(where="--max-gpus-per-task", found=str(most_gpus), allowed="1 or more", hint=hint))
     # --repeat plans one file many times, and an estimate reads its data and model
     by_path: dict[Path, TaskEstimate] = {}
     # a task never spans nodes
-    most = min(most_gpus, max(len(node) for node in choice.cluster.nodes.values()))
+    largest = max(len(node) for node in choice.cluster.nodes.values())
     for task in {task.path: task for task in tasks}.values():
         try:
-            by_path[task.path] = estimate_task(task.file, choice.hardware, most_gpus=most)
+            by_path[task.path] = estimate_task(task.file, choice.hardware, most_gpus=most_gpus, gpus_of_node=largest)
         except InputError as error:
             problems += [_with_file(problem, task, len(tasks)) for problem in error.problems]
     if problems:
@@ -178,6 +178,7 @@ def _task_json(planned: TaskPlan, task: NamedTask) -> dict[str, Any]:
         "options": [
             {
                 "num_gpus": option.num_gpus,
+                "strategy": option.strategy,
                 "seconds": option.seconds,
                 **{
                     f"{part}_seconds": getattr(option.time, part)

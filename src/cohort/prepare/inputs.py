@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cohort.adapters.layout import AdapterLayout
 from cohort.core.errors import InputError, Problem
 from cohort.core.setting_fields import setting_fields
@@ -162,15 +164,23 @@ def read_inputs(
 
 
 def read_inputs_and_machine(
-    task: TaskFile, *, max_problems: int | None = _LISTED_PROBLEMS, also: Sequence[Problem] = ()
+    task: TaskFile,
+    *,
+    max_problems: int | None = _LISTED_PROBLEMS,
+    also: Sequence[Problem] = (),
+    num_ranks: int | None = None,
 ) -> tuple[TaskInputs, Machine]:
     """Choose the device that ``task`` trains on here and read its inputs; the arguments are those of read_inputs.
+
+    Args:
+        num_ranks: Processes that train, on a GPU each unless the task is for the CPU; None: as the task says.
 
     Raises:
         InputError: there is no such device, and every problem of :func:`read_inputs`.
     """
+    on_gpu = task.num_gpus != 0 and torch.cuda.is_available()
     try:
-        machine = machine_of(task)
+        machine = machine_of(task, num_gpus=num_ranks if on_gpu else None)
     except InputError as error:
         # raises this problem together with those of the inputs
         read_inputs(task, max_problems=max_problems, also=[*also, *error.problems])

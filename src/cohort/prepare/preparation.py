@@ -230,13 +230,14 @@ def prepare(
     """
     started = clock.monotonic()
     say("reading and tokenising the data")
-    inputs, machine = read_inputs_and_machine(task, also=also)
+    num_ranks = request.num_ranks if request else None
+    inputs, machine = read_inputs_and_machine(task, also=also, num_ranks=num_ranks)
     data, tokenised = inputs.data, clock.monotonic()
     say(f"loading {task.model_name_or_path}")
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train)
     specs, layout = proposals.largest(), inputs.layout
-    num_ranks = (request.num_ranks if request else None) or max(1, machine.num_gpus)
+    num_ranks = num_ranks or max(1, machine.num_gpus)
     decoder, weights, placed = _load(task, inputs, machine, backbone, specs=specs, num_ranks=num_ranks, say=say)
     loaded = clock.monotonic()
     memory = backbone.memory if backbone else plan_memory(

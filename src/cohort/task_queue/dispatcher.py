@@ -8,8 +8,8 @@ and the run directories, so a dispatcher may die at any moment.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cohort.cluster.worker_pool import (
@@ -27,6 +27,7 @@ from cohort.core.units import counted
 from cohort.runs.directory import RunDirectory
 from cohort.scheduling.placement.cluster_events import GpusGained, TaskReestimated
 from cohort.scheduling.placement.records import Cluster
+from cohort.task_queue.gangs import Gangs
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.messages import (
     Heartbeat,
@@ -41,7 +42,7 @@ from cohort.task_queue.messages import (
     read_message,
 )
 from cohort.task_queue.progress import QueueWatcher, view_queue
-from cohort.task_queue.records import QueuedTask, RunStretch, TaskState
+from cohort.task_queue.records import Expecting, RunStretch, TaskState
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
@@ -64,7 +65,7 @@ class Dispatcher:
         pool: WorkerPool,
         *,
         directory: Path,
-        expect: Callable[[QueuedTask], float],
+        expect: Expecting,
         watcher: QueueWatcher,
         settings: DispatcherSettings | None = None,
         clock: Clock | None = None,
@@ -76,7 +77,8 @@ class Dispatcher:
             store: The queue; the caller holds its lock.
             pool: Where workers run; closed at the end.
             directory: The queue's directory, which holds the run directories.
-            expect: Returns the seconds a task has left at worst; raises InputError for a task that cannot run here.
+            expect: Returns the numbers of slots a task may have and its seconds on each at worst; raises InputError for
+                a task that cannot run here.
             stop: Set by the caller to make all tasks save their state and stop.
         """
         self._store, self._pool, self._directory, self._watcher = store, pool, directory, watcher
@@ -85,8 +87,15 @@ class Dispatcher:
         self._log = QueueLog(store, clock=clock or SystemClock(), watcher=watcher)
         self._slots = {slot.slot_id: WorkerSlot(slot=slot) for slot in pool.slots()}
         self._replanner = Replanner(Cluster(nodes=_by_node(pool.slots())), policy=settings.policy)
+        self._gangs = Gangs(self._slots, pool, now=lambda: self._log.now)
         self._task_states = TaskStates(
-            store, self._log, self._replanner, directory=directory, expect=expect, settings=settings
+            store,
+            self._log,
+            self._replanner,
+            directory=directory,
+            expect=expect,
+            settings=settings,
+            can_grow=pool.can_grow,
         )
         self._looked_at = self._updated_at = float("-inf")
         self._waited_for: set[str] = set()
@@ -112,7 +121,7 @@ class Dispatcher:
         try:
             self._task_states.recover()
             for slot in self._slots.values():
-                self._start_worker(slot)
+                self._gangs.start(slot)
             while not self._is_over():
                 if self._stop.is_set():
                     self._stop_all()
@@ -137,6 +146,7 @@ class Dispatcher:
             self._log.note_presence()
             self._task_states.look_at_queue()
         self._plan()
+        self._gangs.settle(self._replanner.gang_in)
         for slot in self._slots.values():
             self._follow_plan(slot)
         if self._log.now - self._updated_at >= _SECONDS_BETWEEN_UPDATES:
@@ -178,7 +188,7 @@ class Dispatcher:
                 self._log.decide("worker", text=f"slots joined: {', '.join(slot.device for slot in event.slots)}")
                 for slot in event.slots:
                     self._slots[slot.slot_id] = WorkerSlot(slot=slot)
-                    self._start_worker(self._slots[slot.slot_id])
+                    self._gangs.start(self._slots[slot.slot_id])
                     gained = GpusGained(at_seconds=self._log.now, node=slot.node, gpu_ids=(slot.slot_id,))
                     self._task_states.events.append(gained)
 
@@ -186,7 +196,7 @@ class Dispatcher:
         now = slot.last_message_at = self._log.now
         # a report about another task than the slot's is late: the slot was taken from that task in the meantime
         match report:
-            case Ready():
+            case Ready() if slot.state is WorkerSlotState.STARTING:
                 slot.enter(WorkerSlotState.IDLE, now=now)
                 self._was_ready = True
             case Heartbeat():
@@ -209,7 +219,10 @@ class Dispatcher:
     def _replace_worker(self, slot: WorkerSlot, reason: str) -> None:
         reason = f"{slot.kill_reason}, {reason}" if slot.kill_reason else reason
         task, state = slot.task, slot.state
-        self._log.decide("worker", task=task or "", text=f"the worker on {slot.slot.device} died: {reason}")
+        if state in (WorkerSlotState.CLEARING, WorkerSlotState.LOST):
+            self._gangs.emptied(slot)
+            return
+        self._log.decide("worker", task=task or "", text=f"the worker on {self._devices(slot)} died: {reason}")
         if task is not None:
             self._release(slot, outcome="its worker died")
             if state is WorkerSlotState.BUSY:
@@ -223,21 +236,23 @@ class Dispatcher:
                 [slot.slot.slot_id], f"{slot.deaths} workers in a row died before they could work: {reason}"
             )
         else:
-            self._start_worker(slot)
+            # the next turn starts another
+            self._gangs.emptied(slot)
 
     def _lose_slots(self, slot_ids: Sequence[int], reason: str) -> None:
         tasks = []
         for slot in (self._slots[slot_id] for slot_id in slot_ids):
-            if slot.task is not None:
-                tasks.append(slot.task)
-                self._release(slot, outcome="its slot was lost")
+            # with one slot of a gang its task is lost
+            holder = slot if slot.lent_to is None else self._slots[slot.lent_to]
+            if holder.task is not None:
+                tasks.append(holder.task)
+                self._release(holder, outcome="its slot was lost")
+            if holder is not slot and not holder.is_lost:
+                holder.enter(WorkerSlotState.CLEARING, now=self._log.now)
+                self._pool.kill(holder.slot.slot_id)
             slot.enter(WorkerSlotState.LOST, now=self._log.now)
+            self._gangs.emptied(slot)
         self._task_states.lost_slots(tuple(slot_ids), tasks, reason=reason)
-
-    def _start_worker(self, slot: WorkerSlot) -> None:
-        slot.kill_reason, slot.heartbeat = "", None
-        slot.enter(WorkerSlotState.STARTING, now=self._log.now)
-        self._pool.start(slot.slot.slot_id)
 
     def _release(self, slot: WorkerSlot, *, outcome: str) -> None:
         assert slot.task is not None, "a slot is released of the task it holds"
@@ -258,17 +273,20 @@ class Dispatcher:
         # ends move by seconds all the time: a plan that only follows them is recorded but not shown
         only_times = all(isinstance(event, TaskReestimated) for event in events)
         self._log.planned(changes, is_shown=not only_times or bool(changes.started or changes.evicted))
+        self._task_states.give_up_stranded()
         for task in changes.evicted:
             slots = [slot.slot.slot_id for slot in self._slots.values() if slot.task == task]
-            by = next((name for slot_id in slots if (name := self._replanner.wanted_in(slot_id))), "a more urgent task")
+            gang = [slot_id for leader in slots for slot_id in self._slots[leader].gang]
+            by = next((name for slot_id in gang if (name := self._replanner.wanted_in(slot_id))), "a more urgent task")
             if slots:
                 self._task_states.evicted(task, by=by)
 
     def _follow_plan(self, slot: WorkerSlot) -> None:
         wanted = None if slot.is_lost else self._replanner.wanted_in(slot.slot.slot_id)
-        if slot.state is WorkerSlotState.BUSY and slot.task != wanted:
+        has_devices = self._replanner.gang_in(slot.slot.slot_id) == slot.gang
+        if slot.state is WorkerSlotState.BUSY and not (slot.task == wanted and has_devices):
             self._ask_to_stop(slot)
-        elif slot.state is WorkerSlotState.IDLE and wanted is not None and self._is_free(wanted):
+        elif slot.state is WorkerSlotState.IDLE and has_devices and wanted is not None and self._is_free(wanted):
             self._begin(wanted, slot)
 
     def _ask_to_stop(self, slot: WorkerSlot) -> None:
@@ -298,18 +316,26 @@ class Dispatcher:
             return
         slot.task, slot.heartbeat = name, None
         slot.enter(WorkerSlotState.BUSY, now=self._log.now)
-        self._store.begin_stretch(
-            RunStretch(task=name, slot_id=slot.slot.slot_id, device=slot.slot.device, start_seconds=self._log.now)
-        )
-        self._task_states.begun(name, device=slot.slot.device)
+        for member in map(self._slots.__getitem__, slot.gang):
+            self._store.begin_stretch(
+                RunStretch(task=name, slot_id=member.slot.slot_id, device=member.slot.device, start_seconds=slot.since)
+            )
+        self._task_states.begun(name, device=self._devices(slot))
+        # one process for each device of a gang; a run that began on another number goes on with this one
+        options = self._settings.options
+        if slot.also:
+            options = replace(options, num_ranks=len(slot.gang))
         order = RunTask(
             task=name,
             source=task.source,
             resolved=task.task,
             run_directory=str(run_directory),
-            options=asdict(self._settings.options),
+            options=asdict(options),
         )
         self._pool.send(slot.slot.slot_id, as_message(order))
+
+    def _devices(self, slot: WorkerSlot) -> str:
+        return ", ".join(self._slots[slot_id].slot.device for slot_id in slot.gang)
 
     def _stop_all(self) -> None:
         self._log.decide("dispatcher", text="asked to stop: every task saves its state")

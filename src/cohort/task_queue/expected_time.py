@@ -1,47 +1,88 @@
-"""How long a task of a queue will hold its slot, predicted before it runs and when it resumes."""
+"""How long a task of a queue will hold its slots, predicted before it runs and when it resumes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from cohort.core.errors import CohortError
-from cohort.engine.estimate.estimate import estimate_task
+from cohort.engine.estimate.estimate import estimate_task, task_degrees
 from cohort.engine.estimate.task_costs import START_SECONDS
 from cohort.runs.directory import RunDirectory
 from cohort.runs.status import read_status
 from cohort.scheduling.cost.hardware import Hardware
+from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.records import QueuedTask
 from cohort.task_queue.submission import task_of
 
 __all__ = ["ExpectedTime"]
 
+# a TaskOption takes more than 0 seconds
+_LEAST_SECONDS = 1e-3
+
 
 class ExpectedTime:
-    """Predicts the tasks of one queue for workers that each have the same hardware."""
+    """Predicts the tasks of one queue for slots that all have the same hardware."""
 
-    def __init__(self, directory: Path, hardware: Hardware) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        hardware: Hardware,
+        *,
+        slots_of_node: int | None = None,
+        most_gpus: int | None = None,
+    ) -> None:
+        """Predict for slots with ``hardware`` each.
+
+        Args:
+            directory: The queue's.
+            slots_of_node: Slots of the largest machine: a task has all of its slots on one. None: enough.
+            most_gpus: Most slots of one task; None: what its file says, and one for ``auto``.
+        """
         self._directory, self._hardware = directory, hardware
+        self._slots_of_node, self._most_gpus = slots_of_node, most_gpus
 
-    def __call__(self, queued: QueuedTask) -> float:
-        """Return the seconds that a task has left; without early exit where it has not begun.
+    def __call__(self, queued: QueuedTask) -> tuple[TaskOption, ...]:
+        """Return what a task has left for each number of slots; without early exit where it has not begun.
 
         Raises:
-            InputError: something is wrong with the task's inputs, or it fits no slot.
+            InputError: something is wrong with the task's inputs, it fits no slot, or it asks for more than there are.
         """
-        # a run that has begun knows its own pace, and which trials have ended
-        left = self._seconds_left(queued.name)
-        if left is not None:
-            return left
         task = task_of(queued)
-        # an estimate starts a process for the task; here a worker starts once for all its tasks
-        return max(estimate_task(task, self._hardware).seconds - START_SECONDS, 1e-3)
+        degrees = task_degrees(task, most_gpus=self._most_gpus, gpus_of_node=self._slots_of_node)
+        # a run that has begun knows its own pace, and which trials have ended
+        left = self._left(queued.name)
+        if left is not None and len(degrees) == 1:
+            return (TaskOption(num_gpus=degrees[0], seconds=max(left[0], _LEAST_SECONDS)),)
+        options = queued.options
+        if not options and queued.expected_seconds is not None and degrees == (1,):
+            # queues of earlier versions gave each task one slot
+            options = (TaskOption(num_gpus=1, seconds=max(queued.expected_seconds, _LEAST_SECONDS)),)
+        # a queue that goes on may allow other numbers than when the task was added
+        if {option.num_gpus for option in options} != set(degrees):
+            estimate = estimate_task(task, self._hardware, most_gpus=self._most_gpus, gpus_of_node=self._slots_of_node)
+            # an estimate starts a process for the task; here a worker starts once for all its tasks
+            options = tuple(
+                TaskOption(num_gpus=option.num_gpus, seconds=max(option.seconds - START_SECONDS, _LEAST_SECONDS))
+                for option in estimate.options
+            )
+        if left is None:
+            return options
+        seconds, num_ranks = left
+        before = min(options, key=lambda option: abs(option.num_gpus - num_ranks)).seconds
+        return tuple(
+            TaskOption(num_gpus=option.num_gpus, seconds=max(seconds * option.seconds / before, _LEAST_SECONDS))
+            for option in options
+        )
 
-    def _seconds_left(self, name: str) -> float | None:
-        """Return what the run itself predicts; None where it has not begun or cannot say yet."""
+    def _left(self, name: str) -> tuple[float, int] | None:
+        """Return what the run itself predicts, and on how many devices; None where it has not begun or cannot say."""
         directory = RunDirectory(self._directory / name)
         if not directory.database.exists():
             return None
         try:
-            return read_status(directory).seconds_left
+            status = read_status(directory)
         except CohortError:
             return None
+        if status.seconds_left is None:
+            return None
+        return status.seconds_left, status.results.facts.sizes.num_ranks or 1

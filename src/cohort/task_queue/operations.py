@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from cohort.runs.directory import QUEUE_DATABASE, RunDirectory
 from cohort.runs.lock import RunLock
 from cohort.task_queue.dispatcher import Dispatcher
 from cohort.task_queue.progress import QueueWatcher, SilentQueueWatcher
-from cohort.task_queue.records import QueuedTask, TaskState
+from cohort.task_queue.records import Expecting, QueuedTask, TaskState
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import LOCK_NAME, QueueStore, find_queue, open_queue, queue_holder
 from cohort.task_queue.submission import read_submissions, task_of
@@ -31,7 +31,7 @@ def add_to_queue(
     files: Sequence[Path],
     directory: Path,
     *,
-    expect: Callable[[QueuedTask], float] | None = None,
+    expect: Expecting | None = None,
     clock: Clock | None = None,
 ) -> list[QueuedTask]:
     """Add tasks to the queue in ``directory``, which may be running, and return the added ones.
@@ -78,9 +78,7 @@ def _refuse_a_run(directory: Path) -> None:
         )
 
 
-def enqueue(
-    tasks: Sequence[QueuedTask], directory: Path, *, expect: Callable[[QueuedTask], float] | None = None
-) -> None:
+def enqueue(tasks: Sequence[QueuedTask], directory: Path, *, expect: Expecting | None = None) -> None:
     """Add tasks of new names to the queue in ``directory``; the arguments are those of :func:`add_to_queue`.
 
     Raises:
@@ -93,7 +91,7 @@ def enqueue(
         store.add(tasks)
 
 
-def _checked(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float] | None) -> list[QueuedTask]:
+def _checked(tasks: Sequence[QueuedTask], expect: Expecting | None) -> list[QueuedTask]:
     """Return the tasks, with their expected seconds where ``expect`` is given; raise every problem of their inputs."""
     problems: list[Problem] = []
     checked: list[QueuedTask] = []
@@ -103,7 +101,8 @@ def _checked(tasks: Sequence[QueuedTask], expect: Callable[[QueuedTask], float] 
                 read_inputs(task_of(task))
                 checked.append(task)
             else:
-                checked.append(replace(task, expected_seconds=expect(task)))
+                options = expect(task)
+                checked.append(replace(task, expected_seconds=options[0].seconds, options=options))
         except InputError as error:
             problems += error.problems
     if problems:
@@ -145,7 +144,7 @@ def work_off(
     directory: Path,
     pool: WorkerPool,
     *,
-    expect: Callable[[QueuedTask], float],
+    expect: Expecting,
     settings: DispatcherSettings | None = None,
     watcher: QueueWatcher | None = None,
     clock: Clock | None = None,

@@ -48,7 +48,7 @@ def write_queue_page(directory: Path) -> Path:
     now = facts.last_dispatcher_seconds or 0.0
     if is_worked_off and facts.began_at is not None:
         now = (datetime.now(UTC) - facts.began_at).total_seconds()
-    actual = [_ran(stretch, worked, now=now) for stretch in stretches]
+    actual = [_ran(gang, worked, now=now) for gang in _gangs(stretches)]
     planned = list(_planned(tasks, decisions, worked))
     path = directory / "report.html"
     reports = {task.name: f"{task.name}/report.html" for task in tasks}
@@ -90,33 +90,42 @@ def _planned(
     tasks: Sequence[QueuedTask], decisions: Sequence[TaskDecision], worked: Callable[[float], float]
 ) -> Iterator[TaskBar]:
     """Yield the first plan of each task."""
-    made: dict[str, float] = {}
+    made: dict[str, tuple[float, Sequence[int]]] = {}
     for decision in decisions:
         for placement in decision.numbers["placements"] if decision.kind == "plan" else ():
-            made.setdefault(placement["task"], decision.seconds)
+            made.setdefault(placement["task"], (decision.seconds, placement["slots"]))
     for task in tasks:
         if task.planned_slot is None or task.planned_start is None or task.planned_end is None:
             continue
         # a plan knows of no pauses, so its times count on from when it was made
-        at = made.get(task.name, 0.0)
+        at, slots = made.get(task.name, (0.0, (task.planned_slot,)))
         yield TaskBar(
             task=task.name,
-            gpu_ids=(task.planned_slot,),
+            gpu_ids=tuple(slots),
             start_seconds=worked(at) + task.planned_start - at,
             end_seconds=worked(at) + task.planned_end - at,
             note="first plan, without early exit",
         )
 
 
-def _ran(stretch: RunStretch, worked: Callable[[float], float], *, now: float) -> TaskBar:
+def _gangs(stretches: Sequence[RunStretch]) -> list[list[RunStretch]]:
+    """Return the stretches of each time that a task held slots: one for each slot."""
+    gangs: dict[tuple[str, float], list[RunStretch]] = {}
+    for stretch in stretches:
+        gangs.setdefault((stretch.task, stretch.start_seconds), []).append(stretch)
+    return list(gangs.values())
+
+
+def _ran(gang: Sequence[RunStretch], worked: Callable[[float], float], *, now: float) -> TaskBar:
+    stretch = gang[0]
     end = max(now, stretch.start_seconds) if stretch.end_seconds is None else stretch.end_seconds
     shape, words = _ENDINGS.get(stretch.outcome, _CUT_SHORT)
     return TaskBar(
         task=stretch.task,
-        gpu_ids=(stretch.slot_id,),
+        gpu_ids=tuple(each.slot_id for each in gang),
         start_seconds=worked(stretch.start_seconds),
         end_seconds=worked(end),
-        note=f"{stretch.device}: {stretch.outcome or words}",
+        note=f"{', '.join(each.device for each in gang)}: {stretch.outcome or words}",
         ending=shape,
     )
 

@@ -16,7 +16,7 @@ from cohort.machine.local_slots import choose_slots, hardware_of_slots, refuse_c
 from cohort.machine.machine import choose_machine
 from cohort.scheduling.cost.hardware import Hardware, known_gpu
 
-__all__ = ["WORKER_TARGET", "PoolRequest", "open_pool"]
+__all__ = ["WORKER_TARGET", "PoolRequest", "most_slots_of_node", "open_pool"]
 
 WORKER_TARGET = "cohort.task_queue.worker:serve"
 
@@ -26,7 +26,7 @@ class PoolRequest:
     """The devices a user asks for.
 
     Attributes:
-        gpus: GPUs to use at most, one task on each; None: all.
+        gpus: GPUs to use at most; None: all.
         workers: Workers on the CPU instead.
         ray: Address of a Ray cluster; None: this machine.
     """
@@ -57,6 +57,11 @@ def open_pool(request: PoolRequest, directory: Path) -> tuple[WorkerPool, Hardwa
     return LocalPool(slots, target=WORKER_TARGET, log_directory=logs), hardware_of_slots(slots)
 
 
+def most_slots_of_node(pool: WorkerPool) -> int:
+    """Return how many slots a task can have at the same time: those of the largest machine."""
+    return max(Counter(slot.node for slot in pool.slots()).values(), default=0)
+
+
 def _open_ray(address: str, request: PoolRequest, logs: Path) -> tuple[WorkerPool, Hardware]:
     from cohort.cluster.ray import RayPool, connect, gpu_names
 
@@ -79,7 +84,7 @@ def _open_ray(address: str, request: PoolRequest, logs: Path) -> tuple[WorkerPoo
         return pool, _least_of(names)
     # Ray tells cores and not speeds, so nodes are taken to be like this machine, shared by the workers of one node
     machine = choose_machine(0, where="num_gpus")
-    per_node = max(Counter(slot.node for slot in pool.slots()).values())
+    per_node = most_slots_of_node(pool)
     # RayPool reserves one CPU for a worker, which computes with one thread
     return pool, hardware_of(replace(machine, threads=1, memory_bytes=machine.memory_bytes // per_node))
 

@@ -133,8 +133,15 @@ def view_queue(
     for task in replanner.state.active if replanner is not None else ():
         expected[task.request.task_id] = (task.started_seconds, max(task.ends_seconds, now))
     stretches, worker_slots = store.stretches(), tuple(worker_slots)
-    devices = {slot.task: slot.slot.device for slot in worker_slots if slot.task}
-    devices |= {stretch.task: stretch.device for stretch in stretches if stretch.end_seconds is None}
+    by_id = {slot.slot.slot_id: slot for slot in worker_slots}
+    held: dict[str, dict[int, str]] = {}
+    for slot in worker_slots:
+        if slot.task:
+            held[slot.task] = {slot_id: by_id[slot_id].slot.device for slot_id in slot.gang}
+    for stretch in stretches:
+        if stretch.end_seconds is None:
+            held.setdefault(stretch.task, {})[stretch.slot_id] = stretch.device
+    devices = {task: ", ".join(names.values()) for task, names in held.items()}
     # a stretch without an end is a task that runs, also for a process that sees no slots
     tasks = tuple(
         _view_task(
@@ -151,8 +158,12 @@ def view_queue(
         now_seconds=now,
         tasks=tasks,
         slots=tuple(
-            SlotView(slot_id=slot.slot.slot_id, device=slot.slot.device, state=slot.state.value, task=slot.task or "")
+            SlotView(
+                slot_id=slot.slot.slot_id, device=slot.slot.device, state=worker.state.value, task=worker.task or ""
+            )
             for slot in worker_slots
+            # the worker that has its device
+            for worker in (slot if slot.lent_to is None else by_id[slot.lent_to],)
         ),
         end_seconds=max(max(ends), now) if ends else None,
         num_plans=num_plans,
@@ -187,5 +198,8 @@ def _view_task(
         expected_end=expected[1] if is_open else None,
         actual_start=stretches[0].start_seconds if stretches else None,
         actual_end=stretches[-1].end_seconds if stretches and not is_open else None,
-        held_seconds=sum(stretch.end_seconds - stretch.start_seconds for stretch in stretches if stretch.end_seconds),
+        # the slots of a gang are held at the same time
+        held_seconds=sum(
+            end - start for start, end in {(each.start_seconds, each.end_seconds) for each in stretches} if end
+        ),
     )

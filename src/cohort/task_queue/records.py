@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypedDict
 
-__all__ = ["QueueFactUpdates", "QueueFacts", "QueuedTask", "RunStretch", "TaskDecision", "TaskState"]
+from cohort.scheduling.placement.records import TaskOption
+
+__all__ = ["Expecting", "QueueFactUpdates", "QueueFacts", "QueuedTask", "RunStretch", "TaskDecision", "TaskState"]
 
 
 class TaskState(Enum):
@@ -70,7 +72,10 @@ class QueuedTask:
         is_withdrawn: The user wants it off the queue.
         expected_seconds: Predicted before it first ran, without early exit; None until then.
         attempts: Faults since it last made progress.
-        planned_slot, planned_start, planned_end: As in the first plan that held it; None before.
+        planned_slot, planned_start, planned_end: As in the first plan that held it; None before. Of several slots, the
+            first.
+        options: Numbers of slots it may have at the same time, and its seconds on each, before it first ran; empty
+            until then.
     """
 
     name: str
@@ -87,9 +92,14 @@ class QueuedTask:
     planned_slot: int | None = None
     planned_start: float | None = None
     planned_end: float | None = None
+    options: tuple[TaskOption, ...] = ()
 
 
-# a task has several where it gave way, its worker died or the queue was stopped
+Expecting = Callable[[QueuedTask], tuple[TaskOption, ...]]
+"""Returns the numbers of slots a task may have, fewest first, with the seconds it has left on each at worst."""
+
+
+# a task has several where it gave way, its worker died or the queue was stopped, and one for each slot of a gang
 @dataclass(frozen=True, kw_only=True)
 class RunStretch:
     """A stretch of time in which a task held a slot; ``outcome`` is empty while it lasts."""

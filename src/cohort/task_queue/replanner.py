@@ -78,5 +78,9 @@ class Replanner:
         """Return the task that the plan wants in a slot now."""
         return next((task.request.task_id for task in self.state.active if slot_id in task.gpu_ids), None)
 
+    def gang_in(self, slot_id: int) -> tuple[int, ...]:
+        """Return all slots of the task that the plan wants in a slot now; none where it wants none."""
+        return next((task.gpu_ids for task in self.state.active if slot_id in task.gpu_ids), ())
+
     def is_waiting(self, task_id: str) -> bool:
         return any(task.task_id == task_id for task in (*self.state.waiting, *self.state.stranded))

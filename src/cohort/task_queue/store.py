@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from cohort.core.errors import InputError, Problem, RunStateError
 from cohort.runs.database import database_errors_named
 from cohort.runs.directory import QUEUE_DATABASE
 from cohort.runs.lock import RunLock
+from cohort.scheduling.placement.records import TaskOption
 from cohort.task_queue.records import QueuedTask, QueueFacts, QueueFactUpdates, RunStretch, TaskDecision, TaskState
 
 __all__ = ["LOCK_NAME", "QueueStore", "find_queue", "open_queue", "queue_holder"]
@@ -54,7 +55,8 @@ CREATE TABLE tasks (
     attempts INTEGER NOT NULL,
     planned_slot INTEGER,
     planned_start REAL,
-    planned_end REAL
+    planned_end REAL,
+    options TEXT NOT NULL DEFAULT '[]'
 );
 
 CREATE TABLE decisions (
@@ -111,6 +113,7 @@ class QueueStore:
             if found != [_APPLICATION_ID, SCHEMA_VERSION]:
                 connection.close()
                 raise RunStateError(f"{path} is not a queue of this version (found {found}); choose another directory")
+            _add_options(connection)
             # commands read while the dispatcher writes
             connection.execute("PRAGMA journal_mode = WAL")
             # a decision must survive a power cut: workers act on it at once
@@ -261,8 +264,22 @@ class QueueStore:
             return list(self._connection.execute(query))
 
 
+def _add_options(connection: sqlite3.Connection) -> None:
+    """Add the column that queues of earlier versions lack, whose tasks had one slot each; those versions ignore it."""
+    names = {row[1] for row in connection.execute("PRAGMA table_info(tasks)")}
+    if "options" not in names:
+        # another process may do the same at this moment
+        with suppress(sqlite3.OperationalError):
+            connection.execute("ALTER TABLE tasks ADD COLUMN options TEXT NOT NULL DEFAULT '[]'")
+
+
 def _row_of(task: QueuedTask) -> tuple[object, ...]:
-    plain = {"task": json.dumps(task.task), "digests": json.dumps(task.digests), "state": task.state.value}
+    plain = {
+        "task": json.dumps(task.task),
+        "digests": json.dumps(task.digests),
+        "state": task.state.value,
+        "options": json.dumps([(option.num_gpus, option.seconds) for option in task.options]),
+    }
     return tuple(plain[name] if name in plain else getattr(task, name) for name in _NAMES)
 
 
@@ -276,6 +293,8 @@ def _task_of(row: tuple[Any, ...]) -> QueuedTask:
     found = dict(zip(_NAMES, row, strict=True))
     found["task"], found["digests"] = json.loads(found["task"]), json.loads(found["digests"])
     found["state"], found["is_withdrawn"] = TaskState(found["state"]), bool(found["is_withdrawn"])
+    options = json.loads(found["options"])
+    found["options"] = tuple(TaskOption(num_gpus=count, seconds=seconds) for count, seconds in options)
     return QueuedTask(**found)
 
 

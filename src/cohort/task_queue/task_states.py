@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cohort.core.errors import CohortError, InputError
-from cohort.core.units import format_duration
+from cohort.core.units import counted, format_duration
 from cohort.runs.directory import RunDirectory
 from cohort.runs.reader import RunReader
 from cohort.scheduling.placement.cluster_events import (
@@ -19,10 +19,10 @@ from cohort.scheduling.placement.cluster_events import (
     TaskReestimated,
     TaskWithdrawn,
 )
-from cohort.scheduling.placement.records import TaskOption, TaskRequest
+from cohort.scheduling.placement.records import TaskRequest, find_unplaceable
 from cohort.task_queue.log import QueueLog
 from cohort.task_queue.messages import Heartbeat
-from cohort.task_queue.records import QueuedTask, TaskState
+from cohort.task_queue.records import Expecting, QueuedTask, TaskState
 from cohort.task_queue.replanner import Replanner
 from cohort.task_queue.settings import DispatcherSettings
 from cohort.task_queue.store import QueueStore
@@ -43,11 +43,17 @@ class TaskStates:
         replanner: Replanner,
         *,
         directory: Path,
-        expect: Callable[[QueuedTask], float],
+        expect: Expecting,
         settings: DispatcherSettings,
+        can_grow: bool = False,
     ) -> None:
+        """Begin with the tasks that are in the store.
+
+        Args:
+            can_grow: Whether slots may join later, so that a task may wait for them.
+        """
         self._store, self._log, self._replanner = store, log, replanner
-        self._directory, self._expect, self._settings = directory, expect, settings
+        self._directory, self._expect, self._settings, self._can_grow = directory, expect, settings, can_grow
         self.events: list[ClusterEvent] = []
         self.heartbeats: dict[str, Heartbeat] = {}
         self._known: set[str] = set()
@@ -137,6 +143,23 @@ class TaskStates:
         self._log.decide("worker", text=f"{len(slot_ids)} slot{'s' * (len(slot_ids) > 1)} lost: {reason}")
         self.events.append(GpusLost(at_seconds=self._log.now, gpu_ids=slot_ids, saved_shares=tuple(saved)))
 
+    def give_up_stranded(self) -> None:
+        """Give up the tasks that no slots are left for, where none can join."""
+        state = self._replanner.state
+        # without any slot the queue itself ends, and a resume may find more
+        if self._can_grow or not state.cluster.num_gpus:
+            return
+        for request in state.stranded:
+            self.failed(request.task_id, self._too_few_slots(request), is_final=True)
+
+    def _too_few_slots(self, request: TaskRequest) -> str:
+        least = min(option.num_gpus for option in request.options)
+        there = self._replanner.state.cluster.most_gpus_for(request)
+        return (
+            f"it needs {counted(least, 'slot')} of one machine, and there {'is' if there == 1 else 'are'} {there}; "
+            "write a smaller num_gpus, or run the queue where there are more"
+        )
+
     def take_heartbeat(self, task: str, beat: Heartbeat) -> None:
         """Have the rest planned again when a task's end moved: trials exited early, or its speed changed."""
         self.heartbeats[task] = beat
@@ -197,17 +220,20 @@ class TaskStates:
         for kept in (self.heartbeats, self._furthest, self._reestimated_at, self._early_shown):
             kept.pop(task.name, None)
         try:
-            is_new = not (self._directory / task.name / "run.db").exists()
-            known = task.expected_seconds if is_new else None
-            seconds = self._expect(task) if known is None else known
+            options = self._expect(task)
         except InputError as error:
             self.failed(task.name, str(error), is_final=True)
             return
         if task.expected_seconds is None:
-            self._store.update(task.name, expected_seconds=seconds)
-        # a TaskOption must take more than 0 seconds
-        options = (TaskOption(num_gpus=1, seconds=max(seconds, 1e-3)),)
+            self._store.update(task.name, expected_seconds=options[0].seconds, options=options)
         request = TaskRequest(task_id=task.name, options=options, priority=task.priority)
+        if find_unplaceable([request], self._replanner.state.cluster):
+            if self._can_grow:
+                # at each look, until there is room
+                self._known.discard(task.name)
+            else:
+                self.failed(task.name, self._too_few_slots(request), is_final=True)
+            return
         self.events.append(TaskArrived(at_seconds=self._log.now, request=request))
 
     def _withdraw(self, task: QueuedTask) -> None:

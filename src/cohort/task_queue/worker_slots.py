@@ -24,6 +24,10 @@ class WorkerSlotState(Enum):
     BUSY = "busy"
     STOPPING = "stopping"
     """It was asked to give its task up."""
+    CLEARING = "changing devices"
+    """Its worker was ended, because the plan wants its device in the worker of another slot, or back from there."""
+    EMPTY = "empty"
+    """It has no worker, or its device is lent to the worker of another slot."""
     LOST = "lost"
     """Its slot has no worker and will get none."""
 
@@ -40,6 +44,8 @@ class WorkerSlot:
         last_message_at: When the worker last sent a message.
         heartbeat: The worker's last one.
         deaths: Workers in a row that died before they could work.
+        also: Slots whose devices its worker has besides its own: a task on several slots is one worker's.
+        lent_to: The slot whose worker has its device; None where no other has.
         kill_reason: Why the dispatcher killed the worker; empty when it did not.
     """
 
@@ -50,11 +56,18 @@ class WorkerSlot:
     last_message_at: float = 0.0
     heartbeat: Heartbeat | None = None
     deaths: int = 0
+    also: tuple[int, ...] = ()
+    lent_to: int | None = None
     kill_reason: str = ""
 
     @property
     def is_lost(self) -> bool:
         return self.state is WorkerSlotState.LOST
+
+    @property
+    def gang(self) -> tuple[int, ...]:
+        """Its own number and those of the slots whose devices its worker has."""
+        return (self.slot.slot_id, *self.also)
 
     def enter(self, state: WorkerSlotState, *, now: float) -> None:
         self.state, self.since, self.last_message_at = state, now, now
@@ -62,7 +75,9 @@ class WorkerSlot:
     def fault(self, limits: Limits, *, now: float) -> str:
         """Return why the worker must be replaced; empty when it need not be."""
         # a worker that was killed reports its death itself: killing it twice would say so twice
-        if self.is_lost or self.kill_reason:
+        if self.kill_reason or self.state in (
+            WorkerSlotState.LOST, WorkerSlotState.EMPTY, WorkerSlotState.CLEARING
+        ):  # fmt: skip
             return ""
         if self.state is WorkerSlotState.STARTING:
             # its first heartbeat comes only after it has imported torch

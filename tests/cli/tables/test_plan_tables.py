@@ -104,7 +104,6 @@ def test_what_the_figures_do_not_know_is_noted(capsys: pytest.CaptureFixture[str
     simulation = SimpleNamespace(planned=report, first_come=report, mean_share=0.25)
     shown = printed(capsys, plan_of(num_gpus=2, source=CostSource.ANALYTIC), simulation)
     assert "note: analytic costs come from sizes and data sheets" in shown
-    assert "note: one task on several GPUs is only predicted" in shown
     assert "note: 1 task never ended in the simulation" in shown
     assert "1m 00s, trials train 25 % of their steps on average; devices busy 50 % of the time, 1 plan" in shown
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cohort.core.errors import InputError
-from cohort.engine.estimate.estimate import estimate_task, hardware_of
+from cohort.engine.estimate.estimate import estimate_task, hardware_of, task_degrees
 from cohort.engine.estimate.task_costs import cost_key
 from cohort.engine.tune import tune
 from cohort.machine.machine import Machine, choose_machine
@@ -58,7 +58,37 @@ def test_trials_that_a_sampler_proposes_later_count(folder: Path) -> None:
 def test_several_gpus_are_options_only_where_allowed(folder: Path) -> None:
     task = tiny_task(folder, num_gpus="auto")
     assert [option.num_gpus for option in estimate_task(task, KNOWN_GPUS["H200"]).options] == [1]
-    assert [option.num_gpus for option in estimate_task(task, KNOWN_GPUS["H200"], most_gpus=6).options] == [1, 2, 4]
+    several = estimate_task(task, KNOWN_GPUS["H200"], most_gpus=6).options
+    assert [(option.num_gpus, option.strategy) for option in several] == [(n, "replicas") for n in (1, 2, 4)]
+    fixed = tiny_task(folder, num_gpus=3)
+    assert [option.num_gpus for option in estimate_task(fixed, KNOWN_GPUS["H200"], gpus_of_node=4).options] == [3]
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "most_gpus", "gpus_of_node", "degrees"),
+    [
+        ("auto", None, 8, (1,)),
+        ("auto", 8, 5, (1, 2, 4)),
+        (0, 2, 4, (1, 2)),
+        (2, None, None, (2,)),
+        (2, 4, 2, (2,)),
+    ],
+)
+def test_degrees_of_a_task(
+    folder: Path, num_gpus: int | str, most_gpus: int | None, gpus_of_node: int | None, degrees: tuple[int, ...]
+) -> None:
+    task = tiny_task(folder, num_gpus=num_gpus)
+    assert task_degrees(task, most_gpus=most_gpus, gpus_of_node=gpus_of_node) == degrees
+
+
+def test_more_gpus_than_a_machine_has_are_refused(folder: Path) -> None:
+    task = tiny_task(folder, num_gpus=4)
+    for most, there, why in ((None, 2, "the GPUs of one machine"), (2, None, "--max-gpus-per-task")):
+        with pytest.raises(InputError) as caught:
+            estimate_task(task, KNOWN_GPUS["H200"], most_gpus=most, gpus_of_node=there)
+        (problem,) = caught.value.problems
+        assert (problem.found, problem.allowed) == ("4", f"auto | 1 to 2: {why}")
+        assert problem.hint == "Write num_gpus: 2, or auto."
 
 
 def test_a_base_model_that_fits_no_gpu_is_refused_in_the_file_s_words(folder: Path) -> None:

@@ -68,10 +68,18 @@ def test_recomputing_costs_time_and_no_memory(folder: Path, inputs: TaskInputs) 
     assert always.memory_bytes(1, recomputed) <= plain.memory_bytes(1, sizes)
 
 
-def test_a_model_is_spread_over_gpus(folder: Path, inputs: TaskInputs) -> None:
+def test_gpus_divide_the_trials_and_each_holds_the_whole_model(folder: Path, inputs: TaskInputs) -> None:
     found = costs(tiny_task(folder, num_gpus="auto"), inputs, KNOWN_GPUS["H200"])
-    sizes = found.sizes(2)
-    assert found.memory_bytes(2, sizes) < found.memory_bytes(1, sizes)
+    one, two = found.sizes(1), found.sizes(2)
+    assert found.weights.strategy(2) == "replicas"
+    assert two.capacity.num_ranks == 2
+    assert found.memory_bytes(2, two) <= found.memory_bytes(1, one)
+    # six trials of one kind: three on each GPU, whose steps cost what a step of three costs on one
+    three = [found.works[trial_id] for trial_id in range(3)]
+    cost, _ = found.step_cost(1, tokens_per_pass=two.executor.token_budget)
+    steps = found.trials[0].spec.num_steps
+    assert found.time(2, two).training == pytest.approx(steps * cost.step_seconds(three))
+    assert found.time(2, two).total < found.time(1, one).total
     assert found.step_cost(2, tokens_per_pass=None)[1] is CostSource.ANALYTIC
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from cohort.scheduling.admission import Capacity, Request
@@ -24,6 +26,20 @@ def test_residents_step_together_and_pay_the_fixed_part_once() -> None:
     assert training_time(both, capacity=capacity(2), cost=COST).seconds == pytest.approx(3 * 3.0 + 2 * 2.0)
     # one after the other
     assert training_time(both, capacity=capacity(1), cost=COST).seconds == pytest.approx(8 * 2.0)
+
+
+def test_the_busiest_rank_decides_how_long_a_step_takes() -> None:
+    """Two ranks of one slot each: trials of 3 and 5 steps side by side, then one of 4 where the first has ended."""
+    three = [trial(0, steps=3), trial(1, steps=5), trial(2, steps=4)]
+    two_ranks = replace(capacity(1), num_ranks=2)
+    time = training_time(three, capacity=two_ranks, cost=COST)
+    # 3 steps together, 2 more, and 2 of the third alone: each costs what one trial costs
+    assert time.num_steps == 7
+    assert time.seconds == pytest.approx(7 * 2.0)
+    # a trial of twice the tokens on one of the ranks
+    uneven = [trial(0, steps=3), trial(1, steps=3, batch_size=2)]
+    alone = training_time(uneven[1:], capacity=capacity(1), cost=COST)
+    assert training_time(uneven, capacity=two_ranks, cost=COST).seconds == pytest.approx(alone.seconds)
 
 
 def test_who_leaves_makes_room_for_who_waits() -> None:

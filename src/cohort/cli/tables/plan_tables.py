@@ -49,7 +49,7 @@ def print_plan(
         print_facts(console, {own.task: _pack_summary(own, device=device) for own in packs})
         console.print(
             f"note: packs show what several {device}s could do for one task, with every trial trained in full; "
-            f"`cohort run` gives a task one {device}, and each free slot to the next trial",
+            "a run gives each free slot to the next trial instead, as trials exit early",
             soft_wrap=True,
         )
     for note in _notes(planned, simulation):
@@ -136,8 +136,6 @@ def _notes(planned: TaskPlan, simulation: PlanSimulation | None) -> list[str]:
         found.append("analytic costs come from sizes and data sheets; the first run of such a task measures them")
     if any(option.is_tight for option in used):
         found.append("memory.limit is tight by an estimate from above; the run measures its passes before it trains")
-    if any(option.num_gpus > 1 for option in used):
-        found.append("one task on several GPUs is only predicted; `cohort run` does not train it yet")
     if simulation is not None and simulation.planned.unfinished:
         found.append(f"{counted(len(simulation.planned.unfinished), 'task')} never ended in the simulation")
     return found

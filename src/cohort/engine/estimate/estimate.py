@@ -20,7 +20,7 @@ from cohort.scheduling.cost.model import CostSource
 from cohort.scheduling.placement.records import TaskOption, TaskRequest
 from cohort.tasks.task_file import TaskFile
 
-__all__ = ["OptionEstimate", "TaskEstimate", "estimate_task", "hardware_of"]
+__all__ = ["OptionEstimate", "TaskEstimate", "estimate_task", "hardware_of", "task_degrees"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class OptionEstimate:
     """One way to run a task.
 
     Attributes:
-        num_gpus: Devices it holds (a CPU worker counts as one).
+        num_gpus: Devices it holds (a CPU worker counts as one); they divide its trials.
+        strategy: ``replicas``, each with the whole base model, or ``adapter_parallel``, each with a part of it.
         time: Seconds from its start to its end in the worst case, by what they are spent on.
         memory_bytes: On each device at most: base model's share, adapters' states, one pass.
         is_tight: Whether that is above the task's limit, by an estimate from above: the run will measure.
@@ -38,6 +39,7 @@ class OptionEstimate:
     time: TimeParts
     memory_bytes: float
     is_tight: bool = False
+    strategy: str = "replicas"
 
     @property
     def seconds(self) -> float:
@@ -88,7 +90,8 @@ def estimate_task(
     hardware: Hardware,
     *,
     inputs: TaskInputs | None = None,
-    most_gpus: int = 1,
+    most_gpus: int | None = None,
+    gpus_of_node: int | None = None,
     cache_directory: Path | None = None,
 ) -> TaskEstimate:
     """Estimate ``task`` on ``hardware``.
@@ -96,28 +99,27 @@ def estimate_task(
     Args:
         hardware: One device of those it may run on.
         inputs: The task's inputs, where they were read already.
-        most_gpus: Largest number of GPUs one task may be given; powers of two up to it become options.
+        most_gpus: Most GPUs that one task may be given; None: what it asks for.
+        gpus_of_node: GPUs of the largest machine, which a task cannot leave; None: enough.
         cache_directory: Where measured costs are; ``$COHORT_CACHE_DIR`` or its default when None.
 
     Raises:
         InputError: something is wrong with the task's inputs, or it fits no allowed number of GPUs.
     """
     # a plan must refuse what a run refuses
-    _refuse_other_device(task, hardware, most_gpus=most_gpus)
+    _refuse_other_device(task, hardware)
+    degrees = task_degrees(task, most_gpus=most_gpus, gpus_of_node=gpus_of_node)
     found = inputs or read_inputs(task)
     measured = read_costs(cost_key(task, found, hardware), directory=cache_directory)
     sketch = TaskCosts(task, found, hardware, measured)
     sized: list[tuple[int, Sizes]] = []
     refusal: InputError | None = None
-    # powers of two, as tensor parallel groups are
-    degree = 1
-    while degree <= max(1, most_gpus):
+    for degree in degrees:
         try:
             sized.append((degree, sketch.sizes(degree)))
         except InputError as error:
             # a model that is too large for one GPU may fit on two; the first refusal is the one to show
             refusal = refusal or error
-        degree *= 2
     if not sized:
         assert refusal is not None, "every number of GPUs was refused for a reason"
         raise refusal
@@ -136,10 +138,40 @@ def _option(sketch: TaskCosts, num_gpus: int, sizes: Sizes) -> OptionEstimate:
         time=sketch.time(num_gpus, sizes),
         memory_bytes=min(needed, sketch.device_bytes),
         is_tight=num_gpus in sketch.tight_on,
+        strategy=sketch.weights.strategy(num_gpus),
     )
 
 
-def _refuse_other_device(task: TaskFile, hardware: Hardware, *, most_gpus: int) -> None:
+def task_degrees(task: TaskFile, *, most_gpus: int | None = None, gpus_of_node: int | None = None) -> tuple[int, ...]:
+    """Return the numbers of GPUs that a task may be given: what its file says, or for ``auto`` the powers of two.
+
+    Args:
+        most_gpus: Most that one task may be given; None: what its file says, and one for ``auto``.
+        gpus_of_node: GPUs of the largest machine, which a task cannot leave; None: enough.
+
+    Raises:
+        InputError: the file asks for more.
+    """
+    room = min(bound for bound in (most_gpus, gpus_of_node, float("inf")) if bound is not None)
+    # on a CPU (0) the number of processes is the queue's to choose, as with auto
+    if task.num_gpus in ("auto", 0):
+        most = int(min(room, most_gpus or 1))
+        return tuple(2**k for k in range(max(1, most).bit_length()))
+    wanted = int(task.num_gpus)
+    if wanted <= room:
+        return (wanted,)
+    least = "--max-gpus-per-task" if most_gpus is not None and room == most_gpus else "the GPUs of one machine"
+    raise InputError(
+        Problem(
+            where=task.where("num_gpus"),
+            found=str(wanted),
+            allowed=f"auto | 1{f' to {room}' if room > 1 else ''}: {least}",
+            hint=f"Write num_gpus: {room}, or auto.",
+        )
+    )
+
+
+def _refuse_other_device(task: TaskFile, hardware: Hardware) -> None:
     """Refuse a task that asks for the CPU where it would get a GPU, and a task that asks for a GPU on a CPU."""
     if task.num_gpus == 0 and hardware.is_gpu:
         raise InputError(
@@ -148,15 +180,6 @@ def _refuse_other_device(task: TaskFile, hardware: Hardware, *, most_gpus: int) 
                 found="0: the task asks for the CPU",
                 allowed=f"auto | 1, on {hardware.name}",
                 hint="Write num_gpus: auto, or use --workers N instead of GPUs.",
-            )
-        )
-    if task.num_gpus != "auto" and task.num_gpus > 1 and hardware.is_gpu and task.num_gpus > most_gpus:
-        raise InputError(
-            Problem(
-                where=task.where("num_gpus"),
-                found=str(task.num_gpus),
-                allowed="auto | 1: a queue gives each task one GPU",
-                hint="Tune it by itself with `cohort tune`, which uses all of them.",
             )
         )
     if task.num_gpus != "auto" and task.num_gpus > 0 and not hardware.is_gpu:

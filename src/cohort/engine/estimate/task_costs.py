@@ -7,7 +7,6 @@ which tasks are alike); then they are fitted to the measured steps, with the ana
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from dataclasses import dataclass, replace
 
@@ -17,10 +16,11 @@ from cohort.adapters.bank import aligned_rank
 from cohort.core.errors import InputError, Problem
 from cohort.core.memory_records import GradientCheckpointing
 from cohort.core.units import format_bytes
+from cohort.engine.estimate.device_weights import DeviceWeights
 from cohort.engine.estimate.measuring_time import MeasuringTime
 from cohort.machine.machine import Machine
 from cohort.machine.measurements import CostKey, MeasuredCosts
-from cohort.memory.host_streaming import StreamedLayers, choose_streamed_layers
+from cohort.memory.host_streaming import choose_streamed_layers
 from cohort.memory.limit import (
     estimated_inputs,
     limit_problem,
@@ -90,7 +90,7 @@ class TimeParts:
         return self.shortened + self.start + self.rest
 
 
-def _machine_on(task: TaskFile, hardware: Hardware, *, memory_bytes: int) -> Machine:
+def _machine_on(task: TaskFile, hardware: Hardware, *, memory_bytes: int, num_gpus: int = 1) -> Machine:
     """Return the device of a task on hardware that need not be here."""
     return Machine(
         device=torch.device("cuda" if hardware.is_gpu else "cpu"),
@@ -98,6 +98,8 @@ def _machine_on(task: TaskFile, hardware: Hardware, *, memory_bytes: int) -> Mac
         dtype="bfloat16" if hardware.is_gpu else "float32",
         threads=1,
         memory_bytes=memory_bytes,
+        # as many processes, on a CPU as well
+        num_gpus=num_gpus,
         quantization=task.quantization,
     )
 
@@ -176,7 +178,7 @@ class TaskCosts:
         return int(self.task.memory.gradient_checkpointing == GradientCheckpointing.ALWAYS.value)
 
     def sizes(self, num_gpus: int) -> Sizes:
-        """Return sizes next to a base model that is spread over ``num_gpus`` GPUs.
+        """Return the sizes of each of ``num_gpus`` executors, next to what its GPU holds of the base model.
 
         They are the smallest there are where the task's limit is below what is estimated, but may do once passes are
         measured.
@@ -184,10 +186,10 @@ class TaskCosts:
         Raises:
             InputError: it does not fit, or not with the largest rank.
         """
-        weights = self._device_weight_bytes(num_gpus)
+        weights = self.weights.device_bytes(num_gpus)
         free = self.device_bytes - weights
         limit = self.task.memory.limit
-        machine = _machine_on(self.task, self.hardware, memory_bytes=int(free))
+        machine = _machine_on(self.task, self.hardware, memory_bytes=int(free), num_gpus=num_gpus)
         inputs = estimated_inputs(
             self.task,
             machine,
@@ -220,22 +222,20 @@ class TaskCosts:
             next_to = f", next to the base model on {self.hardware.name}"
             raise InputError([replace(p, allowed=p.allowed + next_to) for p in error.problems]) from None
 
-    def _device_weight_bytes(self, num_gpus: int) -> int:
-        # over several GPUs the model is spread; on one, what does not fit is streamed from host memory
-        streams = num_gpus == 1 and self.streamed.count > 0
-        return self.streamed.device_bytes if streams else math.ceil(self.weight_bytes / num_gpus)
-
     @functools.cached_property
-    def streamed(self) -> StreamedLayers:
-        """The layers that one GPU streams from host memory."""
+    def weights(self) -> DeviceWeights:
+        """What one of several devices holds of the base model."""
         machine = _machine_on(self.task, self.hardware, memory_bytes=int(self.hardware.memory_bytes))
-        return choose_streamed_layers(
+        streamed = choose_streamed_layers(
             self.task,
             machine,
             config=self.inputs.config,
             layout=self.layout,
             specs=self.proposals.largest(),
             rows=self.inputs.data.train,
+        )
+        return DeviceWeights(
+            weight_bytes=self.weight_bytes, streamed=streamed, hardware=self.hardware, wanted=self.task.strategy
         )
 
     @property
@@ -265,8 +265,7 @@ class TaskCosts:
         row_bytes = rank_row_bytes(
             self.layout, has_compute_copy=self.hardware.is_gpu, optimizer=task_optimizer(self.task)
         )
-        # an upper bound: what several GPUs would spare of adapters and passes is not counted
-        memory = self._device_weight_bytes(num_gpus) + sizes.executor.num_rank_rows * row_bytes
+        memory = self.weights.device_bytes(num_gpus) + sizes.executor.num_rank_rows * row_bytes
         tokens, kept = sizes.executor.token_budget, sizes.executor.keep_tokens
         memory += self.activation_bytes * tokens if kept is None else max(
             self.activation_bytes * min(kept, tokens), self.recomputed_bytes * tokens
@@ -296,7 +295,9 @@ class TaskCosts:
         return derive_cost(plain, num_gpus=num_gpus, interconnect=interconnect), CostSource.ANALYTIC
 
     def time(self, num_gpus: int, sizes: Sizes) -> TimeParts:
-        cost, source = self.step_cost(num_gpus, tokens_per_pass=sizes.executor.token_budget)
+        """Return the seconds of the task on ``num_gpus`` devices that divide its trials, each with ``sizes``."""
+        # a step of one executor costs the same whatever the others do: no number passes between them in a step
+        cost, source = self.step_cost(1, tokens_per_pass=sizes.executor.token_budget)
         mean_length = float(self.inputs.data.train.lengths.mean())
         waiting = [
             WaitingTrial(
@@ -332,12 +333,13 @@ class TaskCosts:
             num_evaluations=sum(counts.values()),
         )
         tokens = sum(work.num_tokens * work.num_steps for work in self.works.values())
-        passes = max(training.num_steps, tokens / sizes.executor.token_budget)
-        copies = passes * self.streamed.seconds_per_pass if num_gpus == 1 else 0.0
+        passes = max(training.num_steps, tokens / (num_gpus * sizes.executor.token_budget))
+        copies = passes * self.weights.copy_seconds(num_gpus)
         return TimeParts(
-            # copies of streamed layers run while others compute
+            # copies of layers run while others compute
             training=max(training.seconds, copies),
-            evaluation=measuring.evaluations(data, plan, counts=counts),
+            # each executor evaluates its own trials
+            evaluation=measuring.evaluations(data, plan, counts=counts) / min(num_gpus, len(self.trials)),
             comparison=measuring.comparison(data, plan, searched_tokens=searched),
             start=self._start_seconds(),
             rest=other + finish,

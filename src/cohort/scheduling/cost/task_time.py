@@ -1,9 +1,12 @@
-"""Seconds of a whole task on one executor: its trials pass through in admission's order, all of them to their end."""
+"""Seconds of a whole task: its trials pass through in admission's order, all of them to their end.
+
+With several ranks each steps its own residents at the same time, so the busiest one decides how long a step takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cohort.scheduling.admission import Capacity, Request, admit
 from cohort.scheduling.cost.model import StepCost, TrialWork
@@ -39,7 +42,7 @@ class EvaluationWork:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTime:
-    """Seconds of all steps, and how many steps the executor takes for them."""
+    """Seconds of all steps, and how many steps the executor, or its busiest rank, takes for them."""
 
     seconds: float
     num_steps: int
@@ -61,11 +64,20 @@ def training_time(trials: Sequence[WaitingTrial], *, capacity: Capacity, cost: S
         # the first in order decide; the rest of a long queue cannot be admitted now
         admission = admit(waiting[: 4 * capacity.num_slots], resident, capacity, vacated_batch_sizes=vacated)
         admitted = set(admission.admitted)
-        resident += [request for request in waiting if request.trial_id in admitted]
+        resident = [
+            replace(request, rank=admission.moved.get(request.trial_id, request.rank)) for request in resident
+        ] + [
+            replace(request, rank=admission.ranks.get(request.trial_id, 0))
+            for request in waiting
+            if request.trial_id in admitted
+        ]
         waiting = [request for request in waiting if request.trial_id not in admitted]
         # No trial enters or leaves before the next end, so all steps until then cost the same.
         steps = min(left[request.trial_id] for request in resident)
-        seconds += steps * cost.step_seconds([works[request.trial_id] for request in resident])
+        seconds += steps * max(
+            cost.step_seconds([works[request.trial_id] for request in resident if request.rank == rank])
+            for rank in {request.rank for request in resident}
+        )
         num_steps += steps
         for request in resident:
             left[request.trial_id] -= steps
