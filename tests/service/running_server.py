@@ -104,4 +104,6 @@ def running(served: ServedSettings, settings: ServerSettings | None = None) -> I
         server.should_exit = True
         thread.join(10)
         opened.thread.close(drain_seconds=0)
+        if opened.divided is not None:
+            opened.divided.close()
         listener.close()

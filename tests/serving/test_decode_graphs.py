@@ -23,14 +23,14 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def second_tokens(served: Served, *, with_graphs: bool) -> dict[int, int | None]:
     """The tokens of the first pass that only decodes, which is the one that a graph runs."""
     engine = ServingEngine(served.decoder, adapters=FixedAdapters(served), num_blocks=30)
-    graphs = DecodeGraphs(served.decoder, engine._runner._cache, max_model_len=32, records=torch.cuda.is_available())
+    graphs = DecodeGraphs(served.decoder, engine._computer._cache, max_model_len=32, records=torch.cuda.is_available())
     for index, adapter in enumerate((None, 2, 0, 2)):
         prompt = [12 + (7 * index + place) % 50 for place in range(3 + 6 * index)]
         engine.submit(SequenceRequest(prompt_tokens=prompt, max_new_tokens=3, adapter=adapter))
     engine.step()
     if not with_graphs:
         return {output.number: output.token for output in engine.step()}
-    engine._runner._graphs = graphs
+    engine._computer.graphs = graphs
     with use_backend(Backend.TRITON):
         found = {output.number: output.token for output in engine.step()}
     assert graphs.num_replays == 1

@@ -79,6 +79,16 @@ _LoraRoot = Annotated[
 _Drain = Annotated[
     float, typer.Option("--drain-seconds", min=0.0, help="After SIGTERM, running requests have this long.")
 ]
+_TensorParallel = Annotated[
+    int,
+    typer.Option(
+        "--tensor-parallel-size",
+        "-tp",
+        metavar="M",
+        min=1,
+        help="GPUs that the model is divided over; with --gpus 0, processes of the CPU.",
+    ),
+]
 _Gpus = Annotated[int | None, typer.Option("--gpus", min=0, max=1, help="0: serve on the CPU.")]
 
 
@@ -102,6 +112,7 @@ def serve(
     allow_runtime_lora: _RuntimeLora = False,
     lora_root: _LoraRoot = None,
     drain_seconds: _Drain = 60.0,
+    tensor_parallel_size: _TensorParallel = 1,
     gpus: _Gpus = None,
     base: ModelOption = None,
     debug: DebugOption = False,
@@ -130,6 +141,7 @@ def serve(
             max_model_len=max_model_len,
             cache_bytes=None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
             gpus="auto" if gpus is None else gpus,
+            tensor_parallel_size=tensor_parallel_size,
             pool=AdapterPoolSettings(max_loras=max_loras, max_lora_rank=max_lora_rank, max_cpu_loras=max_cpu_loras),
             scheduler=SchedulerSettings(
                 max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
@@ -144,7 +156,15 @@ def serve(
             finished = run_server(
                 opened, settings, listener=listener, on_ready=lambda address: _report(opened, address)
             )
+        if opened.thread.lost is not None:
+            _end_at_once(opened.thread.lost)
         print("stopped" if finished else "stopped; some requests were cut off", file=sys.stderr)
+
+
+def _end_at_once(reason: str) -> None:
+    # a GPU that waits for a lost one in a collective would keep the process from ending
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _report(opened: Opened, address: str) -> None:

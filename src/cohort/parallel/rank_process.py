@@ -9,29 +9,42 @@ import socket
 import subprocess
 import sys
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from cohort.core.errors import RankLostError
-from cohort.parallel.commands import Command, RankSetup, Reply
+from cohort.parallel.commands import Command, Reply
 from cohort.parallel.transport import Channel
 
-__all__ = ["RankProcess"]
+__all__ = ["RankProcess", "Setup"]
 
 # a rank that was told to end, or whose connection is closed, ends after the command it is at
 _PATIENCE_SECONDS = 5.0
 _GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
 
 
+class Setup(Protocol):
+    """What a rank is told first."""
+
+    @property
+    def rank(self) -> int: ...
+
+
 class RankProcess:
     """One rank other than rank 0. Commands are answered in order; several ranks may work at the same time."""
 
-    def __init__(self, setup: RankSetup) -> None:
-        """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready."""
-        self.rank = setup.rank
+    def __init__(self, setup: Setup, *, program: str = "cohort.parallel.rank_server", advice: str = _GO_ON) -> None:
+        """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready.
+
+        Args:
+            setup: What the program begins with.
+            program: The module that is run; its argument is the descriptor of the connection.
+            advice: What the user does once the process is lost.
+        """
+        self.rank, self._advice = setup.rank, advice
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cohort.parallel.rank_server", str(theirs.fileno())],
+                [sys.executable, "-m", program, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # multicast hangs on some hosts, and nothing here needs it
@@ -45,7 +58,7 @@ class RankProcess:
     def process_id(self) -> int:
         return self._process.pid
 
-    def ask(self, command: Command | RankSetup) -> None:
+    def ask(self, command: object) -> None:
         """Send a command; its answer is due.
 
         Raises:
@@ -68,6 +81,10 @@ class RankProcess:
             raise self._lost() from error
         return reply
 
+    def fileno(self) -> int:
+        """For those who wait for an answer, or for the end of the process."""
+        return self._channel.fileno()
+
     def do(self, command: Command) -> Any:
         """Send a command, wait, and return the whole answer."""
         self.ask(command)
@@ -88,9 +105,9 @@ class RankProcess:
             status = self._process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return RankLostError(f"{who} no longer answers; {_GO_ON}")
+            return RankLostError(f"{who} no longer answers; {self._advice}")
         how = f"with exit code {status}"
         if status < 0:
             with contextlib.suppress(ValueError):
                 how = f"by {signal.Signals(-status).name}"
-        return RankLostError(f"{who} ended {how}; {_GO_ON}")
+        return RankLostError(f"{who} ended {how}; {self._advice}")

@@ -48,6 +48,8 @@ class EngineThread:
     Attributes:
         num_open: Sequences that were accepted and are not finished.
         on_step: Hears of the outputs of each step, in the engine's thread.
+        on_lost: Called in some thread once this server cannot go on.
+        lost: Why it cannot, for the user; None while it can.
     """
 
     def __init__(self, engine: ServingEngine, pool: AdapterPool, *, max_waiting: int) -> None:
@@ -59,6 +61,8 @@ class EngineThread:
         self._is_closing = False
         self.num_open = 0
         self.on_step: Callable[[Sequence[StepOutput]], None] = lambda _: None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.lost: str | None = None
         self._thread = threading.Thread(target=self._run, name="cohort-engine", daemon=True)
 
     @property
@@ -114,6 +118,14 @@ class EngineThread:
         self._thread.join(timeout=_STOP_SECONDS)
         self._pool.close()
         return has_finished
+
+    def lose(self, reason: str) -> None:
+        """End for good: a part of the model is gone. Requests fail, and no more are taken."""
+        with self._lock:
+            self._is_closing, self.lost = True, reason
+        _log.error("%s", reason)
+        self._stopped.set()
+        self.on_lost()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

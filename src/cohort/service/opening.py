@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from cohort.adapter_files.base_model import open_base
 from cohort.adapter_files.file_digests import kept_digest
@@ -19,6 +22,7 @@ from cohort.models.decoder import Decoder
 from cohort.models.source import find_model
 from cohort.models.weight_formats import PLAIN
 from cohort.models.weights import load_decoder, load_tokenizer
+from cohort.parallel.serving.opening import DividedModel, open_divided
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.runs.directory import RunDirectory
 from cohort.service.adapter_folders import adapter_folders, recorded_base_hash
@@ -30,6 +34,7 @@ from cohort.serving.engine import ServingEngine
 from cohort.serving.generate import end_of_answer_ids
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
 from cohort.serving.pool_size import device_block_count
+from cohort.serving.ranks import ServingRanks
 from cohort.serving.scheduler import SchedulerSettings
 
 __all__ = ["Opened", "ServedSettings", "open_served"]
@@ -51,6 +56,7 @@ class ServedSettings:
         max_model_len: Most tokens of a sequence; None: the model's context.
         cache_bytes: Memory for keys and values; None: 1 GiB on a CPU, nine tenths of what is free on a GPU.
         gpus: 0 serves on the CPU.
+        tensor_parallel_size: Over how many GPUs the model is divided; on a CPU, over how many processes.
     """
 
     model: str
@@ -62,6 +68,7 @@ class ServedSettings:
     max_model_len: int | None = None
     cache_bytes: int | None = None
     gpus: str | int = "auto"
+    tensor_parallel_size: int = 1
     pool: AdapterPoolSettings = field(default_factory=AdapterPoolSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
 
@@ -72,11 +79,13 @@ class Opened:
 
     Attributes:
         notes: For the user.
+        divided: The ranks that serve together; None where one process has the whole model.
     """
 
     model: ServedModel
     thread: EngineThread
     notes: tuple[str, ...]
+    divided: DividedModel | None = None
 
 
 def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
@@ -87,12 +96,66 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     """
     source = _open_run(settings) if RunDirectory(Path(settings.model)).holds_run() else _open_model(settings)
     folders = adapter_folders(settings.adapters)
-    machine = choose_machine(settings.gpus, where=Place(option="command line --gpus"))
     tokenizer = load_tokenizer(source.directory)
     use_chat_template(tokenizer, settings.chat_template or source.chat_template)
-    decoder = load_decoder(source.directory, dtype=machine.dtype, device=machine.device)
+    machine = _machine(settings)
+    base = _load(settings, source, machine)
+    try:
+        return _opened(settings, limits, source, folders, tokenizer=tokenizer, base=base, machine=machine)
+    except BaseException:
+        if base.divided is not None:
+            base.divided.close()
+        raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Base:
+    decoder: Decoder
+    divided: DividedModel | None = None
+
+
+def _machine(settings: ServedSettings) -> Machine:
+    size = settings.tensor_parallel_size
+    if size == 1 or settings.gpus == 0 or not torch.cuda.is_available():
+        return choose_machine(settings.gpus, where=Place(option="command line --gpus"))
+    return choose_machine(size, where=Place(option="command line --tensor-parallel-size"))
+
+
+def _load(settings: ServedSettings, source: _Source, machine: Machine) -> _Base:
+    if settings.tensor_parallel_size == 1:
+        return _Base(decoder=load_decoder(source.directory, dtype=machine.dtype, device=machine.device))
+    divided = open_divided(
+        source.directory,
+        size=settings.tensor_parallel_size,
+        device=machine.device,
+        dtype=machine.dtype,
+        num_slots=settings.pool.max_loras,
+        num_rank_rows=settings.pool.num_rank_rows,
+    )
+    return _Base(decoder=divided.decoder, divided=divided)
+
+
+def _opened(
+    settings: ServedSettings,
+    limits: ServerLimits,
+    source: _Source,
+    folders: Sequence[tuple[str, Path]],
+    *,
+    tokenizer: Any,
+    base: _Base,
+    machine: Machine,
+) -> Opened:
+    decoder, divided = base.decoder, base.divided
+    ranks = None if divided is None else divided.ranks
     names = settings.names or (source.name,)
-    pool = AdapterPool(decoder, settings=settings.pool, reserved_names=names, check=_base_check(source.directory))
+    pool = AdapterPool(
+        decoder,
+        settings=settings.pool,
+        reserved_names=names,
+        check=_base_check(source.directory),
+        layout=None if divided is None else divided.layout,
+        ranks=ranks,
+    )
     for name, adapter in source.adapters:
         pool.publish(name, adapter, replaces=False)
     for name, folder in folders:
@@ -101,11 +164,12 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
     engine = ServingEngine(
         decoder,
         adapters=pool,
-        num_blocks=_num_blocks(settings, decoder, pool, machine),
+        num_blocks=_num_blocks(settings, decoder, pool, machine, ranks),
         settings=settings.scheduler,
         decode_text=lambda tokens: str(decoding.decode(list(tokens), skip_special_tokens=True)),
         max_model_len=settings.max_model_len,
         records_graphs=True,
+        ranks=ranks,
     )
     model = ServedModel(
         names=names,
@@ -117,8 +181,13 @@ def open_served(settings: ServedSettings, limits: ServerLimits) -> Opened:
         max_prompts=limits.max_prompts,
     )
     thread = EngineThread(engine, pool, max_waiting=limits.max_waiting)
-    notes = [*source.notes, f"computing on {machine.device} in {str(decoder.dtype).removeprefix('torch.')}"]
-    return Opened(model=model, thread=thread, notes=tuple(notes))
+    where = str(machine.device)
+    if divided is not None:
+        count = settings.tensor_parallel_size
+        where = f"{count} GPUs" if machine.device.type == "cuda" else f"{count} processes of the CPU"
+        divided.watch(thread.lose)
+    notes = [*source.notes, f"computing on {where} in {str(decoder.dtype).removeprefix('torch.')}"]
+    return Opened(model=model, thread=thread, notes=tuple(notes), divided=divided)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,12 +267,14 @@ def _base_check(directory: Path) -> Callable[[Path], None]:
     return check
 
 
-def _num_blocks(settings: ServedSettings, decoder: Decoder, pool: AdapterPool, machine: Machine) -> int:
+def _num_blocks(
+    settings: ServedSettings, decoder: Decoder, pool: AdapterPool, machine: Machine, ranks: ServingRanks | None
+) -> int:
     longest = decoder.config.max_position_embeddings
     longest = longest if settings.max_model_len is None else min(longest, settings.max_model_len)
     block_bytes = KvBlocks.block_bytes(decoder.config, dtype=decoder.dtype)
     if settings.cache_bytes is None and machine.device.type == "cuda":
-        found = device_block_count(decoder, pool, most_rows=settings.scheduler.max_num_batched_tokens)
+        found = device_block_count(decoder, pool, most_rows=settings.scheduler.max_num_batched_tokens, ranks=ranks)
     else:
         found = (_CPU_CACHE_BYTES if settings.cache_bytes is None else settings.cache_bytes) // block_bytes
     if found < 1:

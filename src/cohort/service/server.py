@@ -63,6 +63,11 @@ def run_server(
     server = uvicorn.Server(config)
     # uvicorn raises the signal again once it has stopped, for handlers like these: the process ends in its own way
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def stop() -> None:
+        server.should_exit = True
+
+    opened.thread.on_lost = stop
     opened.thread.start()
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
@@ -74,4 +79,7 @@ def run_server(
             signal.signal(number, handler)
         # uvicorn has waited for them already
         has_finished = opened.thread.close(drain_seconds=1.0)
+        # the group of a lost rank does not end in peace: the process ends instead
+        if opened.divided is not None and opened.thread.lost is None:
+            opened.divided.close()
     return has_finished

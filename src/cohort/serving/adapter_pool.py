@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -33,9 +33,10 @@ from cohort.serving.adapter_registry import (
     load_version,
     require_finite,
 )
+from cohort.serving.ranks import KeptAdapter, OneProcess, ServingRanks
 from cohort.serving.scheduler import Admission
 
-__all__ = ["AdapterPool", "AdapterPoolSettings", "AdapterStatus"]
+__all__ = ["AdapterPool", "AdapterPoolSettings", "AdapterStatus", "ArrivingRows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,11 @@ class AdapterPoolSettings:
         for name in ("max_loras", "max_lora_rank", "max_cpu_loras"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def num_rank_rows(self) -> int:
+        """Rank rows of a bank with room for all; magnitudes take one row more, and one such adapter always fits."""
+        return max(self.max_loras * aligned_rank(self.max_lora_rank), aligned_rank(self.max_lora_rank + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +97,25 @@ class AdapterPool:
         settings: AdapterPoolSettings | None = None,
         reserved_names: tuple[str, ...] = (),
         check: Callable[[Path], None] = lambda _: None,
+        layout: AdapterLayout | None = None,
+        ranks: ServingRanks | None = None,
     ) -> None:
         """Allocate the slots.
 
         Args:
             reserved_names: Names of the base model.
             check: Raises an InputError for a directory whose adapter belongs to another base model.
+            layout: The linears of the whole model, where ``decoder`` is a shard of it.
+            ranks: The other ranks of a divided model.
         """
         self.settings = settings or AdapterPoolSettings()
-        self._layout, self._check = AdapterLayout(decoder.linears), check
-        self.num_slots, most_rank = self.settings.max_loras, self.settings.max_lora_rank
+        self._layout, self._check = layout or AdapterLayout(decoder.linears), check
+        self._ranks = ranks or OneProcess()
+        self.num_slots = self.settings.max_loras
         self._bank = AdapterBank(
-            self._layout,
+            self._ranks.local_layout(self._layout),
             num_slots=self.num_slots,
-            # magnitudes take one row more: one such adapter always fits
-            num_rank_rows=max(self.num_slots * aligned_rank(most_rank), aligned_rank(most_rank + 1)),
+            num_rank_rows=self.settings.num_rank_rows,
             device=decoder.device,
             dtype=decoder.dtype,
             trains=False,
@@ -114,7 +124,7 @@ class AdapterPool:
         # the least recently used first
         self._residents: OrderedDict[Hashable, _Resident] = OrderedDict()
         self._on_host: OrderedDict[Hashable, AdapterVersion] = OrderedDict()
-        self._arriving: dict[Hashable, _Arrival] = {}
+        self._arriving: dict[Hashable, ArrivingRows] = {}
         self._starved: set[AdapterHandle] = set()
         self._failures: list[tuple[Hashable, str]] = []
         self._reading: set[Hashable] = set()
@@ -142,7 +152,7 @@ class AdapterPool:
             for name in self._registry.names:
                 version = self._registry.find(name).version
                 residence = (
-                    "device" if version.key in self._residents else "host" if version.rows_rD is not None else "disk"
+                    "device" if version.key in self._residents else "host" if version.kept is not None else "disk"
                 )
                 found.append(
                     AdapterStatus(
@@ -189,12 +199,12 @@ class AdapterPool:
     def _put(
         self, name: str, *, spec: AdapterSpec, rows_rD: Tensor, path: Path | None, digest: bytes, replaces: bool
     ) -> AdapterStatus:
+        # before the lock is taken: other ranks may be a while to reach
+        kept = self._kept(spec, rows_rD)
         with self._lock:
             # another thread may have taken the name meanwhile
             self._registry.require_free(name, replaces=replaces)
-            handle, replaced = self._registry.put(
-                name, spec=spec, rows_rD=self._pinned(rows_rD), path=path, digest=digest
-            )
+            handle, replaced = self._registry.put(name, spec=spec, kept=kept, path=path, digest=digest)
             if replaced is not None:
                 self._retire(replaced)
             self._keep_on_host(handle.version)
@@ -230,6 +240,7 @@ class AdapterPool:
         assert isinstance(adapter, AdapterHandle), "requests hold handles"
         with self._lock:
             self._starved.discard(adapter)
+            self._drop_retired()
             version = adapter.version
             resident = self._residents.get(version.key) or self._bring(adapter, version)
             if resident is None:
@@ -264,26 +275,29 @@ class AdapterPool:
 
     def _bring(self, handle: AdapterHandle, version: AdapterVersion) -> _Resident | None:
         """Move an adapter one step nearer to a slot; return it once it is in one."""
-        rows_rD = version.rows_rD
-        if rows_rD is None:
+        kept = version.kept
+        if kept is None:
             if version.key not in self._reading:
                 self._reading.add(version.key)
                 self._reader.submit(self._read_again, handle, version)
             return None
         if version.key in self._on_host:
             self._on_host.move_to_end(version.key)
-        if not self._make_room(version.spec):
+        if not self._make_room(kept.spec):
             self._starved.add(handle)
             return None
+        rows_rD = kept.rows_rD
         if self._copies is not None:
             arrival = self._arriving.get(version.key)
             if arrival is None:
-                self._arriving[version.key] = _Arrival(rows_rD, like=self._bank.weights_RD, stream=self._copies)
+                self._arriving[version.key] = ArrivingRows(rows_rD, like=self._bank.weights_RD, stream=self._copies)
+                self._ranks.fetch(kept.token)
                 return None
             if not arrival.is_there:
                 return None
             rows_rD = self._arriving.pop(version.key).rows_rD
-        slot = self._bank.insert(version.spec, AdapterState(weights=rows_rD))
+        slot = self._bank.insert(kept.spec, AdapterState(weights=rows_rD))
+        self._ranks.insert(kept.token)
         self.num_loads += 1
         resident = self._residents[version.key] = _Resident(version, slot)
         return resident
@@ -299,15 +313,19 @@ class AdapterPool:
 
     def _drop(self, resident: _Resident) -> None:
         self._bank.remove(resident.slot)
+        self._ranks.remove(resident.slot)
         del self._residents[resident.version.key]
         self._changed.set()
 
     def _retire(self, version: AdapterVersion) -> None:
+        """Let a version go with its last request; the engine's thread takes it out of its slot."""
         self._on_host.pop(version.key, None)
         self._arriving.pop(version.key, None)
-        resident = self._residents.get(version.key)
-        if resident is not None and resident.users == 0:
-            self._drop(resident)
+
+    def _drop_retired(self) -> None:
+        for resident in tuple(self._residents.values()):
+            if resident.users == 0 and resident.version.is_retired:
+                self._drop(resident)
 
     def _keep_on_host(self, version: AdapterVersion) -> None:
         self._on_host[version.key] = version
@@ -315,36 +333,40 @@ class AdapterPool:
             if len(self._on_host) <= self.settings.max_cpu_loras:
                 return
             if other.path is not None and key != version.key and key not in self._arriving:
-                other.rows_rD = None
+                other.kept = None
                 del self._on_host[key]
 
-    def _pinned(self, rows_rD: Tensor) -> Tensor:
-        rows_rD = rows_rD.to(self._bank.weights_RD.dtype)
-        return rows_rD.pin_memory() if self._on_gpu else rows_rD
+    def _kept(self, spec: AdapterSpec, rows_rD: Tensor) -> KeptAdapter:
+        kept = self._ranks.keep(spec, rows_rD.to(self._bank.weights_RD.dtype))
+        return replace(kept, rows_rD=kept.rows_rD.pin_memory()) if self._on_gpu else kept
 
     # ---- the reader's thread
 
     def _read_again(self, handle: AdapterHandle, version: AdapterVersion) -> None:
         assert version.path is not None, "weights without a path are never dropped"
-        problem, rows_rD = None, None
+        problem, kept = None, None
         try:
-            _, rows_rD, digest = load_version(version.path, layout=self._layout, most_rank=self.settings.max_lora_rank)
+            spec, rows_rD, digest = load_version(
+                version.path, layout=self._layout, most_rank=self.settings.max_lora_rank
+            )
             if digest != version.digest:
                 problem = f"the files in {version.path} have changed since the adapter was loaded; load it again"
+            else:
+                kept = self._kept(spec, rows_rD)
         except (CohortError, OSError) as error:
             problem = str(error)
         with self._lock:
             self._reading.discard(version.key)
-            if problem is not None or rows_rD is None:
+            if kept is None:
                 self._failures.append((handle, f"adapter {handle.name!r} cannot be read again: {problem}"))
             else:
-                version.rows_rD = self._pinned(rows_rD)
+                version.kept = kept
                 if not version.is_retired:
                     self._keep_on_host(version)
             self._changed.set()
 
 
-class _Arrival:
+class ArrivingRows:
     """Weights on their way to a GPU."""
 
     def __init__(self, rows_rD: Tensor, *, like: Tensor, stream: torch.cuda.Stream) -> None:
@@ -357,3 +379,7 @@ class _Arrival:
     @property
     def is_there(self) -> bool:
         return bool(self._copied.query())
+
+    def let_stream_wait(self) -> None:
+        """Let what is launched from now on begin once the weights are there."""
+        self._copied.wait()

@@ -19,6 +19,7 @@ from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.peft_format import CONFIG_FILE, WEIGHTS_FILE, rank_rows_from_peft, read_adapter
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.errors import CohortError, InputError, Problem
+from cohort.serving.ranks import KeptAdapter
 
 __all__ = [
     "AdapterHandle",
@@ -47,7 +48,7 @@ class AdapterVersion:
         key: Name and a number that no other version has; the prefix cache is seeded with it.
         path: Where it can be read again; None where it is in memory only.
         digest: Of the files it was read from.
-        rows_rD: Its rank rows in host memory; None where they have been dropped and can be read again.
+        kept: In host memory; None where it has been dropped and can be read again.
         is_retired: Replaced or unloaded: it goes with its last request.
     """
 
@@ -55,7 +56,7 @@ class AdapterVersion:
     spec: AdapterSpec
     path: Path | None
     digest: bytes
-    rows_rD: Tensor | None
+    kept: KeptAdapter | None
     is_retired: bool = False
 
 
@@ -178,11 +179,11 @@ class AdapterRegistry:
             )
 
     def put(
-        self, name: str, *, spec: AdapterSpec, rows_rD: Tensor, path: Path | None, digest: bytes
+        self, name: str, *, spec: AdapterSpec, kept: KeptAdapter, path: Path | None, digest: bytes
     ) -> tuple[AdapterHandle, AdapterVersion | None]:
         """Give ``name`` a new version; return its handle and the version that this one replaces."""
         key = (name, next(self._numbers))
-        version = AdapterVersion(key=key, spec=spec, path=path, digest=digest, rows_rD=rows_rD)
+        version = AdapterVersion(key=key, spec=spec, path=path, digest=digest, kept=kept)
         handle = self._handles.get(name)
         if handle is None:
             self._handles[name] = AdapterHandle(name, version)

@@ -13,8 +13,10 @@ from cohort.core.errors import InputError, Problem
 from cohort.models.decoder import Decoder
 from cohort.serving.block_manager import BlockManager
 from cohort.serving.decode_graphs import DecodeGraphs
-from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
-from cohort.serving.runner import NextToken, PassRunner, SlotContext
+from cohort.serving.kv_blocks import BLOCK_ROWS, blocks_for
+from cohort.serving.pass_computer import PassComputer, SlotContext
+from cohort.serving.ranks import OneProcess, ServingRanks
+from cohort.serving.runner import NextToken, PassRunner
 from cohort.serving.sampler import TokenLogprobs
 from cohort.serving.scheduler import AdapterSlots, Scheduler, SchedulerSettings
 from cohort.serving.sequence import FinishReason, LiveSequence, SequenceRequest
@@ -71,13 +73,16 @@ class ServingEngine:
         decode_text: TextDecoder | None = None,
         max_model_len: int | None = None,
         records_graphs: bool = False,
+        ranks: ServingRanks | None = None,
     ) -> None:
         """Allocate ``num_blocks`` blocks of 16 positions of keys and values.
 
         Args:
+            decoder: The model, or rank 0's shard of it.
             decode_text: Turns tokens into text; needed for stop strings and :attr:`StepOutput.text`.
             max_model_len: Most tokens of a sequence; by default the model's context.
             records_graphs: Run passes that only decode as CUDA graphs, where the model has the kernels.
+            ranks: The other ranks of a divided model; None where it is not divided.
         """
         context = decoder.config.max_position_embeddings
         self.max_model_len = context if max_model_len is None else min(max_model_len, context)
@@ -85,15 +90,20 @@ class ServingEngine:
         self._adapters, self._decode_text = adapters, decode_text
         self.blocks = BlockManager(num_blocks)
         self.scheduler = Scheduler(settings or SchedulerSettings(), blocks=self.blocks, adapters=adapters)
-        cache = KvBlocks(decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device)
-        self.num_cache_bytes = cache.keys.nbytes + cache.values.nbytes
-        self.graphs: DecodeGraphs | None = None
-        if records_graphs and DecodeGraphs.suit(decoder):
-            self.graphs = DecodeGraphs(decoder, cache, max_model_len=self.max_model_len)
-        self._runner = PassRunner(decoder, cache, adapters=adapters, graphs=self.graphs)
+        ranks = ranks or OneProcess()
+        sizes = {"num_blocks": num_blocks, "max_model_len": self.max_model_len}
+        ranks.open_cache(**sizes, records_graphs=records_graphs)
+        self._computer = PassComputer(decoder, adapters=adapters, **sizes, records_graphs=records_graphs)
+        self.num_cache_bytes = self._computer.num_cache_bytes
+        self._runner = PassRunner(self._computer, ranks=ranks)
         self._live: dict[int, LiveSequence] = {}
         self._texts: dict[int, TextStream] = {}
         self._next_number = 0
+
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """Where passes that only decode run, if they can be recorded."""
+        return self._computer.graphs
 
     @property
     def most_tokens(self) -> int:

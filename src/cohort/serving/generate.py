@@ -11,7 +11,7 @@ from cohort.kernels.segments import SegmentTable
 from cohort.models.decoder import Decoder
 from cohort.serving.engine import ServingEngine, request_problems
 from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, blocks_for
-from cohort.serving.runner import LoraFor
+from cohort.serving.pass_computer import LoraFor
 from cohort.serving.sampler import Sampling
 from cohort.serving.scheduler import Admission, SchedulerSettings
 from cohort.serving.sequence import AdapterRef, SequenceRequest

@@ -8,6 +8,7 @@ from cohort.models.decoder import Decoder
 from cohort.serving.adapter_pool import AdapterPool
 from cohort.serving.engine import ServingEngine
 from cohort.serving.kv_blocks import KvBlocks, blocks_for
+from cohort.serving.ranks import ServingRanks
 from cohort.serving.scheduler import SchedulerSettings
 from cohort.serving.sequence import SequenceRequest
 
@@ -17,8 +18,10 @@ __all__ = ["device_block_count"]
 _SHARE = 0.9
 
 
-def device_block_count(decoder: Decoder, pool: AdapterPool, *, most_rows: int) -> int:
-    """Return how many blocks fit next to the weights and the largest pass."""
+def device_block_count(
+    decoder: Decoder, pool: AdapterPool, *, most_rows: int, ranks: ServingRanks | None = None
+) -> int:
+    """Return how many blocks fit next to the weights and the largest pass; other ranks have as much room."""
     context = decoder.config.max_position_embeddings
     lengths = [min(context - 1, most_rows - start) for start in range(0, most_rows, context - 1)]
     engine = ServingEngine(
@@ -26,6 +29,7 @@ def device_block_count(decoder: Decoder, pool: AdapterPool, *, most_rows: int) -
         adapters=pool,
         num_blocks=sum(blocks_for(length + 1) for length in lengths),
         settings=SchedulerSettings(max_num_batched_tokens=most_rows, finds_prefixes=False, max_num_seqs=most_rows),
+        ranks=ranks,
     )
     own = engine.num_cache_bytes
     torch.cuda.reset_peak_memory_stats(decoder.device)

@@ -78,6 +78,7 @@ class StepPlan:
         decodes: Sequences whose newest token is computed.
         stored: Preempted sequences whose blocks must be copied to the host before the pass, with those blocks.
         restored: Sequences that come back; their blocks must be filled before the pass.
+        forgotten: Numbers of preempted sequences that do not come back.
         fresh_blocks: Blocks to be zeroed before the pass.
     """
 
@@ -85,6 +86,7 @@ class StepPlan:
     decodes: list[LiveSequence] = field(default_factory=list)
     stored: list[tuple[LiveSequence, list[int]]] = field(default_factory=list)
     restored: list[LiveSequence] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
 
     @property
@@ -106,6 +108,7 @@ class Scheduler:
         self.running: list[LiveSequence] = []
         self.preempted: deque[LiveSequence] = deque()
         self.num_preemptions = 0
+        self._forgotten: list[int] = []
 
     @property
     def has_work(self) -> bool:
@@ -122,7 +125,7 @@ class Scheduler:
             sequence.blocks = []
         elif sequence in self.preempted:
             self.preempted.remove(sequence)
-            sequence.stored = None
+            self._forgotten.append(sequence.number)
         else:
             self.waiting.remove(sequence)
             return
@@ -147,6 +150,8 @@ class Scheduler:
                 room -= self._chunk(sequence, plan, room=room)
         if not self.preempted:
             self._admit(plan, room=room)
+        if not plan.is_empty:
+            plan.forgotten, self._forgotten = self._forgotten, []
         return plan
 
     def _grow(self, sequence: LiveSequence, plan: StepPlan) -> bool:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from cohort.serving.kv_blocks import StoredBlocks, blocks_for
+from cohort.serving.kv_blocks import blocks_for
 from cohort.serving.sampler import Sampling
 
 __all__ = ["AdapterRef", "FinishReason", "LiveSequence", "SequenceRequest"]
@@ -64,7 +64,6 @@ class LiveSequence:
         slot: The adapter's slot while the sequence runs.
         blocks: Its blocks while it runs.
         hashes: Of the blocks of its prompt that others may share.
-        stored: Its keys and values while it is preempted.
     """
 
     number: int
@@ -76,7 +75,6 @@ class LiveSequence:
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
     hashes: tuple[bytes, ...] = ()
-    stored: StoredBlocks | None = None
 
     @property
     def num_prompt(self) -> int:

@@ -1,0 +1,158 @@
+"""Computes recorded passes: the decoder over the new positions of many sequences, with one pool of keys and values.
+
+Shapes:  T rows of the stream · B sequences whose next token is picked · D hidden width · V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cohort.adapters.linear import LoraContext
+from cohort.kernels.segments import SegmentTable
+from cohort.kernels.staging import stage_together
+from cohort.models.decoder import Decoder
+from cohort.serving.cached_attention import CachedAttention, NewPositions
+from cohort.serving.decode_graphs import DecodeGraphs, DecodeRow, rows_of_graph
+from cohort.serving.kv_blocks import BLOCK_ROWS, KvBlocks, StoredBlocks
+from cohort.serving.pass_record import PassRecord, SequencePart
+
+__all__ = ["LoraFor", "PassComputer", "SlotContext"]
+
+LoraFor = Callable[[SegmentTable], LoraContext]
+"""What the linears need for a stream laid out by a table: ``AdapterBank.context``."""
+
+# Every product sees at least 16 rows of no sequence at the end and a multiple of 16 in all: what keeps a row's bits its
+# own on a CPU (see data.packing).
+FILLER_ROWS = 16
+
+
+class SlotContext(Protocol):
+    """The adapters of a pass."""
+
+    @property
+    def num_slots(self) -> int: ...
+
+    def context(self, segments: SegmentTable) -> LoraContext | None:
+        """Return what the linears need; None where there is no adapter at all."""
+        ...
+
+
+class PassComputer:
+    """Computes passes on one device; of a divided model each rank has one, and all compute the same records.
+
+    Attributes:
+        graphs: Where passes that only decode run, if they can be recorded.
+        num_cache_bytes: Of keys and values.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        adapters: SlotContext,
+        num_blocks: int,
+        max_model_len: int,
+        records_graphs: bool = False,
+    ) -> None:
+        """Allocate ``num_blocks`` blocks of keys and values, and one of zeros.
+
+        Args:
+            max_model_len: Most tokens of a sequence.
+            records_graphs: Run passes that only decode as CUDA graphs, where the model has the kernels.
+        """
+        self._decoder, self._adapters = decoder, adapters
+        self._cache = KvBlocks(decoder.config, num_blocks=num_blocks, dtype=decoder.dtype, device=decoder.device)
+        self.num_cache_bytes = self._cache.keys.nbytes + self._cache.values.nbytes
+        self.graphs: DecodeGraphs | None = None
+        if records_graphs and DecodeGraphs.suit(decoder):
+            self.graphs = DecodeGraphs(decoder, self._cache, max_model_len=max_model_len)
+        # keys and values of preempted sequences, by number
+        self._stored: dict[int, StoredBlocks] = {}
+
+    @torch.no_grad()
+    def compute(self, record: PassRecord) -> Tensor | None:
+        """Return the logits [B, V] of the parts whose last position is sampled, in order; None where none is."""
+        self._prepare(record)
+        parts = record.parts
+        if self.graphs is not None and record.only_decodes:
+            logits_BV = self._replay(self.graphs, parts)
+            if logits_BV is not None:
+                return logits_BV
+        return self._pass(parts)
+
+    def _prepare(self, record: PassRecord) -> None:
+        # blocks that leave are copied before another sequence's content replaces theirs
+        for number, blocks in record.stored:
+            self._stored[number] = self._cache.store(blocks)
+        for number in record.forgotten:
+            self._stored.pop(number, None)
+        self._cache.zero(record.fresh_blocks)
+        for number, blocks in record.restored:
+            stored = self._stored.pop(number)
+            num_stored = stored.keys.shape[1] // BLOCK_ROWS
+            self._cache.restore(stored, blocks[:num_stored])
+
+    def _replay(self, graphs: DecodeGraphs, parts: Sequence[SequencePart]) -> Tensor | None:
+        size = rows_of_graph(len(parts))
+        if size is None:
+            return None
+        slots = [-1 if part.slot is None else part.slot for part in parts]
+        segments = SegmentTable.from_samples(
+            [1] * len(parts),
+            slots=slots,
+            num_slots=self._adapters.num_slots,
+            num_rows=size,
+            multiplies_slots=True,
+        )
+        rows = [
+            DecodeRow(token=part.tokens[-1], position=part.start, blocks=part.blocks, slot=slot)
+            for part, slot in zip(parts, slots, strict=True)
+        ]
+        return graphs.run(rows, self._adapters.context(segments), segments)
+
+    def _pass(self, parts: Sequence[SequencePart]) -> Tensor | None:
+        device = self._decoder.device
+        counts = [part.count for part in parts]
+        num_rows = _with_filler(sum(counts))
+        tokens, positions = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
+        row = 0
+        for part in parts:
+            tokens[row : row + part.count] = part.tokens
+            positions[row : row + part.count] = np.arange(part.start, part.start + part.count)
+            row += part.count
+        ends = np.cumsum(counts, dtype=np.int64) - 1
+        last = np.array([end for part, end in zip(parts, ends.tolist(), strict=True) if part.is_sampled], np.int64)
+        tokens_T, positions_T, last_B = stage_together([tokens, positions, last], device)
+        sequences = [
+            NewPositions(blocks=part.blocks, start=part.start, count=part.count, is_prompt=part.is_prompt)
+            for part in parts
+        ]
+        hidden_TD = self._decoder.forward(
+            tokens_T,
+            positions_T=positions_T,
+            attention=CachedAttention(self._cache, sequences, device=device),
+            lora=self._lora(parts, counts=counts, num_rows=num_rows),
+        )
+        return self._logits(hidden_TD.index_select(0, last_B)) if len(last) else None
+
+    def _lora(self, parts: Sequence[SequencePart], *, counts: Sequence[int], num_rows: int) -> LoraContext | None:
+        slots = [-1 if part.slot is None else part.slot for part in parts]
+        table = SegmentTable.from_samples(
+            counts, slots=slots, num_slots=self._adapters.num_slots, num_rows=num_rows, multiplies_slots=True
+        )
+        return self._adapters.context(table)
+
+    def _logits(self, hidden_BD: Tensor) -> Tensor:
+        count = len(hidden_BD)
+        padded = hidden_BD.new_zeros(_with_filler(count), hidden_BD.shape[1])
+        padded[:count] = hidden_BD
+        return self._decoder.logits(padded)[:count]
+
+
+def _with_filler(num_rows: int) -> int:
+    return -(-(num_rows + FILLER_ROWS) // FILLER_ROWS) * FILLER_ROWS
