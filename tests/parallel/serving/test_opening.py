@@ -62,5 +62,5 @@ def test_two_processes_answer_as_one_and_the_end_of_one_is_the_end(model: Path) 
 
 
 def test_a_degree_that_does_not_divide_the_model_starts_nothing(model: Path) -> None:
-    with pytest.raises(InputError, match="4 ranks for a model with 2 key-value heads; allowed: .*: 1, 2"):
+    with pytest.raises(InputError, match=r"4 ranks for a model with 2 key-value heads; allowed: .*: 1, 2"):
         open_served(settings_of(model, size=4), ServerLimits())
