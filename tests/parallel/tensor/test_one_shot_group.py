@@ -41,7 +41,12 @@ def _rank(rank: int, folder: str) -> None:
 def test_sums_equal_those_of_nccl_and_can_be_recorded(tmp_path: Path) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
-    mp.start_processes(_rank, args=(str(tmp_path),), nprocs=2)
+    processes = [mp.get_context("spawn").Process(target=_rank, args=(rank, str(tmp_path))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for (kind, own, expected), (_, theirs, _) in zip(*ranks, strict=True):
         assert kind in ("OneShotGroup", "graph")
