@@ -153,17 +153,16 @@ def serve(
         # the address before the model, which takes long to load
         with listen(host, port) as listener:
             opened = open_served(served, limits)
-            finished = run_server(
-                opened, settings, listener=listener, on_ready=lambda address: _report(opened, address)
-            )
-        if opened.thread.lost is not None:
-            _end_at_once(opened.thread.lost)
+            finished = run_server(opened, settings, listener=listener, on_ready=lambda at: _report(opened, at))
+        _say_how_it_ended(finished=finished, lost=opened.thread.lost)
+
+
+def _say_how_it_ended(*, finished: bool, lost: str | None) -> None:
+    if lost is None:
         print("stopped" if finished else "stopped; some requests were cut off", file=sys.stderr)
-
-
-def _end_at_once(reason: str) -> None:
+        return
+    print(f"error: {lost}", file=sys.stderr, flush=True)
     # a GPU that waits for a lost one in a collective would keep the process from ending
-    print(f"error: {reason}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
