@@ -16,6 +16,7 @@ import torch
 from cohort.core.errors import CohortError, InputError, Problem, SampleTooLargeError
 from cohort.core.memory_records import PassKind
 from cohort.parallel.commands import Fits, Rank, RankSetup, Rows
+from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.rank_server import build_rank, portable, serve
 from cohort.parallel.transport import Channel
 from cohort.training.executor import ExecutorSettings
@@ -122,6 +123,7 @@ def test_a_rank_is_built_as_rank_0_has_it(tmp_path: Path) -> None:
     )
     rank = build_rank(setup)
     assert rank.rows[0] is rows
+    assert isinstance(rank.executor, RankExecutor)
     assert rank.executor.bank.num_slots == SIZES.num_slots
     assert list(rank.executor.bank.layout.columns) == ["model.layers.0.self_attn.q_proj"]
     assert rank.executor.decoder.dtype == torch.float32

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cohort.models.weights import load_decoder
+from cohort.parallel.group_executor import GroupExecutor
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.replicas import ReplicaExecutor
 from cohort.parallel.training_executor import TrainingExecutor
@@ -25,7 +26,7 @@ def _kinds(function: Any) -> dict[str, Any]:
     return {name: (own.kind, own.default) for name, own in inspect.signature(function).parameters.items()}
 
 
-@pytest.mark.parametrize("executor", [RankExecutor, ReplicaExecutor])
+@pytest.mark.parametrize("executor", [RankExecutor, ReplicaExecutor, GroupExecutor])
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_take_the_same_arguments_with_the_same_defaults(executor: type, name: str) -> None:
     # a call of the engine must not mean something else on several GPUs
@@ -42,4 +43,4 @@ def test_each_has_every_property(tmp_path: Path) -> None:
     several: TrainingExecutor = ReplicaExecutor(alone, [])
     for name in PROPERTIES:
         assert getattr(alone, name) == getattr(several, name)
-    assert {"num_ranks", "bank", "memory", "token_budgets", "resident"} <= set(PROPERTIES)
+    assert {"num_ranks", "bank_bytes", "memory", "token_budgets", "resident"} <= set(PROPERTIES)

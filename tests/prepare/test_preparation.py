@@ -11,8 +11,8 @@ import torch
 
 from cohort.core.clock import SystemClock
 from cohort.core.errors import InputError
+from cohort.parallel import start_ranks
 from cohort.parallel.commands import RankSetup
-from cohort.prepare import preparation
 from cohort.prepare.preparation import Preparation, prepare
 from tests.cli.tiny_task import write_rows, write_tiny_model
 from tests.end_to_end.tiny_tasks import tiny_task, write_inputs
@@ -36,7 +36,7 @@ def test_a_prepared_task_fits_its_own_sizes(prepared: Preparation) -> None:
     assert prepared.facts.sizes.num_slots == 6
     assert prepared.facts.inputs.num_train_rows == len(prepared.inputs.data.train)
     executor = prepared.build_executor()
-    assert executor.bank.num_bytes > 0
+    assert executor.bank_bytes > 0
 
 
 def test_ranks_end_with_an_executor_that_cannot_be_built(
@@ -50,8 +50,8 @@ def test_ranks_end_with_an_executor_that_cannot_be_built(
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(preparation, "RankProcess", started)
-    monkeypatch.setattr(preparation, "RankExecutor", full)
+    monkeypatch.setattr(start_ranks, "RankProcess", started)
+    monkeypatch.setattr(start_ranks, "RankExecutor", full)
     sizes = replace(prepared.sizes, capacity=replace(prepared.sizes.capacity, num_ranks=3))
     with pytest.raises(torch.OutOfMemoryError):
         replace(prepared, sizes=sizes).build_executor()

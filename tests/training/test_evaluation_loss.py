@@ -50,7 +50,7 @@ def evaluate(
         return torch.cat([torch.full((len(entry.sample.tokens),), float(entry.slot + 2)) for entry in entries])
 
     found = evaluation_losses(
-        SimpleNamespace(measure=measure),  # type: ignore[arg-type]
+        SimpleNamespace(measure=measure, context=64),
         micro_batches=MicroBatches(
             PassKind.EVALUATE,
             token_budget=token_budget,

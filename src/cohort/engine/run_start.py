@@ -69,7 +69,7 @@ def prepare_task(
     )
     machine, proposals = preparation.facts.machine, preparation.proposals
     count = f"{counted(len(proposals.first), 'trial')}{'' if proposals.is_complete else ' at first'}"
-    num_ranks = preparation.sizes.capacity.num_ranks
+    num_ranks = preparation.num_ranks
     times = f"{num_ranks} x " if num_ranks > 1 else ""
     on = f"{times}{machine.device}, {machine.precision}, {counted(machine.threads or 1, 'thread')}"
     # no silent fallback: what was chosen is printed and stored

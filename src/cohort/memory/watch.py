@@ -145,8 +145,8 @@ class MemoryWatch:
             f"warning: out of memory in a {shortage.kind.value} pass of {shortage.num_tokens:,} tokens; "
             f"{again}; no result changes ({' '.join(shortage.message.split())[:120]})"
         )
-        profile, room = self._plan.profile, self._room()
-        if self._model is not None and profile is not None and room is not None:
+        profile = self._plan.profile
+        if self._model is not None and profile is not None and (room := self._room()) is not None:
             size = profile.worst(shortage.num_tokens, recomputed=shortage.was_recomputed)
             self._model = self._model.corrected(shortage.kind, size, at_least=room)
 
@@ -189,4 +189,4 @@ class MemoryWatch:
             # what the allocator has reserved and not given out is free for a pass as well
             within = total if self._plan.limit_bytes is None else self._plan.limit_bytes
             return float(min(free + reserved, within) - allocated)
-        return float(self._plan.machine.memory_bytes - self._executor.bank.num_bytes)
+        return float(self._plan.machine.memory_bytes - self._executor.bank_bytes)

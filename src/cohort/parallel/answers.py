@@ -42,13 +42,20 @@ class AnswerGenerator:
     """
 
     def __init__(
-        self, *, token_budget: int, device: torch.device, make_room: Callable[[], bool] = lambda: False
+        self,
+        *,
+        token_budget: int,
+        device: torch.device,
+        make_room: Callable[[], bool] = lambda: False,
+        repeats_smaller: bool = True,
     ) -> None:
         """Generate on ``device``.
 
         Args:
             make_room: Frees what is kept there only to save time; returns False if there was nothing.
+            repeats_smaller: Whether to go on with fewer at a time where memory runs out, or to raise.
         """
+        self._repeats_smaller = repeats_smaller
         self.token_budget, self._device, self._make_room = token_budget, device, make_room
 
     def answers(self, requests: Sequence[GenerateRequest], *, stream: TokenStream) -> Iterator[Answer]:
@@ -64,7 +71,7 @@ class AnswerGenerator:
                 return
             except Exception as error:
                 # with one answer at a time only what saves time is left to give up
-                if not is_out_of_memory(error) or (is_alone and not self._make_room()):
+                if not self._repeats_smaller or not is_out_of_memory(error) or (is_alone and not self._make_room()):
                     raise
             # outside the handler, whose traceback keeps the tensors of the failed pass alive
             release_cached(self._device)

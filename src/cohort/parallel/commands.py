@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torch import Tensor
+
+from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.rank_group import RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
 from cohort.parallel.shared_bytes import BytesHandle
 from cohort.parallel.step_window import StepWindow
+from cohort.training.evaluation_loss import EvaluationLoss
 from cohort.training.executor import ExecutorSettings
+from cohort.training.objectives import DEFAULT_OBJECTIVE
 from cohort.training.objectives.objective import Objective
 from cohort.training.trial import TrialSpec, TrialState
 
@@ -21,6 +27,7 @@ __all__ = [
     "ConnectParts",
     "Drop",
     "Evaluate",
+    "EvaluateBase",
     "Fits",
     "Generate",
     "Load",
@@ -30,6 +37,7 @@ __all__ = [
     "Reply",
     "Rows",
     "Run",
+    "ServedExecutor",
     "ShareParts",
     "State",
     "Step",
@@ -55,6 +63,8 @@ class RankSetup:
         train_rows: Training rows of the first task; number 0 among the rows that the rank keeps.
         threads: CPU threads of torch; another number would give other last bits.
         weights: Which layers are not resident, and where their weights are.
+        group: How the ranks hold one model together; None where each has a whole one, or parts of layers.
+        rendezvous: Path of the file through which the ranks of a group find each other.
     """
 
     rank: int
@@ -70,6 +80,8 @@ class RankSetup:
     room_bytes: int | None = None
     optimizers: tuple[str, ...] = ("adamw",)
     weights: RankWeights = ALL_RESIDENT
+    group: RankGroupPlan | None = None
+    rendezvous: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +104,45 @@ class Reply:
     num_recomputed: int = 0
 
 
+class ServedExecutor(Protocol):
+    """What the commands need of a rank's executor: of one that has the whole model, or of a part of a group."""
+
+    @property
+    def token_budgets(self) -> dict[PassKind, int]: ...
+    @property
+    def num_recomputed(self) -> int: ...
+    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None: ...
+    def lower_kept_tokens(self, keep_tokens: int) -> None: ...
+    def take_shortages(self) -> tuple[MemoryShortage, ...]: ...
+    def make_room(self) -> bool: ...
+    def fits(self, spec: TrialSpec) -> bool: ...
+    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int: ...
+    def drop(self, trial_id: int) -> None: ...
+    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState: ...
+    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor: ...
+    def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]: ...
+    def run(self, quotas: Mapping[int, int]) -> StepWindow: ...
+    def evaluate(
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
+    ) -> dict[int, EvaluationLoss]: ...
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss: ...
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]
+    ) -> list[list[int]]: ...
+
+
 @dataclass(kw_only=True)
 class Rank:
     """A rank that serves: its executor, and the rows it was sent, by number."""
 
-    executor: RankExecutor
+    executor: ServedExecutor
     rows: dict[int, TokenisedRows] = field(default_factory=dict)
 
 
@@ -205,6 +251,18 @@ class Evaluate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateBase:
+    """Return the validation loss of the frozen model."""
+
+    rows: int
+    row_ids: Sequence[int]
+    objective: Objective
+
+    def run(self, rank: Rank) -> EvaluationLoss:
+        return rank.executor.evaluate_base(rows=rank.rows[self.rows], row_ids=self.row_ids, objective=self.objective)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Generate:
     """Return what residents answer."""
 
@@ -242,7 +300,7 @@ class ShareParts:
     """Return the handle to the rank's parts of divided layers."""
 
     def run(self, rank: Rank) -> BytesHandle:
-        return rank.executor.share_parts()
+        return _whole(rank).share_parts()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,4 +310,9 @@ class ConnectParts:
     handles: Sequence[BytesHandle]
 
     def run(self, rank: Rank) -> None:
-        rank.executor.connect_parts(self.handles)
+        _whole(rank).connect_parts(self.handles)
+
+
+def _whole(rank: Rank) -> RankExecutor:
+    assert isinstance(rank.executor, RankExecutor), "ranks of a group share no layers"
+    return rank.executor

@@ -33,13 +33,14 @@ class RankExecutor(Executor):
 
     num_ranks = 1
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, repeats_smaller: bool = True, **kwargs: Any) -> None:
         """Allocate the bank; the arguments are those of :class:`Executor`."""
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, repeats_smaller=repeats_smaller, **kwargs)
         self._generator = AnswerGenerator(
             token_budget=max(4 * self.settings.evaluation_token_budget, generation_tokens(self.decoder)),
             device=self.memory.device,
             make_room=self.make_room,
+            repeats_smaller=repeats_smaller,
         )
 
     def load(
@@ -57,6 +58,11 @@ class RankExecutor(Executor):
     def run(self, quotas: Mapping[int, int]) -> StepWindow:
         """Run up to ``quotas`` steps of each trial."""
         return run_window(self, quotas)
+
+    @property
+    def bank_bytes(self) -> int:
+        """Bytes of the bank."""
+        return self.bank.num_bytes
 
     @property
     def num_recomputed(self) -> int:

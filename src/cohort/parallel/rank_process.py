@@ -15,11 +15,11 @@ from cohort.core.errors import RankLostError
 from cohort.parallel.commands import Command, Reply
 from cohort.parallel.transport import Channel
 
-__all__ = ["RankProcess", "Setup"]
+__all__ = ["GO_ON", "RankProcess", "Setup"]
 
 # a rank that was told to end, or whose connection is closed, ends after the command it is at
 _PATIENCE_SECONDS = 5.0
-_GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
+GO_ON = "everything up to the last checkpoint is saved: go on with `cohort resume`, also with fewer GPUs"
 
 
 class Setup(Protocol):
@@ -32,7 +32,7 @@ class Setup(Protocol):
 class RankProcess:
     """One rank other than rank 0. Commands are answered in order; several ranks may work at the same time."""
 
-    def __init__(self, setup: Setup, *, program: str = "cohort.parallel.rank_server", advice: str = _GO_ON) -> None:
+    def __init__(self, setup: Setup, *, program: str = "cohort.parallel.rank_server", advice: str = GO_ON) -> None:
         """Start the process; it loads the model while the caller goes on. :meth:`answer` waits until it is ready.
 
         Args:
@@ -96,6 +96,11 @@ class RankProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_PATIENCE_SECONDS)
             return
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once, whatever it is doing."""
+        self._channel.close()
         self._process.kill()
         self._process.wait()
 

@@ -21,6 +21,7 @@ from cohort.core.errors import CohortError
 from cohort.core.parent_death import die_with_parent
 from cohort.models.weights import load_decoder
 from cohort.parallel.commands import Command, Rank, RankSetup, Reply
+from cohort.parallel.group_member import build_member
 from cohort.parallel.rank_executor import RankExecutor
 from cohort.parallel.step_window import StepWindow
 from cohort.parallel.transport import Channel
@@ -39,6 +40,8 @@ def build_rank(setup: RankSetup) -> Rank:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, setup.memory_limit_bytes / total), device)
     torch.set_num_threads(setup.threads)
+    if setup.group is not None:
+        return Rank(executor=build_member(setup, device=device), rows={0: setup.train_rows})
     decoder = load_decoder(
         setup.model_directory,
         dtype=setup.dtype,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank, BankFullError
+from cohort.adapters.bank import BankFullError
 from cohort.core.errors import SampleTooLargeError
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
@@ -99,8 +99,8 @@ class ReplicaExecutor:
         return self._local.reliefs
 
     @property
-    def bank(self) -> AdapterBank:
-        return self._local.bank
+    def bank_bytes(self) -> int:
+        return self._local.bank_bytes
 
     @property
     def memory(self) -> DeviceMemory:

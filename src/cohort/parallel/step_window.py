@@ -11,13 +11,15 @@ from typing import Protocol
 from cohort.core.events import StepDone
 from cohort.training.optimizers.optimizer import UnfinishedUpdateError
 
-__all__ = ["StepWindow", "Stepping", "joined", "run_window", "window_steps"]
+__all__ = ["StepWindow", "Stepping", "joined", "pipeline_window_steps", "run_window", "window_steps"]
 
 # within a window nothing is decided, and requests wait
 WINDOW_SECONDS = 2.0
 MOST_STEPS = 16
 # a step of a GPU takes at least as long as its launches
 LEAST_STEP_SECONDS = 0.03
+# of a pipeline's window, in which it fills and drains
+MOST_FILLING = 0.03
 FLOPS_PER_SECOND = {"cuda": 4e14, "cpu": 2e10}
 
 
@@ -79,3 +81,13 @@ def window_steps(*, num_ranks: int, device_type: str, flops_per_step: float) -> 
         return 1
     seconds = max(LEAST_STEP_SECONDS, flops_per_step / FLOPS_PER_SECOND[device_type])
     return max(1, min(MOST_STEPS, int(WINDOW_SECONDS / seconds)))
+
+
+def pipeline_window_steps(*, num_stages: int, micro_batches_per_step: float) -> int:
+    """Return the steps of a window of a pipeline: filling and draining it take at most 3 %, or the window is longest.
+
+    Args:
+        micro_batches_per_step: Of all trials together.
+    """
+    wanted = (num_stages - 1) / MOST_FILLING
+    return max(1, min(MOST_STEPS, math.ceil(wanted / max(micro_batches_per_step, 1e-9))))

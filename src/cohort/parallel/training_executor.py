@@ -7,7 +7,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from cohort.adapters.bank import AdapterBank
 from cohort.core.events import StepDone
 from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
@@ -30,14 +29,14 @@ class TrainingExecutor(Protocol):
     1 follow those of rank 0.
 
     Attributes:
-        bank, memory, gradient_checkpointing: Those of rank 0; all ranks have the same sizes.
+        bank_bytes, memory, gradient_checkpointing: Those of the caller's process; all ranks have the same sizes.
         reliefs: Called one after another when a rank is out of memory and has nothing of its own left to free.
     """
 
     @property
     def num_ranks(self) -> int: ...
     @property
-    def bank(self) -> AdapterBank: ...
+    def bank_bytes(self) -> int: ...
     @property
     def memory(self) -> DeviceMemory: ...
     @property

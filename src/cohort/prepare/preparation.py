@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cohort.core.cache_directory import default_cache_directory
 from cohort.core.clock import Clock
 from cohort.core.errors import InputError, Problem
 from cohort.core.seeds import derive_seed
 from cohort.data.loading import LoadedDataset
 from cohort.data.tokenised import TokenisedRows
 from cohort.machine.machine import Machine
-from cohort.memory.host_streaming import available_host_bytes
-from cohort.memory.plan import MemoryPlan, plan_memory
-from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts, task_optimizer
-from cohort.memory.weight_placement import choose_placement
+from cohort.memory.plan import MemoryPlan
+from cohort.memory.sizes import SizeRequest, Sizes, recomputed_note, size_facts
 from cohort.models.counts import count_model
 from cohort.models.decoder import Decoder
-from cohort.models.weights import load_decoder
 from cohort.parallel.commands import RankSetup
-from cohort.parallel.rank_executor import RankExecutor
-from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan
 from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
-from cohort.parallel.replicas import ReplicaExecutor
-from cohort.parallel.step_window import window_steps
+from cohort.parallel.start_ranks import start_ranks
+from cohort.parallel.step_window import pipeline_window_steps, window_steps
 from cohort.parallel.training_executor import TrainingExecutor
 from cohort.prepare.data_notes import split_notes
 from cohort.prepare.fingerprints import model_fingerprint
 from cohort.prepare.inputs import TaskInputs, read_inputs_and_machine
-from cohort.prepare.kernels import KernelWarmUp
 from cohort.prepare.objectives import task_objective
+from cohort.prepare.placed_model import PlacedModel, place_model
 from cohort.prepare.proposals import TrialProposals
 from cohort.prepare.record_facts import input_facts, machine_facts, task_facts
 from cohort.prepare.reference import Reference
@@ -42,7 +36,6 @@ from cohort.runs.facts import Activity, InputFacts, PassFacts, RunFacts
 from cohort.tasks.possible_values import possible_optimizers
 from cohort.tasks.task_file import TaskFile
 from cohort.training.objectives.objective import Objective
-from cohort.training.trial import TrialSpec
 from cohort.tuning.evaluation_times import EvaluationPlan
 
 __all__ = ["LoadedBackbone", "Preparation", "choose_rows", "prepare", "ranked_rows"]
@@ -111,12 +104,13 @@ class Preparation:
         task: The task.
         machine: Device and precision.
         inputs: Its model files, linears, tokenizer and rows.
-        decoder: The frozen backbone.
+        decoder: The frozen backbone; None where ranks that hold it together load it.
         proposals: Its trials: the first ones, and those that follow from results.
         evaluation_rows: Validation rows that every evaluation uses.
         sizes: The executor's.
         memory: The memory that the sizes fit in.
         weights: Which layers are not resident, and where their weights are.
+        group: How ranks hold the model together; None where each has a whole one, or parts of layers.
         facts: For the run record.
         notes: For the user, before training begins.
         warnings: What is allowed, but rarely meant.
@@ -125,13 +119,14 @@ class Preparation:
     task: TaskFile
     machine: Machine
     inputs: TaskInputs
-    decoder: Decoder
+    decoder: Decoder | None
     proposals: TrialProposals
     evaluation_rows: tuple[int, ...]
     sizes: Sizes
     memory: MemoryPlan
     facts: RunFacts
     weights: RankWeights = ALL_RESIDENT
+    group: RankGroupPlan | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -150,17 +145,30 @@ class Preparation:
         """Its base model, for tasks that share it."""
         model_hash = self.facts.inputs.model_hash
         assert model_hash is not None, "prepare() hashes the files of the model"
+        assert self.decoder is not None, "tasks of a session share one process"
         return LoadedBackbone(decoder=self.decoder, model_hash=model_hash, memory=self.memory)
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that train."""
+        return self.sizes.capacity.num_ranks if self.group is None else self.group.size
 
     @property
     def window_steps(self) -> int:
         """Most steps between two boundaries."""
-        num_ranks, specs = self.sizes.capacity.num_ranks, self.proposals.largest()
-        residents = min(self.sizes.capacity.num_slots, -(-len(specs) // num_ranks))
+        num_ranks, specs = self.num_ranks, self.proposals.largest()
+        residents = min(self.sizes.capacity.num_slots, -(-len(specs) // self.sizes.capacity.num_ranks))
         rows_per_step = residents * sum(spec.batch_size for spec in specs) / len(specs)
         tokens = rows_per_step * float(self.inputs.data.train.lengths.mean())
         # forward, and the gradient of the stream: the weights are frozen
         flops = 2 * count_model(self.inputs.config).linear_flops_per_token * tokens
+        if isinstance(self.group, PipelineGroup):
+            return pipeline_window_steps(
+                num_stages=num_ranks,
+                micro_batches_per_step=max(residents / 2, tokens / self.sizes.executor.token_budget),
+            )
+        if self.group is not None:
+            flops /= num_ranks
         return window_steps(num_ranks=num_ranks, device_type=self.machine.device.type, flops_per_step=flops)
 
     def build_executor(self) -> TrainingExecutor:
@@ -170,29 +178,8 @@ class Preparation:
             RankLostError: one of them ended.
             Exception: one of them could not build its executor.
         """
-        others: list[RankProcess] = []
-        # a notebook lives on after an error, and would keep processes that hold a GPU each
-        with contextlib.ExitStack() as started:
-            for rank in range(1, self.sizes.capacity.num_ranks):
-                others.append(RankProcess(self._rank_setup(rank)))
-                started.callback(others[-1].close)
-            local = RankExecutor(
-                self.decoder,
-                target_linears=self.inputs.layout.linears,
-                train_rows=self.inputs.data.train,
-                settings=self.sizes.executor,
-                device=self.machine.device,
-                compute_dtype=self.decoder.dtype,
-                memory_limit_bytes=self.memory.limit_bytes,
-                optimizer=task_optimizer(self.task),
-            )
-            executor = ReplicaExecutor(local, others) if others else local
-            started.pop_all()
-        return executor
-
-    def _rank_setup(self, rank: int) -> RankSetup:
-        return RankSetup(
-            rank=rank,
+        first = RankSetup(
+            rank=0,
             model_directory=str(self.inputs.model_directory),
             device=self.machine.device.type,
             dtype=self.machine.dtype,
@@ -205,7 +192,9 @@ class Preparation:
             train_rows=self.inputs.data.train,
             threads=self.machine.threads,
             weights=self.weights,
+            group=self.group,
         )
+        return start_ranks(first, num_ranks=self.num_ranks, decoder=self.decoder)
 
 
 def prepare(
@@ -236,31 +225,35 @@ def prepare(
     say(f"loading {task.model_name_or_path}")
     # trials before the model and its memory: both depend on the ranks that will train
     proposals = TrialProposals(task, data.train)
-    specs, layout = proposals.largest(), inputs.layout
+    specs = proposals.largest()
     num_ranks = num_ranks or max(1, machine.num_gpus)
-    decoder, weights, placed = _load(task, inputs, machine, backbone, specs=specs, num_ranks=num_ranks, say=say)
-    loaded = clock.monotonic()
-    memory = backbone.memory if backbone else plan_memory(
-        task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=data.train, clock=clock, say=say
-    )  # fmt: skip
+    if backbone is not None:
+        backbone.require_same(task, directory=inputs.model_directory, machine=machine)
+        placed = PlacedModel(
+            decoder=backbone.decoder, memory=backbone.memory, layout=inputs.layout, loaded_at=clock.monotonic()
+        )
+    else:
+        placed = place_model(task, inputs, machine, specs=specs, num_ranks=num_ranks, clock=clock, say=say)
+    decoder, group, memory = placed.decoder, placed.group, placed.memory
     machine = memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
-    sizes = (backbone.sizes if backbone else None) or memory.sizes(
-        task, specs=specs, layout=layout, rows=data.train, request=request
-    )
+    sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
-    notes = (evaluation, placed, memory.note(), recomputed_note(sizes, data.train.lengths))
+    notes = (evaluation, placed.note, memory.note(), recomputed_note(sizes, data.train.lengths))
     facts = RunFacts(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
         inputs=input_facts(task, inputs, plan=plan),
-        sizes=size_facts(sizes),
-        memory=memory.facts(weights),
+        sizes=replace(size_facts(sizes), num_ranks=sizes.capacity.num_ranks if group is None else group.size),
+        memory=replace(memory.facts(placed.weights), rank_group=None if group is None else group.name),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
         # measured before there is a record to count them in
-        seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: loaded - tokenised},
+        seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: placed.loaded_at - tokenised},
     )
-    data, referred = _with_reference(task, data, decoder=decoder, memory=memory, sizes=sizes, facts=facts, say=say)
+    referred = None
+    # groups refuse objectives with a reference
+    if decoder is not None:
+        data, referred = _with_reference(task, data, decoder=decoder, memory=memory, sizes=sizes, facts=facts, say=say)
     return Preparation(
         task=task,
         machine=machine,
@@ -271,7 +264,8 @@ def prepare(
         sizes=sizes,
         facts=facts,
         memory=memory,
-        weights=weights,
+        weights=placed.weights,
+        group=group,
         notes=(
             *split_notes(data.report, max_length=task.dataset.max_length),
             *(note for note in (*notes, referred) if note is not None),
@@ -326,45 +320,3 @@ def ranked_rows(task: TaskFile, rows: TokenisedRows) -> list[int]:
     available = len(rows) // task_objective(task).group_size
     # each row's rank is its own hash, so that one more validation row changes at most one chosen row
     return sorted(range(available), key=lambda row: derive_seed(task.training.seed, "evaluation rows", row))
-
-
-def _load(
-    task: TaskFile,
-    inputs: TaskInputs,
-    machine: Machine,
-    backbone: LoadedBackbone | None,
-    *,
-    specs: Sequence[TrialSpec],
-    num_ranks: int,
-    say: Callable[[str], None],
-) -> tuple[Decoder, RankWeights, str | None]:
-    """Return the base model, its kernels compiled, where its weights are, and a note where not all on every device."""
-    if backbone is not None:
-        backbone.require_same(task, directory=inputs.model_directory, machine=machine)
-        return backbone.decoder, ALL_RESIDENT, None
-    placement = choose_placement(
-        task,
-        machine,
-        num_ranks=num_ranks,
-        config=inputs.config,
-        layout=inputs.layout,
-        specs=specs,
-        rows=inputs.data.train,
-        host_bytes=available_host_bytes(),
-    )
-    # workers start here, so that they are ready when the weights are
-    kernels = KernelWarmUp(machine, config=inputs.config, layout=inputs.layout, specs=specs, rows=inputs.data.train)
-    try:
-        decoder = load_decoder(
-            inputs.model_directory,
-            dtype=machine.dtype,
-            device=machine.device,
-            streaming=placement.weights.streaming(machine.device, rank=0),
-            weight_format=machine.quantization,
-            cache_directory=default_cache_directory(),
-            room_bytes=task.memory.limit,
-        )
-    except InputError as error:
-        raise InputError([task.located(problem) for problem in error.problems]) from error
-    kernels.run(decoder, say=say)
-    return decoder, placement.weights, placement.note

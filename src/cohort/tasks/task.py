@@ -126,7 +126,7 @@ class Task:
             name: The name of the task and of its run directory; when None the stem of its first training file, or
                 ``task`` if rows were given.
             quantization: How the frozen linears are kept: "none", or a format such as "fp8".
-            strategy: ``auto``, ``replicas`` or ``adapter_parallel``, as in the task file.
+            strategy: ``auto``, ``replicas``, ``adapter_parallel``, ``tensor`` or ``pipeline``, as in the task file.
             objective: ``"dpo"``, or its section: ``{"type": "dpo", "beta": 0.1}``.
             lora, training, evaluation, search, memory, early_exit, priority, num_gpus, report_to: As in the
                 task file, sections as mappings. A metric may be a function of a prediction and its row, which a module

@@ -162,9 +162,9 @@ class TaskFile(Section):
         allowed="auto, or a whole number of at least 0",
         description="GPUs to divide the trials over; auto is one, 0 the CPU",
     )
-    strategy: Literal["auto", "replicas", "adapter_parallel"] = setting(
+    strategy: Literal["auto", "replicas", "adapter_parallel", "tensor", "pipeline"] = setting(
         "auto",
-        allowed="auto | replicas | adapter_parallel",
+        allowed="auto | replicas | adapter_parallel | tensor | pipeline",
         description="on several GPUs: each holds the whole base model, or all hold parts of it; auto: what fits",
     )
     report_to: Annotated[

@@ -15,7 +15,7 @@ from cohort.data.packing import SlotSample
 from cohort.data.tokenised import Sample
 from cohort.training.group_terms import StepTerms
 from cohort.training.micro_batches import MicroBatches
-from cohort.training.passes import Passes
+from cohort.training.passes import MeasuringPasses
 from cohort.training.token_losses import sequence_sums
 
 __all__ = ["with_measured_values"]
@@ -26,7 +26,7 @@ _NO_ADAPTER = -1
 
 @torch.no_grad()
 def with_measured_values(
-    passes: Passes,
+    passes: MeasuringPasses,
     entries: Sequence[SlotSample],
     steps: Mapping[int, StepTerms],
     *,

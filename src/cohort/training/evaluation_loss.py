@@ -14,7 +14,7 @@ from cohort.training.batch_values import with_measured_values
 from cohort.training.group_terms import StepTerms, group_metrics, group_terms
 from cohort.training.micro_batches import MicroBatches
 from cohort.training.objectives.objective import Objective
-from cohort.training.passes import Passes
+from cohort.training.passes import MeasuringPasses
 
 __all__ = ["BASE_SLOT", "EvaluationLoss", "evaluation_losses"]
 
@@ -50,7 +50,7 @@ class EvaluationLoss:
 
 @torch.no_grad()
 def evaluation_losses(
-    passes: Passes,
+    passes: MeasuringPasses,
     *,
     micro_batches: MicroBatches,
     objectives: Mapping[int, Objective],

@@ -96,6 +96,7 @@ class Executor:
         compute_dtype: torch.dtype | None = None,
         memory_limit_bytes: int | None = None,
         optimizer: Optimizer = DEFAULT_OPTIMIZER,
+        repeats_smaller: bool = True,
     ) -> None:
         """Allocate the bank next to ``decoder``.
 
@@ -106,6 +107,7 @@ class Executor:
             compute_dtype: What products read the factors in; the decoder's.
             memory_limit_bytes: On a CPU, the most that model, bank and passes may take together.
             optimizer: How all trials minimise what each of them minimises.
+            repeats_smaller: As of :class:`~cohort.training.micro_batches.MicroBatches`.
         """
         self.decoder, self.train_rows, self.settings = decoder, train_rows, settings
         self.optimizer = optimizer
@@ -138,6 +140,7 @@ class Executor:
                 memory=self.memory,
                 reliefs=self.reliefs,
                 policy=policy,
+                repeats_smaller=repeats_smaller,
             )
             for kind, budget, policy in (
                 (PassKind.TRAIN, settings.token_budget, self.gradient_checkpointing),

@@ -38,16 +38,19 @@ class MicroBatches:
         memory: DeviceMemory,
         reliefs: Sequence[Callable[[], bool]],
         policy: GradientCheckpointingPolicy | None = None,
+        repeats_smaller: bool = True,
     ) -> None:
         """Start with ``token_budget``.
 
         Args:
             reliefs: See :class:`cohort.training.executor.Executor`.
             policy: Which passes are recomputed; None for evaluation, which keeps no activations anyway.
+            repeats_smaller: Whether a pass that runs out of memory is run again as smaller ones. A rank that shares its
+                passes with others cannot do that alone: there the error is raised.
         """
         self.kind, self.token_budget = kind, token_budget
         self._memory, self._reliefs = memory, reliefs
-        self._policy = policy
+        self._policy, self._repeats_smaller = policy, repeats_smaller
         self._shortages: list[MemoryShortage] = []
 
     def take_shortages(self) -> tuple[MemoryShortage, ...]:
@@ -92,7 +95,7 @@ class MicroBatches:
                 try:
                     done.append(one_pass(part))
                 except Exception as error:
-                    if not is_out_of_memory(error):
+                    if not is_out_of_memory(error) or not self._repeats_smaller:
                         raise
                     message = str(error)
                 # not in the handler: the exception holds the frames of the pass and with them what it allocated

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from cohort.training.device_memory import DeviceMemory
 from cohort.training.group_terms import StepTerms, group_slots, group_terms
 from cohort.training.token_losses import token_losses, token_weights
 
-__all__ = ["Passes", "StagedPass", "pass_size", "terms_and_weights"]
+__all__ = ["MeasuringPasses", "Passes", "StagedPass", "pass_size", "terms_and_weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +55,21 @@ class StagedPass:
         return all(a is b for a, b in zip(entries, self.entries, strict=True))
 
 
-class Passes:
-    """Stages and runs the passes of one executor, small ones as the graphs of ``captured``.
+class MeasuringPasses(Protocol):
+    """What an evaluation needs of passes: of one executor, or of a stage of a pipeline."""
 
-    Attributes:
-        context: The longest row that the model reads.
-    """
+    @property
+    def context(self) -> int:
+        """The longest row that the model reads."""
+        ...
+
+    def measure(self, entries: Sequence[SlotSample]) -> Tensor:
+        """Return the token losses [T] of a pass over ``entries`` that keeps nothing."""
+        ...
+
+
+class Passes:
+    """Stages and runs the passes of one executor, small ones as the graphs of ``captured``."""
 
     def __init__(
         self,
@@ -69,8 +79,12 @@ class Passes:
         memory: DeviceMemory,
         captured: CapturedPasses | None,
     ) -> None:
-        self.context = decoder.config.max_position_embeddings
+        self._context = decoder.config.max_position_embeddings
         self._decoder, self._bank, self._memory, self._captured = decoder, bank, memory, captured
+
+    @property
+    def context(self) -> int:
+        return self._context
 
     @property
     def _graphs(self) -> CapturedPasses | None:

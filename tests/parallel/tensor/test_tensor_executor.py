@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ import torch
 
 from cohort.adapters.block_diagonal import COLUMN_PARALLEL, ROW_PARALLEL, BlockDiagonal
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.sharding import ShardingError
+from cohort.adapters.sharding import ShardingError, replicated_columns
 from cohort.adapters.spec import AdapterSpec
 from cohort.core.events import StepDone
 from cohort.models.weights import load_decoder
+from cohort.parallel.rank_group import TensorGroup, join_states
 from cohort.parallel.tensor.groups import OneRank, RankGroup, run_threads
 from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
 from cohort.parallel.tensor.tensor_executor import TensorExecutor
@@ -75,6 +77,17 @@ def divided(
     return events, [executor.state(spec.trial_id) for spec in TRIALS], counts
 
 
+def whole(folder: Path, dtype: torch.dtype, parts: Sequence[Sequence[TrialState]]) -> list[TrialState]:
+    """Join the parts of each trial's state that the ranks have."""
+    layout = AdapterLayout(dict(load_decoder(folder, dtype=str(dtype).removeprefix("torch.")).linears))
+    plan = TensorGroup(size=len(parts))
+    return [join_states(plan, layout, spec, own) for spec, own in zip(TRIALS, zip(*parts, strict=True), strict=True)]
+
+
+def layout_of(folder: Path) -> AdapterLayout:
+    return AdapterLayout(dict(load_decoder(folder).linears))
+
+
 def tensor_executor(group: RankGroup, folder: Path, dtype: torch.dtype) -> TensorExecutor:
     layout = AdapterLayout(dict(load_decoder(folder, dtype=str(dtype).removeprefix("torch.")).linears))
     decoder = load_tensor_decoder(folder, group, dtype=dtype)
@@ -103,19 +116,20 @@ def test_a_pack_trains_as_in_one_process(
 ) -> None:
     events, states = alone(folder, dtype)
     found = run_threads(size, lambda group: divided(group, folder, dtype))
+    joined = whole(folder, dtype, [own_states for _, own_states, _ in found])
+    for own, expected in zip(joined, states, strict=True):
+        assert own.step == expected.step
+        for name, tensor in expected.adapter.tensors.items():
+            error = (own.adapter.tensors[name] - tensor).norm() / tensor.norm()
+            assert error < of_weights, name
     for own_events, own_states, counts in found:
         assert [event.loss for event in own_events] == pytest.approx([event.loss for event in events], rel=of_losses)
         assert [e.grad_norm for e in own_events] == pytest.approx([e.grad_norm for e in events], rel=10 * of_losses)
-        for own, expected in zip(own_states, states, strict=True):
-            for name, tensor in expected.adapter.tensors.items():
-                error = (own.adapter.tensors[name] - tensor).norm() / tensor.norm()
-                assert error < of_weights, name
         # ranks agree to the bit: what several of them hold is stepped alike
         assert own_events == found[0][0]
-        assert all(
-            torch.equal(own.adapter.weights, first.adapter.weights)
-            for own, first in zip(own_states, found[0][1], strict=True)
-        )
+        for spec, ours, firsts in zip(TRIALS, own_states, found[0][1], strict=True):
+            shared_D = replicated_columns(layout_of(folder), spec.adapter, size=size)
+            assert torch.equal(ours.adapter.weights[:, shared_D], firsts.adapter.weights[:, shared_D])
         if size > 1:
             passes = counts["all_gather"]
             assert passes == 2, "as many micro-batches as the budget of tokens makes"
@@ -149,7 +163,7 @@ def test_a_trial_goes_on_with_another_number_of_ranks(folder: Path) -> None:
             executor.step()
         return [executor.state(spec.trial_id) for spec in TRIALS]
 
-    states = run_threads(4, begin)[0]
+    states = whole(folder, torch.float32, run_threads(4, begin))
 
     def go_on(group: RankGroup) -> list[float]:
         executor = tensor_executor(group, folder, torch.float32)
@@ -166,6 +180,13 @@ def test_blocks_that_some_ranks_share_are_refused(folder: Path) -> None:
     shared = dataclasses.replace(TRIALS[0], adapter=adapter)
     with pytest.raises(ShardingError, match="training 2 blocks on 4 ranks"):
         run_threads(4, lambda group: tensor_executor(group, folder, torch.float32).load(shared))
+
+
+@pytest.mark.parametrize("optim", ["muon", "adamw_8bit"])
+def test_optimizers_that_need_whole_factors_are_refused(folder: Path, optim: str) -> None:
+    spec = dataclasses.replace(TRIALS[0], optim=optim)
+    with pytest.raises(ShardingError, match=f"optim: {optim} on 2 ranks"):
+        run_threads(2, lambda group: tensor_executor(group, folder, torch.float32).load(spec))
 
 
 def test_one_rank_needs_no_group(folder: Path) -> None:

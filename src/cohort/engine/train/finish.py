@@ -12,6 +12,7 @@ from cohort.adapter_files.write import AdapterContent, tokenizer_files, write_ad
 from cohort.checkpoints.checkpoints import keep_last_checkpoint
 from cohort.core.errors import RunStateError
 from cohort.engine.train.open_run import OpenRun
+from cohort.models.checkpoint_layout import linear_shapes
 from cohort.prepare.preparation import Preparation
 from cohort.report import write_report
 from cohort.runs.directory import RunDirectory
@@ -47,7 +48,7 @@ def finish_run(preparation: Preparation, run: OpenRun, *, specs: Mapping[int, Tr
     store.set_facts(best_trial_id=best_id)
     _record_default(store)
     results = read_results(store.reader)
-    tokenizer, linears = tokenizer_files(preparation.inputs.tokenizer), tuple(preparation.decoder.linears)
+    tokenizer, linears = tokenizer_files(preparation.inputs.tokenizer), tuple(linear_shapes(preparation.inputs.config))
 
     def write(trial_id: int, weights_rD: Tensor) -> None:
         content = AdapterContent(

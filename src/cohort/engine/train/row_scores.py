@@ -144,7 +144,7 @@ class RowScores:
         self, trial_ids: Sequence[int] | Sequence[None], *, rows: TokenisedRows, asked: Sequence[int]
     ) -> list[list[_Generated]]:
         """Return what is generated, by trial and row."""
-        tokenizer, config = self._preparation.inputs.tokenizer, self._preparation.decoder.config
+        tokenizer, config = self._preparation.inputs.tokenizer, self._preparation.inputs.config
         is_chat = self._preparation.inputs.data.report.is_chat
         context = config.max_position_embeddings
         prompts = answer_prompts(rows, asked, tokenizer=tokenizer, is_chat=is_chat, context=context)

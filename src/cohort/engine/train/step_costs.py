@@ -111,7 +111,7 @@ class StepRecorder:
         """Put what was measured into the cache, for the next plan of such a task."""
         costs, preparation = self.costs(), self._preparation
         # where layers are streamed, steps may wait for copies: the plan of a resident model must not learn from them
-        if not costs.samples or preparation.decoder.ring is not None:
+        if not costs.samples or preparation.decoder is None or preparation.decoder.ring is not None:
             return
         machine = preparation.machine
         key = preparation.inputs.cost_key(hardware=hardware_of(machine).name, precision=machine.precision)

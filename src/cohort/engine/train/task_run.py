@@ -296,7 +296,7 @@ class TaskRun:
         self.run.watcher.update(self._tracker.snapshot("writing the results"))
         finish_run(self._preparation, self.run, specs=self._specs, study=self._study)
         # steps of several tasks or GPUs, and those with gradient checkpointing, are not what a plan expects of the pack
-        has_one_rank = self._preparation.sizes.capacity.num_ranks == 1
+        has_one_rank = self._preparation.num_ranks == 1
         if was_alone and has_one_rank and not self._share.recomputed_passes():
             self._steps.keep()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from cohort.checkpoints.checkpoints import Manifest
 from cohort.core.clock import Clock
+from cohort.core.errors import RankLostError
 from cohort.core.interrupts import stopping_gently
 from cohort.engine.train.callback_caller import CallbackError
 from cohort.engine.train.executor_share import ExecutorShare
@@ -167,6 +168,10 @@ class TaskSession:
             if failed:
                 raise failed[0] from failed[0].__cause__
             raise KeyboardInterrupt from None
+        except RankLostError:
+            # ranks that ran out of memory together go on in smaller passes
+            memory.took()
+            raise
         finally:
             # after an error also those that ended in the last step: a resume writes their results
             for member in (*self._members.values(), *ended):

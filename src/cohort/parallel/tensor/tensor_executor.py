@@ -1,8 +1,8 @@
-"""Trains adapters on a model that is divided over ranks: whole states in and out, shards inside."""
+"""Trains adapters on a model that is divided over ranks: whole states in, and each rank's part of them out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,19 +11,30 @@ from torch import Tensor
 from cohort.adapters.bank import AdapterState
 from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
-from cohort.adapters.sharding import join_rank_rows, local_layout, replicated_columns, shard_adapter
+from cohort.adapters.sharding import ShardingError, local_layout, replicated_columns, shard_adapter
 from cohort.core.events import StepDone
+from cohort.core.memory_records import MemoryShortage, PassKind
 from cohort.data.tokenised import TokenisedRows
 from cohort.models.decoder import Decoder
+from cohort.parallel.rank_executor import Prompt, RankExecutor
+from cohort.parallel.step_window import StepWindow
 from cohort.parallel.tensor.groups import RankGroup
 from cohort.parallel.tensor.tensor_optimizer import TensorOptimizer
 from cohort.training.evaluation_loss import EvaluationLoss
-from cohort.training.executor import Executor, ExecutorSettings
+from cohort.training.executor import ExecutorSettings
+from cohort.training.objectives import DEFAULT_OBJECTIVE
+from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.optimizers.optimizer import Optimizer
 from cohort.training.trial import TrialSpec, TrialState
 
-__all__ = ["TensorExecutor"]
+__all__ = ["UNDIVIDED_OPTIMIZERS", "TensorExecutor"]
+
+UNDIVIDED_OPTIMIZERS = {
+    "muon": "its step needs the singular values of whole factors",
+    "adamw_8bit": "its moments are kept in blocks of a whole rank row",
+}
+"""Optimizers that a rank cannot step its shard with, and why."""
 
 
 class TensorExecutor:
@@ -31,9 +42,10 @@ class TensorExecutor:
 
     Plain LoRA is divided as NFS: factors of the divided side by shards, the others whole, with one sum of their
     gradients a step. BD-LoRA of a multiple of as many blocks as ranks is BD-LoRA, or LoRA, on each shard: no exchange.
-    Both mix in one pack. States are those of one process, so a trial may go on with another number of ranks.
-    Passes must fit into the memory of every rank: one that runs short alone would cut its pass in parts that the others
-    do not know of.
+    Both mix in one pack. Whole states go in and :func:`~cohort.parallel.rank_group.join_states` makes them again, so a
+    trial may go on with another number of ranks.
+    Methods do what those of :class:`~cohort.training.executor.Executor` do. Passes must fit into the memory of every
+    rank: one that runs short raises, since it cannot cut a pass that the others share.
     """
 
     def __init__(
@@ -45,6 +57,7 @@ class TensorExecutor:
         train_rows: TokenisedRows,
         settings: ExecutorSettings,
         dtype: torch.dtype = torch.float32,
+        memory_limit_bytes: int | None = None,
         optimizer: Optimizer = DEFAULT_OPTIMIZER,
     ) -> None:
         """Allocate a bank of shards next to the rank's shard of the model.
@@ -57,9 +70,8 @@ class TensorExecutor:
             ShardingError: the ranks do not divide a linear's width.
         """
         self._layout, self._group, self._dtype = layout, group, dtype
-        self._specs: dict[int, TrialSpec] = {}
         self._replicated: dict[int, Tensor] = {}
-        self.executor = Executor(
+        self.executor = RankExecutor(
             decoder,
             target_linears=local_layout(layout, rank=group.rank, size=group.size),
             train_rows=train_rows,
@@ -68,16 +80,44 @@ class TensorExecutor:
             device=decoder.device,
             dtype=dtype,
             compute_dtype=decoder.dtype,
+            memory_limit_bytes=memory_limit_bytes,
             optimizer=TensorOptimizer(optimizer, group, replicated=self._replicated),
+            repeats_smaller=False,
         )
 
-    def load(self, spec: TrialSpec, state: TrialState | None = None) -> None:
-        """Make a trial resident on all ranks, fresh or from the whole ``state``.
+    @property
+    def token_budgets(self) -> dict[PassKind, int]:
+        return self.executor.token_budgets
+
+    @property
+    def num_recomputed(self) -> int:
+        return self.executor.num_recomputed
+
+    def lower_token_budgets(self, budgets: Mapping[PassKind, int]) -> None:
+        self.executor.lower_token_budgets(budgets)
+
+    def lower_kept_tokens(self, keep_tokens: int) -> None:
+        self.executor.lower_kept_tokens(keep_tokens)
+
+    def take_shortages(self) -> tuple[MemoryShortage, ...]:
+        return self.executor.take_shortages()
+
+    def make_room(self) -> bool:
+        return self.executor.make_room()
+
+    def fits(self, spec: TrialSpec) -> bool:
+        """Return whether there is room for a trial; a shard never has more rank rows than the whole adapter."""
+        return self.executor.fits(spec)
+
+    def load(self, spec: TrialSpec, state: TrialState | None = None, *, rows: TokenisedRows | None = None) -> int:
+        """Make a trial resident on all ranks, fresh or from the whole ``state``; return its slot.
 
         Raises:
             BankFullError: no room.
-            ShardingError: its blocks cannot be trained on this number of ranks.
+            ShardingError: it cannot be trained on this number of ranks.
         """
+        if self._group.size > 1 and (why := UNDIVIDED_OPTIMIZERS.get(spec.optim)) is not None:
+            raise ShardingError(f"optim: {spec.optim} on {self._group.size} ranks of one model: {why}")
         if state is None:
             weights_rD = initial_weights(self._layout, spec.adapter, seed=spec.seed, dtype=self._dtype)
             state = TrialState(adapter=AdapterState(weights=weights_rD))
@@ -87,35 +127,49 @@ class TensorExecutor:
         )
         moments = {name: self._shard(spec, moment) for name, moment in state.adapter.moments.items()}
         local = TrialState(adapter=AdapterState(weights=shard.weights_rD, moments=moments), step=state.step)
-        self._specs[spec.trial_id], self._replicated[spec.trial_id] = spec, replicated_D
-        self.executor.load(replace(spec, adapter=shard.spec), local)
+        slot = self.executor.load(replace(spec, adapter=shard.spec), local, rows=rows)
+        self._replicated[spec.trial_id] = replicated_D
+        return slot
 
     def step(self, trial_ids: Sequence[int] | None = None) -> tuple[StepDone, ...]:
         """Run one step of each of ``trial_ids`` (default: all); the events are equal on all ranks."""
         return self.executor.step(trial_ids)
 
-    def evaluate(
-        self, trial_ids: Sequence[int], *, rows: TokenisedRows, row_ids: Sequence[int]
-    ) -> dict[int, EvaluationLoss]:
-        return self.executor.evaluate(trial_ids, rows=rows, row_ids=row_ids)
+    def run(self, quotas: Mapping[int, int]) -> StepWindow:
+        return self.executor.run(quotas)
 
-    def state(self, trial_id: int) -> TrialState:
-        """Return the whole state of a trial, joined on every rank: one all-gather for each of its tensors."""
-        local, spec = self.executor.state(trial_id), self._specs[trial_id]
-        joined = {name: self._join(spec, tensor) for name, tensor in local.adapter.tensors.items()}
-        weights_rD = joined.pop("weights")
-        return TrialState(adapter=AdapterState(weights=weights_rD, moments=joined), step=local.step)
+    def evaluate(
+        self,
+        trial_ids: Sequence[int],
+        *,
+        rows: TokenisedRows,
+        row_ids: Sequence[int],
+        objective: Objective | None = None,
+    ) -> dict[int, EvaluationLoss]:
+        return self.executor.evaluate(trial_ids, rows=rows, row_ids=row_ids, objective=objective)
+
+    def evaluate_base(
+        self, *, rows: TokenisedRows, row_ids: Sequence[int], objective: Objective = DEFAULT_OBJECTIVE
+    ) -> EvaluationLoss:
+        return self.executor.evaluate_base(rows=rows, row_ids=row_ids, objective=objective)
+
+    def generate(self, prompts: Sequence[Prompt], *, max_new_tokens: int, stop_ids: frozenset[int]) -> list[list[int]]:
+        return self.executor.generate(prompts, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+
+    def state(self, trial_id: int, *, on_device: bool = False) -> TrialState:
+        """Return this rank's part of a trial's state, on the host."""
+        del on_device
+        return self.executor.state(trial_id)
+
+    def weights(self, trial_id: int, *, on_device: bool = False) -> Tensor:
+        """Return this rank's part of a trial's weights, on the host."""
+        del on_device
+        return self.executor.weights(trial_id)
 
     def drop(self, trial_id: int) -> None:
         self.executor.drop(trial_id)
-        del self._specs[trial_id], self._replicated[trial_id]
+        del self._replicated[trial_id]
 
     def _shard(self, spec: TrialSpec, rows_rD: Tensor) -> Tensor:
         found = shard_adapter(self._layout, spec.adapter, rows_rD, rank=self._group.rank, size=self._group.size)
         return found.weights_rD
-
-    def _join(self, spec: TrialSpec, local_rD: Tensor) -> Tensor:
-        device = self.executor.bank.weights_RD.device
-        parts = self._group.all_gather(local_rD.to(device))
-        by_rank = {rank: part.cpu() for rank, part in enumerate(parts)}
-        return join_rank_rows(self._layout, spec.adapter, by_rank, size=self._group.size)

@@ -5,7 +5,7 @@ groups' micro-batches stand between two batches of an adapter. Each group's batc
 fill what its last micro-batch leaves; a last pass puts no-ops where the bubble lemma still asks for them.
 
 With one stage there is nothing to keep apart but an adapter's own batches: all adapters are one group, and the schedule
-is plain packing without a no-op. Pipeline execution will use the others; nothing does yet.
+is plain packing without a no-op.
 
 Source: LoRAFusion 4.2.2.
 """
@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from cohort.scheduling.microbatch.level_packing import level_pack
+from cohort.scheduling.microbatch.ordered_packing import ordered_pack
 from cohort.scheduling.microbatch.packing import Bins, PackingLimits, pack_samples
 from cohort.scheduling.microbatch.records import (
     AdapterBatches,
@@ -49,6 +50,7 @@ class MicroBatchSettings:
         limits: When each packing's integer programs stop.
         num_processes: Packings at the same time; the result does not depend on it.
         is_level: Make the micro-batches of a batch equally long instead of leaving the last one empty for the next.
+        keeps_order: Make each micro-batch a run of consecutive samples, so that gradients are summed in their order.
     """
 
     capacity: int
@@ -57,6 +59,7 @@ class MicroBatchSettings:
     limits: PackingLimits = field(default_factory=PackingLimits)
     num_processes: int = 1
     is_level: bool = False
+    keeps_order: bool = False
 
     def __post_init__(self) -> None:
         if min(self.capacity, self.stages, self.multiple, self.num_processes) < 1:
@@ -114,7 +117,7 @@ def schedule_micro_batches(
         for group in groups
     ]
     packed = [[list(own) for own in bins] for bins in _pack_all([unit for unit in units if unit], settings)]
-    if not settings.is_level:
+    if not settings.is_level and not settings.keeps_order:
         _merge(packed, settings)
     flat = [MicroBatch(tuple(own)) for bins in packed for own in bins]
     return with_no_ops(flat, stages=settings.stages)
@@ -132,6 +135,8 @@ def _pack_all(units: Sequence[list[PipelineSample]], settings: MicroBatchSetting
 
 def _pack(job: tuple[list[PipelineSample], MicroBatchSettings]) -> list[list[PipelineSample]]:
     unit, settings = job
+    if settings.keeps_order:
+        return ordered_pack(unit, capacity=settings.capacity, multiple=settings.multiple)
     if settings.is_level:
         return level_pack(unit, capacity=settings.capacity, multiple=settings.multiple)
     return pack_samples(unit, capacity=settings.capacity, multiple=settings.multiple, limits=settings.limits)

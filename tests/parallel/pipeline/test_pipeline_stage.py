@@ -17,8 +17,8 @@ from cohort.adapters.initialization import initial_weights
 from cohort.adapters.layout import AdapterLayout
 from cohort.adapters.spec import AdapterSpec
 from cohort.models.weights import load_decoder
-from cohort.parallel.pipeline_stage import PipelineMicroBatch, PipelineStage, is_separated
-from cohort.parallel.pipeline_window import batches_of, pipeline_window
+from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, PipelineStage, is_separated
+from cohort.parallel.pipeline.pipeline_window import batches_of, pipeline_window
 from cohort.scheduling.microbatch.records import MicroBatch, with_no_ops
 from cohort.scheduling.pipeline.stage_order import Direction
 from cohort.training.executor import Executor, ExecutorSettings
@@ -28,33 +28,10 @@ from cohort.training.objectives.objective import Objective
 from cohort.training.optimizers import DEFAULT_OPTIMIZER
 from cohort.training.step_samples import Resident
 from cohort.training.trial import TrialSpec
+from tests.parallel.pipeline.stage_threads import QueueLinks
 from tests.training.small_models import random_rows, save_llama, save_qwen2
 
 NUM_LAYERS, NUM_TRIALS, NUM_STEPS = 5, 3, 4
-
-
-class QueueLinks:
-    """Links between threads."""
-
-    def __init__(self, stage: int, mail: dict[tuple[Any, ...], queue.Queue[Tensor]], lock: threading.Lock) -> None:
-        self._stage, self._mail, self._lock = stage, mail, lock
-        self.sent: list[tuple[int, Direction]] = []
-
-    def _box(self, *key: Any) -> queue.Queue[Tensor]:
-        with self._lock:
-            return self._mail.setdefault(key, queue.Queue())
-
-    def send(self, message: Tensor, *, to: int, number: int, direction: Direction) -> None:
-        self.sent.append((number, direction))
-        self._box(self._stage, to, number, direction).put(message.clone())
-
-    def receive(self, into: Tensor, *, sender: int, number: int, direction: Direction) -> Tensor:
-        found = self._box(sender, self._stage, number, direction).get(timeout=60)
-        assert found.shape == into.shape
-        return found
-
-    def flush(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -125,7 +102,7 @@ def trained_in_stages(
             num_stages=num_stages,
             links=links,
             optimizer=DEFAULT_OPTIMIZER,
-            gradient_checkpointing=recomputes,
+            is_recomputed=lambda tokens: recomputes and tokens > 0,
         )
         for resident in residents.values():
             own.load(resident)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from cohort.parallel.stage_links import DistributedLinks, _tag
+from cohort.parallel.pipeline.stage_links import DistributedLinks, _tag
 from cohort.scheduling.pipeline.stage_order import Direction
 
 
@@ -23,7 +23,7 @@ def test_every_message_of_a_window_has_a_tag_of_its_own() -> None:
 def _stage(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
-    links = DistributedLinks()
+    links = DistributedLinks(stage=rank, num_stages=2, device=torch.device("cpu"))
     # both send before either receives: sends do not wait
     for number in range(3):
         direction = Direction.FORWARD if rank == 0 else Direction.BACKWARD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cohort.parallel.pipeline_stage import PipelineMicroBatch
+from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch
 from cohort.scheduling.microbatch.records import AdapterBatches, MicroBatch
 from cohort.training.group_terms import StepTerms
 from cohort.training.step_samples import Resident, samples_of

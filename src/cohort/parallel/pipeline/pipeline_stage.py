@@ -15,7 +15,7 @@ Shapes:  T rows of a micro-batch · D hidden width · N slots of the bank
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -23,11 +23,13 @@ import torch
 from torch import Tensor
 
 from cohort.adapters.bank import AdapterBank
+from cohort.adapters.linear import LoraContext
 from cohort.data.packing import PackedBatch, SlotSample, pack
 from cohort.kernels.adamw.reference import NORM_EPS
 from cohort.kernels.cross_entropy import linear_cross_entropy
 from cohort.models.attention import PackedAttention
 from cohort.models.decoder import Decoder
+from cohort.models.spare_columns import reserve_spare_columns
 from cohort.scheduling.pipeline.stage_order import Direction, stage_order
 from cohort.training.group_terms import StepTerms
 from cohort.training.optimizers.optimizer import Optimizer
@@ -80,6 +82,7 @@ class PipelineStage:
     Attributes:
         terms: On the last stage, the terms of the groups of each micro-batch of the last window, in its order.
         norms: By slot, the norms of the gradients of the steps of the last window, before clipping.
+        num_recomputed: Training passes that used gradient checkpointing.
     """
 
     def __init__(
@@ -91,21 +94,40 @@ class PipelineStage:
         num_stages: int,
         links: StageLinks,
         optimizer: Optimizer,
-        gradient_checkpointing: bool = False,
+        is_recomputed: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Join a decoder of some layers with the bank of their linears; slots are numbered alike on all stages."""
+        """Join a decoder of some layers with the bank of their linears; slots are numbered alike on all stages.
+
+        Args:
+            is_recomputed: Whether a pass of so many tokens uses gradient checkpointing.
+        """
         self._decoder, self._bank, self._links, self._optimizer = decoder, bank, links, optimizer
         self._stage, self._num_stages = stage, num_stages
-        self._recomputes = gradient_checkpointing
+        self._is_recomputed = is_recomputed
         self._residents: dict[int, Resident] = {}
         self._fresh: set[int] = set()
+        self._norms: list[tuple[int, Tensor]] = []
         self.terms: list[Tensor] = []
         self.norms: dict[int, list[float]] = {}
+        self.num_recomputed = 0
 
     def load(self, resident: Resident) -> None:
         """Take in a trial that is in the stage's bank."""
         self._residents[resident.slot] = resident
         self._fresh.add(resident.slot)
+
+    def drop(self, slot: int) -> None:
+        """Forget the trial of a slot."""
+        del self._residents[slot]
+        self._fresh.discard(slot)
+
+    def flush(self) -> None:
+        """Wait until all messages of passes that only measure have left."""
+        self._links.flush()
+
+    @property
+    def is_last(self) -> bool:
+        return self._stage == self._num_stages - 1
 
     def run_window(self, micro_batches: Sequence[PipelineMicroBatch]) -> None:
         """Pass all micro-batches and take all steps that end in them; nothing is in flight afterwards.
@@ -115,7 +137,7 @@ class PipelineStage:
         """
         if not is_separated(micro_batches, num_stages=self._num_stages):
             raise ValueError(f"two batches of one slot stand less than {self._num_stages} micro-batches apart")
-        self.terms, self.norms = [], {}
+        self.terms, self.norms, self._norms = [], {}, []
         in_flight: dict[int, _InFlight | None] = {}
         known_N: dict[int, Tensor] = {}
         count = len(micro_batches)
@@ -133,6 +155,27 @@ class PipelineStage:
         for number in range(count, count + self._num_stages):
             self._take_norms(number, micro_batches, known_N)
         self._links.flush()
+        # the host waits here alone, once everything is launched
+        if self._norms:
+            found = torch.stack([norm for _, norm in self._norms]).tolist()
+            for (slot, _), norm in zip(self._norms, found, strict=True):
+                self.norms.setdefault(slot, []).append(norm)
+
+    @torch.no_grad()
+    def measure(self, entries: Sequence[SlotSample], *, number: int) -> Tensor:
+        """Pass samples forward only; return the token losses [T], zeros on all but the last stage.
+
+        All stages do so with the same samples and the same ``number``, which no other pass in flight has.
+        """
+        bank, decoder = self._bank, self._decoder
+        batch = pack(entries, num_slots=bank.num_slots, device=bank.weights_RD.device)
+        # no row keys: an evaluation drops nothing
+        residual_TD, delta_TD = self._layers(batch, bank.context(batch.segments), self._entered(batch, number))
+        if self.is_last:
+            return self._token_losses(batch, decoder.final_norm(residual_TD, delta_TD))
+        boundary_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
+        self._links.send(boundary_TD, to=self._stage + 1, number=number, direction=Direction.FORWARD)
+        return torch.zeros(batch.num_rows, device=bank.weights_RD.device)
 
     def _take_norms(self, number: int, micro_batches: Sequence[PipelineMicroBatch], known_N: dict[int, Tensor]) -> None:
         """Step what ended S micro-batches before, on stages that do not know the norms yet, and pass them on."""
@@ -140,14 +183,14 @@ class PipelineStage:
         if ended < 0 or ended >= len(micro_batches) or not (ends := micro_batches[ended].ends):
             return
         if self._stage > 0:
-            into_N = torch.empty(self._bank.num_slots, dtype=torch.float64)
+            into_N = self._by_slot()
             norms_N = self._links.receive(
                 into_N, sender=self._stage - 1, number=-1 - number, direction=Direction.FORWARD
             )
             self._step(ends, norms_N)
         else:
             norms_N = known_N.pop(ended)
-        if self._stage < self._num_stages - 1:
+        if not self.is_last:
             self._links.send(norms_N, to=self._stage + 1, number=-1 - number, direction=Direction.FORWARD)
 
     def _forward(self, number: int, micro_batch: PipelineMicroBatch) -> _InFlight | None:
@@ -159,51 +202,63 @@ class PipelineStage:
         fresh = frozenset(present & self._fresh) if bank.writes_gradients else frozenset[int]()
         self._fresh -= present
         lora = bank.context(batch.segments, row_keys_T=batch.row_keys_T, fresh_slots=fresh)
-        entered_TD = None
-        if self._stage == 0:
-            residual_TD = decoder.embed(batch.tokens_T).requires_grad_()
-        else:
-            into_TD = torch.empty(
-                batch.num_rows, decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device
-            )
-            entered_TD = self._links.receive(
-                into_TD, sender=self._stage - 1, number=number, direction=Direction.FORWARD
-            ).requires_grad_()
-            residual_TD = entered_TD
-        residual_TD, delta_TD = decoder.run_layers(
-            residual_TD,
-            positions_T=batch.positions_T,
-            attention=PackedAttention(batch.sequence_offsets),
-            lora=lora,
-            gradient_checkpointing=self._recomputes,
-        )
-        if self._stage == self._num_stages - 1:
+        recomputed = self._is_recomputed(sum(len(entry.sample.tokens) for entry in micro_batch.entries))
+        self.num_recomputed += recomputed
+        reserve_spare_columns(decoder, adapted=lora.factors, num_rank_rows=bank.num_rank_rows, num_rows=batch.num_rows)
+        stream_TD = self._entered(batch, number).requires_grad_()
+        entered_TD = None if self._stage == 0 else stream_TD
+        residual_TD, delta_TD = self._layers(batch, lora, stream_TD, recomputed=recomputed)
+        if self.is_last:
             return self._losses(batch, micro_batch, decoder.final_norm(residual_TD, delta_TD), entered_TD)
         boundary_TD = residual_TD if delta_TD is None else residual_TD + delta_TD
         self._links.send(boundary_TD.detach(), to=self._stage + 1, number=number, direction=Direction.FORWARD)
         return _InFlight(entered_TD=entered_TD, output=boundary_TD, weights=None)
 
-    def _losses(
-        self, batch: PackedBatch, micro_batch: PipelineMicroBatch, hidden_TD: Tensor, entered_TD: Tensor | None
-    ) -> _InFlight:
-        losses_T = linear_cross_entropy(
+    def _entered(self, batch: PackedBatch, number: int) -> Tensor:
+        """Return the stream [T, D] that enters the stage's layers."""
+        decoder = self._decoder
+        if self._stage == 0:
+            return decoder.embed(batch.tokens_T)
+        into_TD = torch.empty(batch.num_rows, decoder.config.hidden_size, dtype=decoder.dtype, device=decoder.device)
+        return self._links.receive(into_TD, sender=self._stage - 1, number=number, direction=Direction.FORWARD)
+
+    def _layers(
+        self, batch: PackedBatch, lora: LoraContext, stream_TD: Tensor, *, recomputed: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        return self._decoder.run_layers(
+            stream_TD,
+            positions_T=batch.positions_T,
+            attention=PackedAttention(batch.sequence_offsets),
+            lora=lora,
+            gradient_checkpointing=recomputed,
+        )
+
+    def _token_losses(self, batch: PackedBatch, hidden_TD: Tensor) -> Tensor:
+        return linear_cross_entropy(
             hidden_TD,
             head=self._decoder.head,
             targets_T=batch.targets_T,
             trained_rows_M=batch.trained_rows_M,
             logit_cap=self._decoder.config.logit_cap,
         )
+
+    def _by_slot(self) -> Tensor:
+        return torch.zeros(self._bank.num_slots, dtype=torch.float64, device=self._bank.weights_RD.device)
+
+    def _losses(
+        self, batch: PackedBatch, micro_batch: PipelineMicroBatch, hidden_TD: Tensor, entered_TD: Tensor | None
+    ) -> _InFlight:
+        losses_T = self._token_losses(batch, hidden_TD)
         terms_G, weights_T = terms_and_weights(losses_T.detach(), batch, micro_batch.entries, micro_batch.terms)
         self.terms.append(terms_G)
         return _InFlight(entered_TD=entered_TD, output=losses_T, weights=weights_T)
 
     def _backward(self, number: int, micro_batch: PipelineMicroBatch, held: _InFlight | None) -> Tensor:
         """Run a backward pass; return the sums of squares [N] so far of the slots whose batch ends with it."""
-        is_last = self._stage == self._num_stages - 1
-        squares_N = torch.zeros(self._bank.num_slots, dtype=torch.float64)
+        squares_N = self._by_slot()
         if held is not None:
             grads = held.weights
-            if not is_last:
+            if not self.is_last:
                 grads = self._links.receive(
                     torch.empty_like(held.output),
                     sender=self._stage + 1,
@@ -212,14 +267,14 @@ class PipelineStage:
                 )
             held.output.backward(grads)
         if micro_batch.ends:
-            if not is_last:
+            if not self.is_last:
                 squares_N = self._links.receive(
                     squares_N, sender=self._stage + 1, number=-1 - number, direction=Direction.BACKWARD
                 )
             self._bank.before_update(micro_batch.ends)
             for slot in micro_batch.ends:
                 own = self._bank.grads_RD[self._bank.rank_rows(slot)]
-                squares_N[slot] += own.double().square().sum().cpu()
+                squares_N[slot] += own.double().square().sum()
         if self._stage > 0:
             if held is not None:
                 assert held.entered_TD is not None, "stages behind the first are entered"
@@ -237,10 +292,10 @@ class PipelineStage:
         for slot in slots:
             resident, grads_RD = self._residents[slot], self._bank.grads_RD[self._bank.rank_rows(slot)]
             norm = norms_N[slot].to(grads_RD.dtype)
-            self.norms.setdefault(slot, []).append(float(norm))
+            self._norms.append((slot, norm))
             # as the optimizer's own clipping; 0 is none
             if resident.spec.max_grad_norm:
-                grads_RD.mul_(torch.clamp(resident.spec.max_grad_norm / (norm + NORM_EPS), max=1.0).to(grads_RD.device))
+                grads_RD.mul_(torch.clamp(resident.spec.max_grad_norm / (norm + NORM_EPS), max=1.0))
             residents.append(replace(resident, spec=replace(resident.spec, max_grad_norm=0.0)))
         self._optimizer.update(self._bank, residents)
         self._bank.after_update(slots)

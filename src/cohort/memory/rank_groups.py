@@ -1,0 +1,192 @@
+"""One model over the ranks of a group: whether a task can be trained so, and what is refused before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.sharding import ShardingError, replicated_columns
+from cohort.core.errors import InputError, Problem
+from cohort.core.units import counted
+from cohort.machine.machine import Machine
+from cohort.models.config import DecoderConfig
+from cohort.models.counts import count_model
+from cohort.models.weight_formats import PLAIN
+from cohort.parallel.rank_group import PipelineGroup, RankGroupPlan, TensorGroup
+from cohort.parallel.tensor.base_shards import check_degree
+from cohort.parallel.tensor.tensor_executor import UNDIVIDED_OPTIMIZERS
+from cohort.scheduling.pipeline.stage_balance import balance_stages
+from cohort.tasks.possible_values import EIGHT_BIT, possible_values
+from cohort.tasks.task_file import TaskFile
+from cohort.training.trial import TrialSpec
+
+__all__ = ["GROUP_STRATEGIES", "choose_group", "group_problems", "stage_cuts"]
+
+GROUP_STRATEGIES = ("tensor", "pipeline")
+"""Strategies whose ranks hold one model together and pass each other activations."""
+
+# of a training row, whose answer alone has a loss: what the head computes
+TRAINED_SHARE = 0.5
+
+
+def choose_group(
+    task: TaskFile,
+    machine: Machine,
+    *,
+    strategy: str,
+    num_ranks: int,
+    config: DecoderConfig,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+) -> RankGroupPlan:
+    """Return how ``num_ranks`` ranks hold the model of a task with one of :data:`GROUP_STRATEGIES`.
+
+    Args:
+        specs: Its first trials.
+
+    Raises:
+        InputError: everything of the task that does not work with the strategy.
+    """
+    problems = list(
+        group_problems(task, machine, strategy=strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs)
+    )
+    if problems:
+        raise InputError(problems)
+    if strategy == "tensor":
+        return TensorGroup(size=num_ranks)
+    return PipelineGroup(cuts=stage_cuts(config, num_stages=num_ranks))
+
+
+def stage_cuts(config: DecoderConfig, *, num_stages: int) -> tuple[int, ...]:
+    """Return the first layer of each stage, and the number of layers: the slowest stage is as fast as it can be."""
+    counts = count_model(config)
+    of_a_layer = counts.linear_flops_per_token / config.num_layers
+    head = counts.head_flops_per_token * TRAINED_SHARE
+    ranges = balance_stages([of_a_layer] * config.num_layers, num_stages=num_stages, last_seconds=head)
+    return (*(begin for begin, _ in ranges), config.num_layers)
+
+
+def group_problems(
+    task: TaskFile,
+    machine: Machine,
+    *,
+    strategy: str,
+    num_ranks: int,
+    config: DecoderConfig,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+) -> Iterator[Problem]:
+    """Yield everything of a task that does not work with a strategy; arguments are those of :func:`choose_group`."""
+    others = "auto | replicas | adapter_parallel"
+
+    def refused(key: str, found: str, allowed: str) -> Problem:
+        hint = f"Change this, or write strategy: {others}."
+        return Problem(where=task.where(key), found=found, allowed=allowed, hint=hint)
+
+    if not torch.distributed.is_available():
+        yield refused("strategy", strategy, f"{others}: this build of torch has no torch.distributed")
+        return
+    objective = specs[0].objective
+    if objective.needs_reference:
+        yield refused(
+            "objective",
+            f"an objective that compares with a reference model, with strategy: {strategy}",
+            "objectives without one: no rank holds the whole model that would be the reference",
+        )
+    if task.memory.host_streamed_layers not in ("auto", 0):
+        yield refused(
+            "memory.host_streamed_layers",
+            f"{task.memory.host_streamed_layers} with strategy: {strategy}, whose ranks hold a part of the model each",
+            "auto | 0 with this strategy",
+        )
+    optimizers = [str(name) for name in possible_values(task, "optim")]
+    if strategy == "tensor":
+        yield from _tensor_problems(
+            task, machine, num_ranks=num_ranks, config=config, layout=layout, specs=specs, refused=refused
+        )
+        bad = {name: UNDIVIDED_OPTIMIZERS[name] for name in optimizers if name in UNDIVIDED_OPTIMIZERS}
+    else:
+        yield from _pipeline_problems(task, num_ranks=num_ranks, config=config, layout=layout, refused=refused)
+        if objective.group_size > 1 or objective.compares_batch:
+            yield refused(
+                "objective",
+                "an objective that compares samples, with strategy: pipeline",
+                "sft: samples that are compared would have to share a micro-batch",
+            )
+        bad = {name: UNDIVIDED_OPTIMIZERS[name] for name in optimizers if name == EIGHT_BIT}
+    for name, why in bad.items():
+        yield refused("training.optim", f"{name} with strategy: {strategy}", f"another optimizer: {why}")
+
+
+def _tensor_problems(
+    task: TaskFile,
+    machine: Machine,
+    *,
+    num_ranks: int,
+    config: DecoderConfig,
+    layout: AdapterLayout,
+    specs: Sequence[TrialSpec],
+    refused: Callable[[str, str, str], Problem],
+) -> Iterator[Problem]:
+    try:
+        check_degree(config, num_ranks)
+    except InputError as error:
+        yield from (replace(problem, where=task.where("num_gpus")) for problem in error.problems)
+        return
+    if machine.quantization != PLAIN.name or config.stored_quantization != PLAIN.name:
+        yield refused(
+            "quantization",
+            f"{machine.quantization} with strategy: tensor",
+            "none: quantised weights are not divided over ranks",
+        )
+    if any(spec.adapter.has_patterns or spec.adapter.has_frozen_rows or spec.adapter.use_dora for spec in specs):
+        yield refused(
+            "lora",
+            "DoRA, PiSSA, OLoRA, or rank or alpha patterns with strategy: tensor",
+            "plain LoRA, rsLoRA, LoRA+ and BD-LoRA: other adapters are not divided over ranks",
+        )
+        return
+    reasons = dict[str, None]()
+    for adapter in {spec.adapter for spec in specs}:
+        try:
+            replicated_columns(layout, adapter, size=num_ranks)
+        except ShardingError as error:
+            reasons[str(error)] = None
+    for reason in reasons:
+        yield refused("lora", reason, f"adapters that {num_ranks} ranks can train")
+
+
+def _pipeline_problems(
+    task: TaskFile,
+    *,
+    num_ranks: int,
+    config: DecoderConfig,
+    layout: AdapterLayout,
+    refused: Callable[[str, str, str], Problem],
+) -> Iterator[Problem]:
+    if task.evaluation.generates:
+        yield refused(
+            "evaluation.metric",
+            "a metric of generated text with strategy: pipeline",
+            "loss, and metrics that need no generated text: the stages generate none",
+        )
+    if num_ranks > config.num_layers:
+        yield Problem(
+            where=task.where("num_gpus"),
+            found=f"{num_ranks} stages for a model with {counted(config.num_layers, 'layer')}",
+            allowed=f"at most {config.num_layers} with strategy: pipeline",
+            hint=f"Write num_gpus: {config.num_layers}, or another strategy.",
+        )
+        return
+    plan = PipelineGroup(cuts=stage_cuts(config, num_stages=num_ranks))
+    empty = [stage for stage in range(num_ranks) if not plan.local_layout(layout, stage).linears]
+    if empty:
+        own = plan.layers(empty[0])
+        yield refused(
+            "lora",
+            f"no adapted linear in layers {own.start} to {own.stop - 1}, which are stage {empty[0]} of the pipeline",
+            "adapted linears in every stage",
+        )

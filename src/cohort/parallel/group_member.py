@@ -1,0 +1,86 @@
+"""Builds a rank that holds one model together with others: it joins their process group and loads its part."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.cache_directory import default_cache_directory
+from cohort.models.weights import load_decoder
+from cohort.parallel.commands import RankSetup, ServedExecutor
+from cohort.parallel.pipeline.stage_executor import StageExecutor
+from cohort.parallel.pipeline.stage_links import DistributedLinks
+from cohort.parallel.rank_group import PipelineGroup
+from cohort.parallel.tensor.groups import DistributedGroup
+from cohort.parallel.tensor.tensor_decoder import load_tensor_decoder
+from cohort.parallel.tensor.tensor_executor import TensorExecutor
+from cohort.training.optimizers import optimizer_for
+
+__all__ = ["build_member"]
+
+# ranks wait for each other while the slowest loads; a rank that is lost is noticed by rank 0, which ends the others
+_PATIENCE = timedelta(hours=4)
+
+
+def build_member(setup: RankSetup, *, device: torch.device) -> ServedExecutor:
+    """Join the group of ``setup`` and return the executor of this rank's part.
+
+    Raises:
+        Exception: anything wrong with the model, or no connection to the other ranks.
+    """
+    plan, layout = setup.group, AdapterLayout(dict(setup.target_linears))
+    assert plan is not None, "a member has a group"
+    _join(setup, device=device)
+    optimizer = optimizer_for(setup.optimizers)
+    if isinstance(plan, PipelineGroup):
+        decoder = load_decoder(
+            setup.model_directory,
+            dtype=setup.dtype,
+            device=device,
+            weight_format=setup.quantization,
+            cache_directory=default_cache_directory(),
+            room_bytes=setup.room_bytes,
+            part=plan.layers(setup.rank),
+        )
+        return StageExecutor(
+            decoder,
+            plan,
+            stage=setup.rank,
+            links=DistributedLinks(stage=setup.rank, num_stages=plan.size, device=device),
+            layout=layout,
+            train_rows=setup.train_rows,
+            settings=setup.settings,
+            memory_limit_bytes=setup.memory_limit_bytes,
+            optimizer=optimizer,
+        )
+    group = DistributedGroup()
+    return TensorExecutor(
+        load_tensor_decoder(setup.model_directory, group, dtype=getattr(torch, setup.dtype), device=device),
+        group,
+        layout=layout,
+        train_rows=setup.train_rows,
+        settings=setup.settings,
+        memory_limit_bytes=setup.memory_limit_bytes,
+        optimizer=optimizer,
+    )
+
+
+def _join(setup: RankSetup, *, device: torch.device) -> None:
+    assert setup.group is not None, "a member has a group"
+    on_gpu = device.type == "cuda"
+    if not on_gpu and any(name == "lo" for _, name in socket.if_nameindex()):
+        # all ranks are on this machine, whose own name need not be known to it
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        init_method=f"file://{setup.rendezvous}",
+        rank=setup.rank,
+        world_size=setup.group.size,
+        timeout=_PATIENCE,
+        device_id=torch.device("cuda", setup.rank) if on_gpu else None,
+    )

@@ -1,0 +1,1 @@
+"""Pipeline parallelism: each rank has some layers, and micro-batches of many adapters pass one behind the other."""

@@ -1,0 +1,107 @@
+"""How several ranks hold one model together: in shards of every linear, or in stages of some layers each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.adapters.sharding import join_rank_rows, local_layout
+from cohort.training.trial import TrialSpec, TrialState
+
+__all__ = ["PipelineGroup", "RankGroupPlan", "TensorGroup", "join_states"]
+
+
+class RankGroupPlan(Protocol):
+    """One model over the ranks of a group; what a rank holds of an adapter is a part of its whole state."""
+
+    @property
+    def name(self) -> str:
+        """What a task file calls it."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Ranks of the group."""
+        ...
+
+    def local_layout(self, layout: AdapterLayout, rank: int) -> AdapterLayout:
+        """Return the adapted linears as a rank has them."""
+        ...
+
+    def join(self, layout: AdapterLayout, spec: TrialSpec, parts: Sequence[Tensor]) -> Tensor:
+        """Return whole rank rows [r, D] from those of all ranks."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorGroup:
+    """Each rank has a shard of every linear, and of every adapter the factors of its shard."""
+
+    size: int
+
+    @property
+    def name(self) -> str:
+        return "tensor"
+
+    def local_layout(self, layout: AdapterLayout, rank: int) -> AdapterLayout:
+        return local_layout(layout, rank=rank, size=self.size)
+
+    def join(self, layout: AdapterLayout, spec: TrialSpec, parts: Sequence[Tensor]) -> Tensor:
+        return join_rank_rows(layout, spec.adapter, dict(enumerate(parts)), size=self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineGroup:
+    """Each rank is a stage: it has some consecutive layers, and of every adapter the factors of their linears.
+
+    Attributes:
+        cuts: The first layer of each stage, and the number of all layers behind the last.
+    """
+
+    cuts: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return "pipeline"
+
+    @property
+    def size(self) -> int:
+        return len(self.cuts) - 1
+
+    def layers(self, rank: int) -> range:
+        """Return the layers of a stage."""
+        return range(self.cuts[rank], self.cuts[rank + 1])
+
+    def local_layout(self, layout: AdapterLayout, rank: int) -> AdapterLayout:
+        own = self.layers(rank)
+        return AdapterLayout({name: shape for name, shape in layout.linears.items() if _layer_of(name) in own})
+
+    def columns(self, layout: AdapterLayout, rank: int) -> slice:
+        """Return the columns of a whole rank row that a stage has; they stand side by side."""
+        names = list(self.local_layout(layout, rank).linears)
+        return slice(layout.columns[names[0]].a.start, layout.columns[names[-1]].b.stop)
+
+    def join(self, layout: AdapterLayout, spec: TrialSpec, parts: Sequence[Tensor]) -> Tensor:
+        del layout, spec
+        return torch.cat(list(parts), dim=1)
+
+
+def join_states(plan: RankGroupPlan, layout: AdapterLayout, spec: TrialSpec, parts: Sequence[TrialState]) -> TrialState:
+    """Return a trial's whole state from the parts of all ranks, in their order."""
+    first = parts[0].adapter
+
+    def whole(name: str) -> Tensor:
+        return plan.join(layout, spec, [part.adapter.tensors[name] for part in parts])
+
+    moments = {name: whole(name) for name in first.moments}
+    return replace(parts[0], adapter=replace(first, weights=whole("weights"), moments=moments))
+
+
+def _layer_of(module: str) -> int:
+    """Return the layer of a linear, from its full path such as ``model.layers.3.self_attn.q_proj``."""
+    return int(module.split("layers.", 1)[1].split(".", 1)[0])

@@ -1,0 +1,74 @@
+"""Starts the processes of a run's ranks and joins them to the executor that rank 0 commands."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.models.decoder import Decoder
+from cohort.parallel.commands import RankSetup
+from cohort.parallel.group_executor import GroupExecutor, Rendezvous
+from cohort.parallel.rank_executor import RankExecutor
+from cohort.parallel.rank_process import RankProcess
+from cohort.parallel.replicas import ReplicaExecutor
+from cohort.parallel.training_executor import TrainingExecutor
+from cohort.training.optimizers import optimizer_for
+
+__all__ = ["start_ranks"]
+
+
+def start_ranks(setup: RankSetup, *, num_ranks: int, decoder: Decoder | None) -> TrainingExecutor:
+    """Return an executor of ``num_ranks`` ranks; processes are started for those that this one is not.
+
+    Args:
+        setup: That of rank 0.
+        decoder: The model of this process, which is rank 0; None where ``setup`` has a group, whose ranks are all
+            processes of their own.
+
+    Raises:
+        RankLostError: a rank ended.
+        Exception: a rank could not build its executor.
+    """
+    # a notebook lives on after an error, and would keep processes that hold a GPU each
+    with contextlib.ExitStack() as started:
+        executor: TrainingExecutor
+        if setup.group is not None:
+            executor = _group(setup, started)
+        else:
+            assert decoder is not None, "this process trains, so it has the model"
+            others = []
+            for rank in range(1, num_ranks):
+                others.append(RankProcess(replace(setup, rank=rank)))
+                started.callback(others[-1].close)
+            local = RankExecutor(
+                decoder,
+                target_linears=setup.target_linears,
+                train_rows=setup.train_rows,
+                settings=setup.settings,
+                device=setup.device,
+                compute_dtype=decoder.dtype,
+                memory_limit_bytes=setup.memory_limit_bytes,
+                optimizer=optimizer_for(setup.optimizers),
+            )
+            executor = ReplicaExecutor(local, others) if others else local
+        started.pop_all()
+    return executor
+
+
+def _group(setup: RankSetup, started: contextlib.ExitStack) -> GroupExecutor:
+    assert setup.group is not None, "a group was asked for"
+    rendezvous = Rendezvous()
+    started.callback(rendezvous.remove)
+    ranks = []
+    for rank in range(setup.group.size):
+        ranks.append(RankProcess(replace(setup, rank=rank, rendezvous=rendezvous.path)))
+        started.callback(ranks[-1].kill)
+    return GroupExecutor(
+        ranks,
+        setup.group,
+        layout=AdapterLayout(dict(setup.target_linears)),
+        settings=setup.settings,
+        train_rows=setup.train_rows,
+        rendezvous=rendezvous,
+    )

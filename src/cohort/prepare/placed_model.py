@@ -1,0 +1,135 @@
+"""Loads the base model of a task where its strategy wants it, or leaves that to the ranks, and plans the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from cohort.adapters.layout import AdapterLayout
+from cohort.core.cache_directory import default_cache_directory
+from cohort.core.clock import Clock
+from cohort.core.errors import InputError
+from cohort.data.tokenised import TokenisedRows
+from cohort.machine.machine import Machine
+from cohort.memory.group_memory import group_memory
+from cohort.memory.host_streaming import available_host_bytes
+from cohort.memory.plan import MemoryPlan, plan_memory
+from cohort.memory.rank_groups import GROUP_STRATEGIES, choose_group
+from cohort.memory.sizes import SizeRequest, Sizes
+from cohort.memory.weight_placement import choose_placement
+from cohort.models.decoder import Decoder
+from cohort.models.weights import load_decoder
+from cohort.parallel.rank_group import RankGroupPlan
+from cohort.parallel.rank_weights import ALL_RESIDENT, RankWeights
+from cohort.prepare.inputs import TaskInputs
+from cohort.prepare.kernels import KernelWarmUp
+from cohort.tasks.task_file import TaskFile
+from cohort.training.trial import TrialSpec
+
+__all__ = ["PlacedModel", "place_model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedModel:
+    """Where the frozen model is, and the memory next to it.
+
+    Attributes:
+        decoder: The model; None where ranks that hold it together load it.
+        memory: The memory that the sizes fit in.
+        layout: The adapted linears that a rank's bank holds.
+        weights: Which layers are not resident, and where their weights are.
+        group: How ranks hold the model together; None where each has a whole one, or parts of layers.
+        note: For the user; None where every rank has a whole copy.
+        loaded_at: When the weights were there, by the clock.
+    """
+
+    decoder: Decoder | None
+    memory: MemoryPlan
+    layout: AdapterLayout
+    weights: RankWeights = ALL_RESIDENT
+    group: RankGroupPlan | None = None
+    note: str | None = None
+    loaded_at: float = 0.0
+
+    def sizes(
+        self, task: TaskFile, *, specs: Sequence[TrialSpec], rows: TokenisedRows, request: SizeRequest | None
+    ) -> Sizes:
+        """Return the sizes of the executor.
+
+        Raises:
+            InputError: the task does not fit.
+        """
+        if self.group is not None:
+            # all ranks hold every trial together: one bank for admission
+            request = replace(request or SizeRequest(), num_ranks=1)
+        sizes = self.memory.sizes(task, specs=specs, layout=self.layout, rows=rows, request=request)
+        # the states of a group come from several devices, so they are parked in host memory
+        return sizes if self.group is None else replace(sizes, device_state_bytes=0)
+
+
+def place_model(
+    task: TaskFile,
+    inputs: TaskInputs,
+    machine: Machine,
+    *,
+    specs: Sequence[TrialSpec],
+    num_ranks: int,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> PlacedModel:
+    """Load the model of ``task``, unless a group of ranks does, and plan its memory.
+
+    Raises:
+        InputError: anything wrong with its files, too little memory, or what the strategy does not support.
+    """
+    config, layout, rows = inputs.config, inputs.layout, inputs.data.train
+    if task.strategy in GROUP_STRATEGIES and num_ranks > 1:
+        group = choose_group(
+            task, machine, strategy=task.strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
+        )
+        held = group_memory(group, machine, config=config, layout=layout)
+        return PlacedModel(
+            decoder=None,
+            memory=held.plan(task, machine, size=group.size),
+            layout=held.layout,
+            group=group,
+            note=held.note(group, config),
+            loaded_at=clock.monotonic(),
+        )
+    placement = choose_placement(
+        task,
+        machine,
+        num_ranks=num_ranks,
+        config=config,
+        layout=layout,
+        specs=specs,
+        rows=rows,
+        host_bytes=available_host_bytes(),
+    )
+    # workers start here, so that they are ready when the weights are
+    kernels = KernelWarmUp(machine, config=config, layout=layout, specs=specs, rows=rows)
+    try:
+        decoder = load_decoder(
+            inputs.model_directory,
+            dtype=machine.dtype,
+            device=machine.device,
+            streaming=placement.weights.streaming(machine.device, rank=0),
+            weight_format=machine.quantization,
+            cache_directory=default_cache_directory(),
+            room_bytes=task.memory.limit,
+        )
+    except InputError as error:
+        raise InputError([task.located(problem) for problem in error.problems]) from error
+    kernels.run(decoder, say=say)
+    loaded_at = clock.monotonic()
+    memory = plan_memory(
+        task, machine=machine, decoder=decoder, layout=layout, specs=specs, rows=rows, clock=clock, say=say
+    )
+    return PlacedModel(
+        decoder=decoder,
+        memory=memory,
+        layout=layout,
+        weights=placement.weights,
+        note=placement.note,
+        loaded_at=loaded_at,
+    )

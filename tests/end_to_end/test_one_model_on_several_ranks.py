@@ -1,0 +1,196 @@
+"""Ranks that hold one model together: the stages of a pipeline give the bits of one process, shards its numbers.
+
+Whatever stops a run, it goes on with any strategy and any number of ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohort.core.errors import InputError, RankLostError
+from cohort.engine.check import check_task
+from cohort.engine.recovery import train_despite_losses
+from cohort.engine.train.progress import RunProgress
+from cohort.engine.tune import RunOptions, resume, tune
+from cohort.parallel.rank_process import RankProcess
+from cohort.runs.reader import RunReader
+from tests.cli.tiny_task import write_tiny_model
+from tests.end_to_end.tiny_tasks import Interrupting, Outcome, outcome_of, tiny_task, write_inputs
+
+OPTIONS = RunOptions(checkpoint_seconds=0.0, token_budget=40)
+TWO = replace(OPTIONS, num_ranks=2)
+# sums over ranks are added in another order: as one rounding of float32 in sums of this size, over 8 steps of AdamW,
+# which makes a step of the learning rate's size of the rounding of a gradient near zero
+OF_LOSSES, OF_NORMS = 1e-4, 2e-3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_inputs(tmp_path_factory.mktemp("tiny"))
+    write_tiny_model(folder / "model", num_layers=4)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> Outcome:
+    tune(tiny_task(folder), folder / "one", options=OPTIONS)
+    return result_of(folder / "one")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[RankProcess]:
+    """The ranks, as they are started."""
+    found: list[RankProcess] = []
+    begin = RankProcess.__init__
+
+    def noted(self: RankProcess, *args: object) -> None:
+        begin(self, *args)  # type: ignore[arg-type]
+        found.append(self)
+
+    monkeypatch.setattr(RankProcess, "__init__", noted)
+    return found
+
+
+def result_of(run: Path) -> Outcome:
+    outcome = outcome_of(run)
+    return {**outcome, "decisions": sorted(outcome["decisions"])}
+
+
+def require_near(run: Path, expected: Outcome) -> None:
+    """Compare with the numbers of one process, and the same trials, steps and winner."""
+    found = result_of(run)
+    assert found["steps"].keys() == expected["steps"].keys()
+    for key, (loss, norm, rate) in expected["steps"].items():
+        own_loss, own_norm, own_rate = found["steps"][key]
+        assert float(own_loss) == pytest.approx(float(loss), rel=OF_LOSSES), key
+        assert float(own_norm) == pytest.approx(float(norm), rel=OF_NORMS), key
+        assert own_rate == rate
+    assert found["best"] == expected["best"]
+
+
+def with_strategy(run: Path, strategy: str) -> None:
+    """Write another strategy into the task of a run."""
+    path = run / "task.yaml"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith("strategy:") for line in lines)
+    changed = [f"strategy: {strategy}" if line.startswith("strategy:") else line for line in lines]
+    path.write_text("\n".join(changed) + "\n", encoding="utf-8")
+
+
+class Killing(Interrupting):
+    """Kills the last of the ranks that were started once, after so many steps."""
+
+    def __init__(self, started: list[RankProcess], *, at: int) -> None:
+        super().__init__()
+        self._started, self._at = started, at
+
+    def update(self, progress: RunProgress) -> None:
+        if sum(trial.steps_done for trial in progress.trials) >= self._at and len(self._started) == 2:
+            os.kill(self._started[1].process_id, signal.SIGKILL)
+
+
+def test_a_killed_stage_ends_the_run_and_a_resume_gives_the_bits_of_one_process(
+    folder: Path, tmp_path: Path, expected: Outcome, started: list[RankProcess]
+) -> None:
+    run, watcher = tmp_path / "run", Killing(started, at=9)
+    with pytest.raises(RankLostError, match=r"rank \d .*go on with `cohort resume`"):
+        tune(tiny_task(folder, strategy="pipeline"), run, options=TWO, watcher=watcher)
+    assert "strategy: pipeline; 2 processes hold 2 + 2 layers" in " ".join(watcher.notes)
+    assert all(process._process.poll() is not None for process in started), "the others end with the one that is lost"
+    with RunReader.open(run / "run.db") as reader:
+        assert (reader.facts().memory.rank_group, reader.facts().sizes.num_ranks) == ("pipeline", 2)
+    resume(run, options=OPTIONS)
+    assert result_of(run) == expected
+
+
+def test_a_run_of_shards_goes_on_in_one_process(folder: Path, tmp_path: Path, expected: Outcome) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        tune(tiny_task(folder, strategy="tensor"), run, options=TWO, watcher=Interrupting(12))
+    resume(run, options=OPTIONS)
+    require_near(run, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_stages_give_the_bits_of_one_process(folder: Path, tmp_path: Path, expected: Outcome, num_ranks: int) -> None:
+    tune(tiny_task(folder, strategy="pipeline"), tmp_path / "run", options=replace(OPTIONS, num_ranks=num_ranks))
+    assert result_of(tmp_path / "run") == expected
+
+
+@pytest.mark.slow
+def test_shards_answer_prompts(folder: Path, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {"evaluation": {"metric": "exact_match", "max_new_tokens": 3}}
+    tune(tiny_task(folder, **sections), tmp_path / "one", options=OPTIONS)
+    tune(tiny_task(folder, strategy="tensor", **sections), tmp_path / "run", options=TWO)
+    require_near(tmp_path / "run", result_of(tmp_path / "one"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("replicas", 1), ("pipeline", 3)),
+        (("pipeline", 4), ("pipeline", 2)),
+        (("pipeline", 2), ("adapter_parallel", 2)),
+        (("adapter_parallel", 2), ("pipeline", 2)),
+        (("pipeline", 3), ("tensor", 2)),
+        (("tensor", 2), ("pipeline", 3)),
+        (("replicas", 1), ("tensor", 2)),
+        (("adapter_parallel", 2), ("tensor", 2)),
+        (("tensor", 2), ("adapter_parallel", 2)),
+    ],
+)
+def test_a_run_goes_on_with_another_strategy(
+    folder: Path, tmp_path: Path, expected: Outcome, before: tuple[str, int], after: tuple[str, int]
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        tune(
+            tiny_task(folder, strategy=before[0]),
+            run,
+            options=replace(OPTIONS, num_ranks=before[1]),
+            watcher=Interrupting(10),
+        )
+    with_strategy(run, after[0])
+    resume(run, options=replace(OPTIONS, num_ranks=after[1]))
+    if "tensor" in (before[0], after[0]):
+        require_near(run, expected)
+    else:
+        assert result_of(run) == expected
+
+
+@pytest.mark.slow
+def test_a_run_that_lost_a_stage_goes_on_by_itself(
+    folder: Path, tmp_path: Path, expected: Outcome, started: list[RankProcess]
+) -> None:
+    run, watcher, task = tmp_path / "run", Killing(started, at=9), tiny_task(folder, strategy="pipeline")
+    train_despite_losses(lambda: tune(task, run, options=TWO, watcher=watcher), run, watcher=watcher, options=TWO)
+    assert result_of(run) == expected
+    assert len(started) == 4
+
+
+def test_what_does_not_work_with_a_strategy_is_refused_before_training(folder: Path, tmp_path: Path) -> None:
+    task = tiny_task(
+        folder,
+        strategy="pipeline",
+        evaluation={"metric": "exact_match"},
+        training={"optim": "adamw_8bit"},
+        memory={"host_streamed_layers": 3},
+    )
+    with pytest.raises(InputError) as refused:
+        tune(task, tmp_path / "run", options=replace(OPTIONS, num_ranks=5))
+    found = [f"{problem.where} {problem.found} {problem.allowed}" for problem in refused.value.problems]
+    for words in ("5 stages for a model with 4 layers", "a metric of generated text", "adamw_8bit", "3 with strategy"):
+        assert any(words in text for text in found), words
+    with pytest.raises(InputError, match=r"3 ranks for a model with"):
+        tune(tiny_task(folder, strategy="tensor"), tmp_path / "run", options=replace(OPTIONS, num_ranks=3))
+    assert not (tmp_path / "run").exists()
+    # one GPU holds the whole model
+    assert check_task(tiny_task(folder, strategy="tensor")).num_trials == 6

@@ -1,0 +1,69 @@
+"""Windows of a pipeline: every sample once, apart as the lemma asks, in the trial's order on a CPU."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from cohort.adapters.spec import AdapterSpec
+from cohort.parallel.pipeline.pipeline_stage import PipelineMicroBatch, is_separated
+from cohort.parallel.pipeline.window_plan import plan_window
+from cohort.training.step_samples import Resident, samples_of
+from cohort.training.trial import TrialSpec
+from tests.training.small_models import random_rows
+
+ROWS = random_rows(40, seed=4, longest=60)
+
+
+def residents() -> list[Resident]:
+    found = []
+    for slot, (trial_id, batch_size) in enumerate(((4, 1), (2, 5), (9, 8))):
+        spec = TrialSpec(
+            trial_id=trial_id,
+            seed=trial_id,
+            adapter=AdapterSpec(r=4, lora_alpha=8.0),
+            learning_rate=1e-3,
+            batch_size=batch_size,
+            num_steps=20,
+        )
+        found.append(Resident(spec=spec, slot=slot, step=slot, order=spec.order(len(ROWS)), rows=ROWS))
+    return found
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_a_window_has_every_sample_of_every_step(device_type: str, num_stages: int) -> None:
+    own, quotas = residents(), {4: 3, 2: 1, 9: 2, 77: 5}
+    window = plan_window(own, quotas, token_budget=128, num_stages=num_stages, device_type=device_type)
+    again = plan_window(own, quotas, token_budget=128, num_stages=num_stages, device_type=device_type)
+    assert [_ids(each) for each in window] == [_ids(each) for each in again]
+    assert is_separated(window, num_stages=num_stages)
+    assert all(sum(len(entry.sample.tokens) for entry in each.entries) <= 128 for each in window)
+    passed: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, int] = defaultdict(int)
+    for micro_batch in window:
+        for entry in micro_batch.entries:
+            passed[entry.slot].append(entry.sample.sample_id)
+        for slot in micro_batch.ends:
+            ends[slot] += 1
+    for resident in own:
+        quota = quotas[resident.spec.trial_id]
+        steps = range(resident.step, resident.step + quota)
+        wanted = [entry.sample.sample_id for step in steps for entry in samples_of(resident, step=step)]
+        assert ends[resident.slot] == quota
+        assert sorted(passed[resident.slot]) == sorted(wanted)
+        if device_type == "cpu":
+            assert passed[resident.slot] == wanted
+
+
+def _ids(micro_batch: PipelineMicroBatch) -> list[tuple[int, int]]:
+    return [(entry.slot, entry.sample.sample_id) for entry in micro_batch.entries]
+
+
+def test_nothing_is_planned_for_no_steps_and_long_rows_stand_alone() -> None:
+    assert plan_window(residents(), {}, token_budget=128, num_stages=2, device_type="cpu") == ()
+    (own, *_) = residents()
+    one = plan_window([replace(own)], {4: 1}, token_budget=1, num_stages=2, device_type="cpu")
+    assert [len(each.entries) for each in one if each.entries] == [1]
