@@ -142,10 +142,12 @@ def _tensor_problems(
             f"{machine.quantization} with strategy: tensor",
             "none: quantised weights are not divided over ranks",
         )
-    if any(spec.adapter.has_patterns or spec.adapter.has_frozen_rows or spec.adapter.use_dora for spec in specs):
+    if any(
+        spec.adapter.has_patterns or spec.adapter.has_frozen_rows or not spec.adapter.has_only_factors for spec in specs
+    ):
         yield refused(
             "lora",
-            "DoRA, PiSSA, OLoRA, or rank or alpha patterns with strategy: tensor",
+            "DoRA, VeRA, PiSSA, OLoRA, or rank or alpha patterns with strategy: tensor",
             "plain LoRA, rsLoRA, LoRA+ and BD-LoRA: other adapters are not divided over ranks",
         )
         return
