@@ -51,6 +51,15 @@ class PlacedModel:
     note: str | None = None
     loaded_at: float = 0.0
 
+    @property
+    def group_name(self) -> str | None:
+        """What a task file calls the strategy of the group; None without one."""
+        return None if self.group is None else self.group.name
+
+    def num_ranks(self, sizes: Sizes) -> int:
+        """Return the processes that train with ``sizes``."""
+        return sizes.capacity.num_ranks if self.group is None else self.group.size
+
     def sizes(
         self, task: TaskFile, *, specs: Sequence[TrialSpec], rows: TokenisedRows, request: SizeRequest | None
     ) -> Sizes:
@@ -84,18 +93,7 @@ def place_model(
     """
     config, layout, rows = inputs.config, inputs.layout, inputs.data.train
     if task.strategy in GROUP_STRATEGIES and num_ranks > 1:
-        group = choose_group(
-            task, machine, strategy=task.strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
-        )
-        held = group_memory(group, machine, config=config, layout=layout)
-        return PlacedModel(
-            decoder=None,
-            memory=held.plan(task, machine, size=group.size),
-            layout=held.layout,
-            group=group,
-            note=held.note(group, config),
-            loaded_at=clock.monotonic(),
-        )
+        return _held_together(task, inputs, machine, specs=specs, num_ranks=num_ranks, clock=clock)
     placement = choose_placement(
         task,
         machine,
@@ -132,4 +130,23 @@ def place_model(
         weights=placement.weights,
         note=placement.note,
         loaded_at=loaded_at,
+    )
+
+
+def _held_together(
+    task: TaskFile, inputs: TaskInputs, machine: Machine, *, specs: Sequence[TrialSpec], num_ranks: int, clock: Clock
+) -> PlacedModel:
+    """Return the model of a group, whose ranks load their parts themselves."""
+    config, layout = inputs.config, inputs.layout
+    group = choose_group(
+        task, machine, strategy=task.strategy, num_ranks=num_ranks, config=config, layout=layout, specs=specs
+    )
+    held = group_memory(group, machine, config=config, layout=layout)
+    return PlacedModel(
+        decoder=None,
+        memory=held.plan(task, machine, size=group.size),
+        layout=held.layout,
+        group=group,
+        note=held.note(group, config),
+        loaded_at=clock.monotonic(),
     )

@@ -57,6 +57,10 @@ class LoadedBackbone:
     memory: MemoryPlan
     sizes: Sizes | None = None
 
+    def placed(self, inputs: TaskInputs, *, loaded_at: float) -> PlacedModel:
+        """Return it as a task of ``inputs`` finds it."""
+        return PlacedModel(decoder=self.decoder, memory=self.memory, layout=inputs.layout, loaded_at=loaded_at)
+
     def require_same(self, task: TaskFile, *, directory: Path, machine: Machine) -> None:
         """Refuse a task of another base model or device.
 
@@ -229,12 +233,10 @@ def prepare(
     num_ranks = num_ranks or max(1, machine.num_gpus)
     if backbone is not None:
         backbone.require_same(task, directory=inputs.model_directory, machine=machine)
-        placed = PlacedModel(
-            decoder=backbone.decoder, memory=backbone.memory, layout=inputs.layout, loaded_at=clock.monotonic()
-        )
+        placed = backbone.placed(inputs, loaded_at=clock.monotonic())
     else:
         placed = place_model(task, inputs, machine, specs=specs, num_ranks=num_ranks, clock=clock, say=say)
-    decoder, group, memory = placed.decoder, placed.group, placed.memory
+    decoder, memory = placed.decoder, placed.memory
     machine = memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
@@ -244,8 +246,8 @@ def prepare(
         task=task_facts(task, proposals.first),
         machine=machine_facts(machine, inputs, token_budget=sizes.executor.token_budget),
         inputs=input_facts(task, inputs, plan=plan),
-        sizes=replace(size_facts(sizes), num_ranks=sizes.capacity.num_ranks if group is None else group.size),
-        memory=replace(memory.facts(placed.weights), rank_group=None if group is None else group.name),
+        sizes=replace(size_facts(sizes), num_ranks=placed.num_ranks(sizes)),
+        memory=replace(memory.facts(placed.weights), rank_group=placed.group_name),
         passes=PassFacts(recomputed_above_tokens=sizes.executor.keep_tokens),
         # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: placed.loaded_at - tokenised},
@@ -265,7 +267,7 @@ def prepare(
         facts=facts,
         memory=memory,
         weights=placed.weights,
-        group=group,
+        group=placed.group,
         notes=(
             *split_notes(data.report, max_length=task.dataset.max_length),
             *(note for note in (*notes, referred) if note is not None),
