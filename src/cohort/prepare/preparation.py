@@ -236,8 +236,7 @@ def prepare(
         placed = backbone.placed(inputs, loaded_at=clock.monotonic())
     else:
         placed = place_model(task, inputs, machine, specs=specs, num_ranks=num_ranks, clock=clock, say=say)
-    decoder, memory = placed.decoder, placed.memory
-    machine = memory.machine
+    memory, machine = placed.memory, placed.memory.machine
     # a task that joins an executor has its sizes: the bank was allocated for the first one
     sizes = (backbone.sizes if backbone else None) or placed.sizes(task, specs=specs, rows=data.train, request=request)
     plan, evaluation = _settle_evaluation(task, proposals, validation=data.validation, recorded=recorded)
@@ -252,15 +251,12 @@ def prepare(
         # measured before there is a record to count them in
         seconds={Activity.TOKENISE: tokenised - started, Activity.LOAD: placed.loaded_at - tokenised},
     )
-    referred = None
-    # groups refuse objectives with a reference
-    if decoder is not None:
-        data, referred = _with_reference(task, data, decoder=decoder, memory=memory, sizes=sizes, facts=facts, say=say)
+    data, referred = _with_reference(task, data, placed=placed, sizes=sizes, facts=facts, say=say)
     return Preparation(
         task=task,
         machine=machine,
         inputs=replace(inputs, data=data),
-        decoder=decoder,
+        decoder=placed.decoder,
         proposals=proposals,
         evaluation_rows=choose_rows(task, data.validation, wanted=plan.num_rows),
         sizes=sizes,
@@ -280,16 +276,19 @@ def _with_reference(
     task: TaskFile,
     data: LoadedDataset,
     *,
-    decoder: Decoder,
-    memory: MemoryPlan,
+    placed: PlacedModel,
     sizes: Sizes,
     facts: RunFacts,
     say: Callable[[str], None],
 ) -> tuple[LoadedDataset, str | None]:
     """Return the rows with what the reference model gives their answers, where that is needed, and a note about it."""
+    memory = placed.memory
+    if placed.decoder is None:
+        # groups refuse objectives with a reference
+        return data, None
     reference = Reference(
         task=task,
-        decoder=decoder,
+        decoder=placed.decoder,
         machine=memory.machine,
         model_hash=facts.inputs.model_hash or "",
         token_budget=sizes.executor.evaluation_token_budget,
